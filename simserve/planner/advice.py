@@ -23,7 +23,7 @@ from simserve.planner.plan.price import price_of
 from simserve.planner.search.deciding_run import fresh_runs_of
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
-from simserve.planner.space.makeup import POOLS_KEY, settings
+from simserve.planner.space.makeup import POOLS_KEY, replicas_of, settings
 from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import WIDE_FORMATS
@@ -344,8 +344,7 @@ class _Advising:
             alone = [{f"{POOLS_KEY}.{number}.replicas": each.replicas + 1} for number, each in enumerate(pools)]
             if any((tried := self._try(changes)) is not None and tried.holds for changes in alone):
                 return
-        there = sum(pool.replicas for pool in deployment.pools) or deployment.replicas
-        there = there if deployment.autoscaling is None else deployment.autoscaling.max_replicas
+        there = replicas_of(deployment)
         low, count = there, max(there + 1, math.ceil(there * self._load_ratio))
         arrivals, most = self.scenario.workload.arrivals, max(MOST_REPLICAS * there, 2 * count)
         is_closed = isinstance(arrivals, ClosedLoopArrivals)

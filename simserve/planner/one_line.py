@@ -133,7 +133,8 @@ def ask(
     if not base.is_complete:
         _check_complete(base, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
         overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic, needs_load=needs_load), *overrides]
-        if _is_mac(gpu) and flags.engine is None and not any("deployment.engine" in each for each in changes):
+        is_mac = gpu is not None and load_hardware(gpu).vendor == "Apple"
+        if is_mac and flags.engine is None and not any("deployment.engine" in each for each in changes):
             overrides.append(Override("deployment.engine.name", MAC_ENGINE, "--engine"))
             notes.append(f"On a Mac the engine is {MAC_ENGINE} unless --engine says another.")
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
@@ -153,10 +154,6 @@ def ask(
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
-
-
-def _is_mac(gpu: str | None) -> bool:
-    return gpu is not None and load_hardware(gpu).vendor == "Apple"
 
 
 def _says_load(flags: OneLine, changes: Sequence[str]) -> bool:
@@ -627,24 +624,8 @@ def tokens(text: str, flag: str) -> int:
     return round(number)
 
 
-def columns_of(text: str) -> dict[str, str]:
-    """Return ``arrival_time=timestamp,prompt_tokens=prompt`` as a mapping: what is needed -> the column that holds it.
-
-    Raises:
-        UsageError: A part is not ``NAME=COLUMN``.
-    """
-    found: dict[str, str] = {}
-    for part in text.split(","):
-        name, equals, column = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and column):
-            remedy = "for example arrival_time=timestamp,prompt_tokens=prompt,output_tokens=completion"
-            raise UsageError("must be NAME=COLUMN, separated by commas", key="--columns", value=text, remedy=remedy)
-        found[name] = column
-    return found
-
-
 def trace_columns(text: str | None, trace_format: str) -> dict[str, str] | None:
-    """Return what ``--columns`` says of a trace; None: it is not given.
+    """Return what ``--columns`` says of a trace: what is needed -> the column that holds it; None: it is not given.
 
     Raises:
         UsageError: It is not a list of ``NAME=COLUMN``, names what no trace has, or the format has its own columns.
@@ -654,8 +635,14 @@ def trace_columns(text: str | None, trace_format: str) -> dict[str, str] | None:
     if trace_format not in ("auto", "columns"):
         rule = f"has no meaning in the format {trace_format}, which has names of its own"
         raise UsageError(rule, key="--columns", remedy="leave --format out")
-    found = columns_of(text)
+    found: dict[str, str] = {}
     known = get_args(TraceColumn)
+    for part in text.split(","):
+        name, equals, column = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and column):
+            remedy = "for example arrival_time=timestamp,prompt_tokens=prompt,output_tokens=completion"
+            raise UsageError("must be NAME=COLUMN, separated by commas", key="--columns", value=text, remedy=remedy)
+        found[name] = column
     for name in found:
         if name not in known:
             raise UsageError("is nothing that a trace has", key="--columns", value=name, remedy=nearest(name, known))

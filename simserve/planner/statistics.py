@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.statistics import mean_interval, t_quantile
+from simserve.metrics.statistics import Interval, mean_interval, t_quantile
 
 LEAST_PAIRS = 5
 """Least replications for a difference to have an interval: over fewer, Student's t is mostly the luck of their
 spread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Difference:
     """How much a figure of the variant exceeds that of the base.
 
@@ -80,19 +80,11 @@ def paired_difference(base: Sequence[float | None], variant: Sequence[float | No
     """
     pairs = [(a, b) for a, b in zip(base, variant, strict=True) if a is not None and b is not None]
     if not pairs:
-        return _undefined(_mean(base), _mean(variant))
+        return Difference(math.nan, math.nan, math.nan, _mean(base), _mean(variant))
     before, after = np.array(pairs, dtype=np.float64).T
-    interval, ends = mean_interval(after - before), _ratio_ends(before, after)
-    has_interval = len(pairs) >= LEAST_PAIRS
-    return Difference(
-        mean=interval.mean,
-        low=interval.low if has_interval else math.nan,
-        high=interval.high if has_interval else math.nan,
-        base=float(before.mean()),
-        variant=float(after.mean()),
-        ratio_low=ends[0],
-        ratio_high=ends[1],
-    )
+    found = mean_interval(after - before)
+    half_width = found.half_width if len(pairs) >= LEAST_PAIRS else math.nan
+    return _difference(before, after, Interval(mean=found.mean, half_width=half_width), _ratio_ends(before, after))
 
 
 def _ratio_ends(before: NDArray[np.float64], after: NDArray[np.float64]) -> tuple[float, float]:
@@ -121,29 +113,26 @@ def independent_difference(base: Sequence[float | None], variant: Sequence[float
     """
     before, after = (np.array([x for x in values if x is not None], dtype=np.float64) for values in (base, variant))
     if not len(before) or not len(after):
-        return _undefined(_mean(base), _mean(variant))
-    mean, low, high = float(after.mean() - before.mean()), math.nan, math.nan
-    ratio_low, ratio_high = math.nan, math.nan
+        return Difference(math.nan, math.nan, math.nan, _mean(base), _mean(variant))
+    half_width, ends = math.nan, (math.nan, math.nan)
     if min(len(before), len(after)) >= LEAST_PAIRS:
         errors = [float(values.var(ddof=1)) / len(values) for values in (before, after)]
         half_width = _welch(errors, (len(before), len(after)))
-        low, high = mean - half_width, mean + half_width
         if np.all(before > 0) and np.all(after > 0):
             means = (float(before.mean()), float(after.mean()))
             width = _welch(
                 [error / each**2 for error, each in zip(errors, means, strict=True)], (len(before), len(after))
             )
             ratio = means[1] / means[0]
-            ratio_low, ratio_high = ratio * math.exp(-width), ratio * math.exp(width)
-    return Difference(
-        mean=mean,
-        low=low,
-        high=high,
-        base=float(before.mean()),
-        variant=float(after.mean()),
-        ratio_low=ratio_low,
-        ratio_high=ratio_high,
-    )
+            ends = ratio * math.exp(-width), ratio * math.exp(width)
+    return _difference(before, after, Interval(mean=float(after.mean() - before.mean()), half_width=half_width), ends)
+
+
+def _difference(
+    before: NDArray[np.float64], after: NDArray[np.float64], found: Interval, ratio: tuple[float, float]
+) -> Difference:
+    base, variant = float(before.mean()), float(after.mean())
+    return Difference(found.mean, found.low, found.high, base, variant, *ratio)
 
 
 def _welch(errors: Sequence[float], counts: Sequence[int]) -> float:
@@ -153,10 +142,6 @@ def _welch(errors: Sequence[float], counts: Sequence[int]) -> float:
         return 0.0
     degrees = total**2 / sum(error**2 / (count - 1) for error, count in zip(errors, counts, strict=True))
     return t_quantile(degrees) * math.sqrt(total)
-
-
-def _undefined(base: float, variant: float) -> Difference:
-    return Difference(mean=math.nan, low=math.nan, high=math.nan, base=base, variant=variant)
 
 
 def _mean(values: Sequence[float | None]) -> float:

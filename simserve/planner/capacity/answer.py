@@ -102,7 +102,7 @@ class Capacity:
     def summary(self) -> dict[str, Any]:
         """What `simserve capacity --json` prints; None where undefined."""
         found, knee = self.found, self.found.knee
-        interval = found.interval
+        interval, held = found.interval, found.level(found.largest.value)
         return {
             "warnings": leading_warnings(self.scenario),
             f"max_{self.load_key}": self._load(found.largest.value),
@@ -124,7 +124,7 @@ class Capacity:
             if found.finishable is None
             else {"rate": found.finishable.rate, "half_width": found.finishable.half_width},
             "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
-            "attainment": or_null(_attainment(found.level(found.largest.value))),
+            "attainment": None if held is None else or_null(held.attainment),
             "asked": self.asked,
             "formats": resolve(self.scenario).formats,
             "slo": objective_mapping(self.scenario),
@@ -377,10 +377,6 @@ def _told(probe: LoadProbe, progress: Progress) -> Callable[[float, int, int], T
         return probe(load, replication, num_requests)
 
     return run
-
-
-def _attainment(level: Level | None) -> float:
-    return math.nan if level is None else level.attainment
 
 
 def _percent(share: float) -> str:

@@ -70,13 +70,14 @@ class Ramp:
 
     def seconds(self, stay: float) -> float:
         """Return the time until `REACHED` of the rate is reached, if an answer takes ``stay`` seconds."""
-        return float(np.quantile(self._offsets(stay), REACHED))
+        return float(np.quantile(self.offsets(stay), REACHED))
 
     def window(self, stay: float) -> float:
         """Return the shortest time to measure from then on: a mean conversation."""
         return self.conversation_seconds + self.conversation_turns * stay
 
-    def _offsets(self, stay: float) -> NDArray[np.float64]:
+    def offsets(self, stay: float) -> NDArray[np.float64]:
+        """Return when each request arrives, in seconds after the first, if an answer takes ``stay`` seconds."""
         return self.thinking + stay * self.answers
 
 
@@ -88,7 +89,7 @@ def mean_rate(specs: RequestSpecs, start: float, stay: float) -> float:
     end = float(begins[-1])
     if not end > start:
         return 0.0
-    arrivals = begins + ramp.thinking + stay * ramp.answers
+    arrivals = begins + ramp.offsets(stay)
     return float(np.count_nonzero((arrivals >= start) & (arrivals <= end))) / (end - start)
 
 
@@ -341,28 +342,22 @@ def probe_of(asked: Scenario | ResolvedScenario, finishable: Finishable | None =
     deployment = deploy(resolved)
     known = finishable or find_finishable(resolved, deployment)
     has_clock, has_trace = has_own_clock(scenario), scenario.workload.trace is not None
-    slo = objective(scenario)
+    slo, ramp = objective(scenario), None
     assert slo is not None  # check_load
+    if scenario.workload.has_sessions and not has_clock and not has_trace:
+        ramp = ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
     return LoadProbe(
         deployment=deployment,
         slo=slo,
         draw=lambda replication, num_requests: _draw(scenario, replication, num_requests),
         warmup=scenario.run.warmup,
         is_closed_loop=is_closed_loop(scenario),
-        ramp=None if has_clock or has_trace else _ramp(scenario),
+        ramp=ramp,
         finishable=known,
         expects=lambda simulation: expectation_of(resolved, simulation),
         is_steady=known is not None and not has_clock and not has_trace and scenario.deployment.liveness is None,
         draw_whole=None if not has_clock else lambda load, replication: _whole(scenario, load, replication),
     )
-
-
-def _ramp(scenario: Scenario) -> Ramp | None:
-    """Return how conversations grow to their rate, from the first thousands of requests; None without conversations."""
-    if not scenario.workload.has_sessions:
-        return None
-
-    return ramp_of(_draw(scenario, 0, DRAWN_AT_ONCE))
 
 
 def _whole(scenario: Scenario, load: float, replication: int) -> RequestSpecs:

@@ -26,6 +26,7 @@ from simserve.planner.cost.month import (
     shape_of_day,
 )
 from simserve.planner.load_curve import LoadCurve
+from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.catalog import weights_name
 from simserve.profiles.gpu_prices import offers
@@ -219,12 +220,6 @@ def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api
     )
 
 
-def _within_reach(model: Comparison, requests: float | None) -> float | None:
-    """Return a volume if the units that the traffic needs can sustain it, else None."""
-    is_held = requests is not None and requests <= model.units * model.capacity_per_month
-    return requests if is_held else None
-
-
 def _electricity(resolved: ResolvedScenario, day: _Day) -> float:
     """Return a month's electricity for one GPU in dollars, where it is paid separately."""
     if not resolved.gpu_hour.pays_electricity:
@@ -243,7 +238,9 @@ def _summary(
 ) -> dict[str, Any]:
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
-    free = model.beside_overflow().from_one_unit
+    free, even = model.beside_overflow().from_one_unit, as_deployed(model)["requests_per_month"]
+    if even is not None and even > model.units * model.capacity_per_month:
+        even = None  # The units that the traffic needs cannot sustain it.
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
         "warnings": simulated["warnings"],
@@ -257,7 +254,7 @@ def _summary(
         "hybrid": cost_model.hybrid(free),
         "break_even": {
             **cost_model.break_even(free),
-            "as_deployed_requests_per_month": _within_reach(model, as_deployed(model)["requests_per_month"]),
+            "as_deployed_requests_per_month": even,
         },
         "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
         "load_is_clients": curve.is_closed,
@@ -489,7 +486,7 @@ def caveats(
     scenario = resolved.scenario
     said = [_quality(resolved, model)]
     scaling, overflow = scenario.deployment.autoscaling, scenario.deployment.overflow
-    deployed = scenario.deployment.replicas if scaling is None else scaling.max_replicas
+    deployed = _most_replicas(scenario)
     if scaling is not None:
         said.append(
             f"the fleet is scaled from {scaling.min_replicas} to {scaling.max_replicas} replicas: what is paid is "
@@ -524,7 +521,7 @@ def _error(expected: Mapping[str, Any]) -> str:
 
 def _quality(resolved: ResolvedScenario, model: Comparison) -> str:
     scenario, name = resolved.scenario, "the API" if model.api is None else model.api.name
-    weights = _weights(name)
+    weights = load_api(name).weights if catalog.has("api", name) else None
     is_same = weights == weights_name(scenario.model, scenario.folder)
     formats = resolved.formats
     if is_same and formats["weights_source"] == "as stored":
@@ -537,9 +534,3 @@ def _quality(resolved: ResolvedScenario, model: Comparison) -> str:
         f"{name} is not known to be {scenario.model}: prices say nothing of the answers; compare both on your own "
         "tasks first"
     )
-
-
-def _weights(name: str) -> str | None:
-    from simserve.profiles import catalog
-
-    return load_api(name).weights if catalog.has("api", name) else None

@@ -36,21 +36,17 @@ def plan_command(reference: Sequence[str], *, needs_more: bool = False) -> str:
 def describe(scenario: Scenario) -> str:
     """Return a fleet in words: ``2 x (2 x h100-sxm-80gb, TP 2, fp8, KV fp8)``."""
     deployment = scenario.deployment
-    beside = list(_beside(deployment))
-    if deployment.pools:
-        pools = [_pool(deployment, pool) for pool in deployment.pools]
-        alike = len({replica for _, replica in pools}) == 1
-        if alike:
-            numbers = " + ".join(number for number, _ in pools)
-            return ", ".join([f"{numbers} x ({pools[0][1]})", *beside])
-        return ", ".join([" + ".join(f"{number} x ({replica})" for number, replica in pools), *beside])
-    scaling = deployment.autoscaling
-    replica = describe_worker(deployment)
-    if scaling is not None:
-        return ", ".join([f"{scaling.min_replicas} to {scaling.max_replicas} x ({replica})", *beside])
-    if deployment.replicas > 1:
-        return ", ".join([f"{deployment.replicas} x ({replica})", *beside])
-    return ", ".join([replica, *beside])
+    pools, scaling = [_pool(deployment, pool) for pool in deployment.pools], deployment.autoscaling
+    fleet = describe_worker(deployment)
+    if len({replica for _, replica in pools}) == 1:
+        fleet = f"{' + '.join(number for number, _ in pools)} x ({pools[0][1]})"
+    elif pools:
+        fleet = " + ".join(f"{number} x ({replica})" for number, replica in pools)
+    elif scaling is not None:
+        fleet = f"{scaling.min_replicas} to {scaling.max_replicas} x ({fleet})"
+    elif deployment.replicas > 1:
+        fleet = f"{deployment.replicas} x ({fleet})"
+    return ", ".join([fleet, *_beside(deployment)])
 
 
 def _pool(deployment: DeploymentSpec, pool: PoolSpec) -> tuple[str, str]:

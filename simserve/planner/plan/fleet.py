@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from simserve.errors import InfeasibleError, InputError
@@ -96,38 +97,23 @@ def confirm(fleet: Fleet) -> Trial:
     For steady open traffic, 95 % of runs that the search has not seen must hold, as `simserve capacity` promises; for
     bursts, days, clients and conversations the same share of runs that are as long as the scenario says.
     """
+    fleet_run = partial(try_fleet, fleet.scenario, fleet.overrides, fleet.replicas)
     promise = fleet.promise or promise_of(fleet.scenario, fleet.overrides, fleet.replicas)
-    if promise.num_requests is not None:
-        return _confirmed(fleet, promise)
-    replications = 1 if fleet.scenario.workload.trace is not None else CONFIRMING_REPLICATIONS
-    replications = max(replications, fleet.scenario.run.replications)
-    # With an API for the excess, all of it is finished: then only the queue tells whether the fleet keeps up.
-    known: Finishable | Literal["find"] | None = promise.finishable or "find"
-    known = None if fleet.scenario.deployment.overflow or not promise.holds else known
+    known: Finishable | Literal["find"] | None = promise.finishable
+    replications, count = CONFIRMING_REPLICATIONS, promise.num_requests
+    if count is not None:
+        # As long as it takes to know that 95 % of such runs hold.
+        count = max(count, MOST_REQUESTS)
+    else:
+        replications = max(1 if fleet.scenario.workload.trace else replications, fleet.scenario.run.replications)
+        # With an API for the excess, all of it is finished: then only the queue tells whether the fleet keeps up.
+        known = None if fleet.scenario.deployment.overflow or not promise.holds else known or "find"
     if known == "find":
         # Where too many requests miss, what the fleet finishes changes nothing, and takes longer to find.
-        look = try_fleet(fleet.scenario, fleet.overrides, fleet.replicas, None, replications)
+        look = fleet_run(None, replications)
         if not is_attained(fleet.scenario, look):
             return look
-    trial = try_fleet(
-        fleet.scenario, fleet.overrides, fleet.replicas, None, replications, explain=True, finishable=known
-    )
-    trial = replace(trial, holds=promise.holds and trial.holds)
-    return trial.sure(fleet.confidence, is_measured=fleet.is_measured)
-
-
-def _confirmed(fleet: Fleet, promise: Promise) -> Trial:
-    """Return runs as long as it takes to know that 95 % of such runs hold; the fleet holds where they do."""
-    assert promise.num_requests is not None  # of steady open traffic
-    trial = try_fleet(
-        fleet.scenario,
-        fleet.overrides,
-        fleet.replicas,
-        max(promise.num_requests, MOST_REQUESTS),
-        CONFIRMING_REPLICATIONS,
-        explain=True,
-        finishable=promise.finishable,
-    )
+    trial = fleet_run(count, replications, explain=True, finishable=known)
     return replace(trial, holds=promise.holds and trial.holds).sure(fleet.confidence, is_measured=fleet.is_measured)
 
 

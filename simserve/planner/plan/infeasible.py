@@ -56,14 +56,15 @@ class Miss:
 
 def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:
     """Return the nearest miss: by the bound where that proves it, else by simulation."""
-    return replace(_nearest_miss(groups, scenario, goal), highest_probability=_surest(groups)[0])
+    surest = _surest(groups)
+    highest = None if surest is None else surest.probability
+    return replace(_nearest_miss(groups, scenario, goal), highest_probability=highest)
 
 
-def _surest(groups: Sequence[GroupResult]) -> tuple[float | None, Trial | None]:
-    """Return the highest probability of all runs, and the run."""
+def _surest(groups: Sequence[GroupResult]) -> Trial | None:
+    """Return the run with the highest probability of all."""
     known = [trial for group in groups for trial in group.trials if trial.probability is not None]
-    best = max(known, key=lambda trial: trial.probability or 0.0, default=None)
-    return (None, None) if best is None else (best.probability, best)
+    return max(known, key=lambda trial: trial.probability or 0.0, default=None)
 
 
 def _nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:
@@ -144,16 +145,15 @@ def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -
 
 def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss | None:
     """Return the surest of what holds as simulated; None where nothing does."""
-    highest, trial = _surest(groups)
-    asked = objective(scenario)
-    if trial is None or highest is None or asked is None or (trial.attainment or 0.0) < asked.attainment:
+    trial, asked = _surest(groups), objective(scenario)
+    if trial is None or trial.probability is None or asked is None or (trial.attainment or 0.0) < asked.attainment:
         return None
-    floor = math.floor(100 * highest) / 100
+    floor = math.floor(100 * trial.probability) / 100
     return Miss(
         member=next((each for each in tried if each.overrides == trial.overrides), tried[0]),
         metric="confidence",
         limit=goal.confidence,
-        reached=highest,
+        reached=trial.probability,
         trial=trial,
         relax=f"--confidence {floor:g} at most, wider limits, more than {goal.max_gpus} GPUs, or measure a server "
         "(simserve calibrate serving), which says how far it is off",
@@ -178,15 +178,13 @@ def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> 
     trial = nearest.trial
     slo = scenario.slo
     metric, limit, reached = "slo", None, None
-    if trial is not None and slo is not None:
-        shares = {term: share for term, share in trial.by_metric.items() if share is not None}
-        if shares:
-            metric = min(shares, key=lambda each: shares[each])
-            limit = getattr(slo, metric)
-            percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
-            # For tasks there is a share, but no percentile of requests.
-            milliseconds = trial.latencies.get(f"{percentile}_{LATENCIES.get(metric, metric)}_ms")
-            reached = None if milliseconds is None else milliseconds / 1e3
+    if trial is not None and slo is not None and trial.most_missed is not None:
+        metric = trial.most_missed
+        limit = getattr(slo, metric)
+        percentile = next(name for share, name in _PERCENTILES if slo.attainment > share)
+        # For tasks there is a share, but no percentile of requests.
+        milliseconds = trial.latencies.get(f"{percentile}_{LATENCIES.get(metric, metric)}_ms")
+        reached = None if milliseconds is None else milliseconds / 1e3
     return Miss(
         member=nearest,
         metric=metric,

@@ -9,9 +9,9 @@ Interruptions strike replicas one by one. A seller that runs out of spot GPUs fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from simserve.errors import InfeasibleError
 from simserve.planner.plan.fleet import Fleet
@@ -56,21 +56,10 @@ class Reserved:
     attainment: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """The reserve of any number of spot replicas.
-
-    Attributes:
-        sizes: Reserves of the sizes that were simulated, ascending.
-    """
-
-    sizes: tuple[Reserved, ...]
-
-    @property
-    def table(self) -> tuple[int, ...]:
-        """Reserve of none, one, two and so on up to the largest size; between sizes, that of the next larger one."""
-        counts = range(1, self.sizes[-1].replicas + 1)
-        return 0, *(next(each.reserve for each in self.sizes if each.replicas >= count) for count in counts)
+def reserve_table(sizes: Sequence[Reserved]) -> tuple[int, ...]:
+    """Return the reserve of none, one, two and so on up to the largest size; between, that of the next larger one."""
+    counts = range(1, sizes[-1].replicas + 1)
+    return 0, *(next(each.reserve for each in sizes if each.replicas >= count) for count in counts)
 
 
 def cannot_be_spot(scenario: Scenario, fleet: Fleet | None) -> str | None:
@@ -84,8 +73,10 @@ def cannot_be_spot(scenario: Scenario, fleet: Fleet | None) -> str | None:
     return None
 
 
-def simulated_reserve(fleet: Fleet, rate: float, capacity: float, most: int, interruptions: Interruptions) -> Reserve:
-    """Return the reserve that spot replicas of a fleet need, by simulation of up to ``most`` of them.
+def simulated_reserve(
+    fleet: Fleet, rate: float, capacity: float, most: int, interruptions: Interruptions
+) -> list[Reserved]:
+    """Return the reserves that spot replicas of a fleet need, ascending, by simulation of up to ``most`` of them.
 
     Args:
         fleet: The deployment.
@@ -98,13 +89,17 @@ def simulated_reserve(fleet: Fleet, rate: float, capacity: float, most: int, int
         InputError: The deployment cannot be run with faults.
     """
     away = interruptions.notice + (interruptions.mttr or start_up(fleet))
+    slo = objective(fleet.scenario)
+    assert slo is not None  # as `cannot_be_spot` says
     found: list[Reserved] = []
     for size in SIZES:
-        trials = _Trials(fleet, capacity * size, capacity * size / rate, interruptions, away)
-        found.append(_reserved(trials, size))
+        traffic = scaled_traffic(fleet.scenario, capacity * size / rate)
+        assert traffic is not None  # it has a rate
+        spot = partial(_spot, replace(fleet, scenario=traffic), capacity * size, interruptions, away)
+        found.append(_reserved(spot, slo.attainment, size))
         if size >= most:
             break
-    return Reserve(tuple(found))
+    return found
 
 
 def start_up(fleet: Fleet) -> float:
@@ -113,55 +108,41 @@ def start_up(fleet: Fleet) -> float:
     return startup_seconds(resolved.scenario.deployment.autoscaling, replica_weights_bytes(resolved))
 
 
-@dataclass(frozen=True, slots=True)
-class _Trials:
-    """Runs of a deployment at one load, with and without interruptions.
+def _spot(fleet: Fleet, rate: float, interruptions: Interruptions, away: float, replicas: int) -> tuple[float, float]:
+    """Return the share of requests within the SLO of spot replicas, and of replicas that nobody takes back.
 
-    Attributes:
-        fleet: The deployment.
-        rate: Requests/s.
-        factor: That rate over the rate of the fleet's scenario.
+    Args:
+        fleet: The deployment, under the traffic of all replicas.
+        rate: Requests/s of that.
         interruptions: How often replicas are taken back.
         away: Seconds that one is away, including its notice.
+        replicas: How many there are.
     """
-
-    fleet: Fleet
-    rate: float
-    factor: float
-    interruptions: Interruptions
-    away: float
-
-    def spot(self, replicas: int) -> tuple[float, float]:
-        """Return the share of requests within the SLO of spot replicas, and of replicas that nobody takes back."""
-        seldom = self.interruptions.mtbf + self.away
-        between = min(replicas * self.away / AWAY, seldom)
-        requests = round(min(max(self.rate * EPISODES * between / replicas, FEWEST_REQUESTS), MOST_REQUESTS))
-        fault = {
-            "kind": "spot",
-            "mtbf": to_text(between - self.away, "time"),
-            "mttr": to_text(self.away - self.interruptions.notice, "time"),
-            "notice": to_text(self.interruptions.notice, "time"),
-        }
-        firm, often = (self._run(replicas, requests, each) for each in ({}, {FAULTS_KEY: [fault]}))
-        return firm - max(firm - often, 0.0) * between / seldom, firm
-
-    def _run(self, replicas: int, requests: int, changes: Mapping[str, Any]) -> float:
-        traffic = scaled_traffic(self.fleet.scenario, self.factor)
-        assert traffic is not None  # it has a rate
-        return try_fleet(traffic, {**self.fleet.overrides, **changes}, replicas, requests).attainment or 0.0
+    seldom = interruptions.mtbf + away
+    between = min(replicas * away / AWAY, seldom)
+    requests = round(min(max(rate * EPISODES * between / replicas, FEWEST_REQUESTS), MOST_REQUESTS))
+    fault = {
+        "kind": "spot",
+        "mtbf": to_text(between - away, "time"),
+        "mttr": to_text(away - interruptions.notice, "time"),
+        "notice": to_text(interruptions.notice, "time"),
+    }
+    firm, often = (
+        try_fleet(fleet.scenario, {**fleet.overrides, **changes}, replicas, requests).attainment or 0.0
+        for changes in ({}, {FAULTS_KEY: [fault]})
+    )
+    return firm - max(firm - often, 0.0) * between / seldom, firm
 
 
-def _reserved(trials: _Trials, size: int) -> Reserved:
-    """Return the smallest reserve with which replicas do as well as asked.
+def _reserved(spot: Callable[[int], tuple[float, float]], attainment: float, size: int) -> Reserved:
+    """Return the smallest reserve with which replicas do as well as asked, by the shares that a number of them reaches.
 
     If they miss that even when nobody takes them back, as few may at the load of many, what they reach then is asked.
     """
-    slo = objective(trials.fleet.scenario)
-    assert slo is not None  # as `cannot_be_spot` says
-    without, firm = trials.spot(size)
-    asked = min(slo.attainment, firm)
+    without, firm = spot(size)
+    asked = min(attainment, firm)
     for reserve in range(MOST_RESERVE * size + 1):
-        reached = without if not reserve else trials.spot(size + reserve)[0]
+        reached = without if not reserve else spot(size + reserve)[0]
         if reached >= asked:
             return Reserved(replicas=size, reserve=reserve, asked=asked, without=without, attainment=reached)
     raise InfeasibleError(f"no reserve of up to {MOST_RESERVE * size} spot replicas holds the SLO")

@@ -246,20 +246,16 @@ def check_options(options: PlanOptions) -> None:
         raise UsageError(rule, key="--gpus", value=given, remedy=remedy)
     if options.confidence is not None and not 0 < options.confidence < 1:
         raise UsageError("must be a share between 0 and 1", key="--confidence", value=options.confidence)
-    if options.objective == "throughput" and options.headroom:
-        rule = "has no meaning with --objective throughput, which looks for the load itself"
-        raise UsageError(rule, key="--headroom", remedy="leave it out, or use --confidence 0.9")
-    if options.objective == "throughput" and options.horizon is not None:
-        rule = "has no meaning with --objective throughput, whose GPUs are there"
-        raise UsageError(rule, key="--horizon", remedy="leave it out, or plan for dollars")
-    if options.objective == "throughput" and options.autoscaler:
-        rule = "has no meaning with --objective throughput, which looks for one load"
-        raise UsageError(rule, key="--autoscaler", remedy="leave it out, or plan for dollars")
-    for name, is_asked in (
-        ("--spare-replicas", options.spare_replicas > 0),
-        ("--confidence", options.confidence is not None),
+    for option, wanted, what, instead in (
+        ("--headroom", options.headroom, "which looks for the load itself", "use --confidence 0.9"),
+        ("--horizon", options.horizon, "whose GPUs are there", "plan for dollars"),
+        ("--autoscaler", options.autoscaler, "which looks for one load", "plan for dollars"),
     ):
-        if options.autoscaler and is_asked:
+        if options.objective == "throughput" and wanted:
+            rule = f"has no meaning with --objective throughput, {what}"
+            raise UsageError(rule, key=option, remedy=f"leave it out, or {instead}")
+    for name, asked in (("--spare-replicas", options.spare_replicas), ("--confidence", options.confidence)):
+        if options.autoscaler and asked:
             rule = f"does not go with {name}: its thresholds are those that hold as simulated, with all replicas"
             raise UsageError(rule, key="--autoscaler", remedy="leave one of the two away")
     if not 0 <= options.headroom <= 10:

@@ -28,25 +28,22 @@ from simserve.planner.plan.fleet import (
     with_room,
 )
 from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
-from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers
-from simserve.planner.plan.link import link_limits
+from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers, single_changes
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
 from simserve.planner.plan.purchase import check_horizon, purchase_of
-from simserve.planner.plan.roles import role_limits
+from simserve.planner.plan.roles import link_limits, role_limits
 from simserve.planner.plan.runners import front_candidates, sized
-from simserve.planner.plan.single import single_changes
 from simserve.planner.plan.summary import summary_of
 from simserve.planner.plan.thresholds import check_autoscaler, thresholds_of
 from simserve.planner.plan.throughput import Throughput
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.equals import ranked
-from simserve.planner.search.group import held_neighbours, refine_group, search_group
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
 from simserve.planner.search.roles import KnownWorkers, has_role_search, mixed_space, search_mixed, search_roles
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, held_neighbours, refine_group, search_group
 from simserve.planner.search.trial import Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
@@ -164,8 +161,9 @@ class _Planning:
             check_horizon(scenario)
         if options.autoscaler:
             check_autoscaler(scenario)
-        self.findings = Findings(scenario=scenario, planned=self.planned, goal=self.goal, reference=self.reference)
-        self.findings.kept = options.keep
+        self.findings = Findings(
+            scenario=scenario, planned=self.planned, goal=self.goal, reference=self.reference, kept=options.keep
+        )
         self._progress = progress
         self._equals: list[tuple[int, Member]] = []
         self._confirmed: dict[str, tuple[Fleet, Trial]] = {}
@@ -196,15 +194,7 @@ class _Planning:
 
     def throughput(self) -> Plan:
         """Return what fixed GPUs can do."""
-        found = Throughput(
-            scenario=self.scenario,
-            goal=self.goal,
-            reference=self.reference,
-            market=self.options.market,
-            spaces=self._spaces(),
-            skipped=self.findings.skipped,
-            kept=self.options.keep,
-        )
+        found = Throughput(asked=self.findings, market=self.options.market, spaces=self._spaces())
         was_interrupted = False
         try:
             found.find(self._each, self.options.trials)

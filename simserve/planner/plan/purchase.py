@@ -25,7 +25,7 @@ from simserve.errors import InfeasibleError, UsageError
 from simserve.planner.cost.model import API_PRICE_FALL_PER_YEAR, GPU_PRICE_FALL_PER_YEAR
 from simserve.planner.cost.month import fixed_usd_per_month, mean_rate, shape_of_day
 from simserve.planner.plan.findings import Findings
-from simserve.planner.plan.interruptions import Reserve, cannot_be_spot, simulated_reserve, start_up
+from simserve.planner.plan.interruptions import Reserved, cannot_be_spot, reserve_table, simulated_reserve, start_up
 from simserve.planner.plan.options import Horizon, Interruptions
 from simserve.planner.plan.price import price_of
 from simserve.planner.scaling import steady_rate
@@ -101,20 +101,20 @@ class Hourly:
     """Replicas that are bought by the hour.
 
     Attributes:
-        usd: Dollars.
-        on_demand: Most replicas on demand at a time.
-        spot: Most spot replicas at a time, with their reserve.
-        reserve: How many of them are the reserve.
+        on_demand_replicas: Most replicas on demand at a time.
         on_demand_hours: Replica-hours on demand.
+        spot_replicas: Most spot replicas at a time, with their reserve.
+        spot_reserve: How many of them are the reserve.
         spot_hours: Replica-hours of spot replicas with their reserve.
+        usd: Dollars.
     """
 
-    usd: float = 0.0
-    on_demand: int = 0
-    spot: int = 0
-    reserve: int = 0
+    on_demand_replicas: int = 0
     on_demand_hours: float = 0.0
+    spot_replicas: int = 0
+    spot_reserve: int = 0
     spot_hours: float = 0.0
+    usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +163,7 @@ def purchase(need: Need, horizon: Horizon) -> dict[str, Any]:
                 "peak_replicas": max(day),
                 "mean_replicas": sum(day) / HOURS_PER_DAY,
                 "committed": {str(years): count for years, count in best.terms[number].items()},
-                "on_demand_replicas": best.hourly[number].on_demand,
-                "on_demand_hours": best.hourly[number].on_demand_hours,
-                "spot_replicas": best.hourly[number].spot,
-                "spot_reserve": best.hourly[number].reserve,
-                "spot_hours": best.hourly[number].spot_hours,
+                **asdict(best.hourly[number]),
                 "usd": best.usd[number] + need.fixed_usd_per_month,
                 "on_demand_usd": hourly.usd[number] + need.fixed_usd_per_month,
                 "api_usd": _api_usd(need, number, factor),
@@ -253,10 +249,10 @@ def _hourly(need: Need, month: int, day: Sequence[int]) -> Hourly:
     reserves = [need.reserve_of(spot) for *_, spot in split]
     return Hourly(
         usd=DAYS_PER_MONTH * sum(usd for usd, *_ in split),
-        on_demand=max((firm for _, firm, _ in split), default=0),
-        spot=most + need.reserve_of(most),
-        reserve=need.reserve_of(most),
+        on_demand_replicas=max((firm for _, firm, _ in split), default=0),
         on_demand_hours=float(DAYS_PER_MONTH * sum(firm for _, firm, _ in split)),
+        spot_replicas=most + need.reserve_of(most),
+        spot_reserve=need.reserve_of(most),
         spot_hours=float(DAYS_PER_MONTH * sum(spot + more for (*_, spot), more in zip(split, reserves, strict=True))),
     )
 
@@ -475,7 +471,7 @@ def _on_demand(scenario: Scenario, hardware: str) -> float:
 
 def _offered_spot(
     found: Findings, summary: Mapping[str, Any], need: Need, horizon: Horizon
-) -> tuple[Need, Reserve] | str:
+) -> tuple[Need, Sequence[Reserved]] | str:
     """Return the need with spot replicas and their simulated reserve; or in words why there are none."""
     best = summary["best"]
     if not horizon.offers_spot:
@@ -499,10 +495,10 @@ def _offered_spot(
         reserve = simulated_reserve(fleet, rate, need.capacity, busiest(need, horizon), horizon.interruptions)
     except InfeasibleError as refusal:
         return f"no spot replica is bought: {refusal.rule}"
-    return replace(need, spot_usd_per_hour=usd, reserve=reserve.table), reserve
+    return replace(need, spot_usd_per_hour=usd, reserve=reserve_table(reserve)), reserve
 
 
-def _spot_mapping(found: Findings, horizon: Horizon, reserve: Reserve) -> dict[str, Any]:
+def _spot_mapping(found: Findings, horizon: Horizon, reserve: Sequence[Reserved]) -> dict[str, Any]:
     """Return how spot replicas are taken back, and the simulated reserve."""
     assert found.fleet is not None  # there is a reserve
     asked = horizon.interruptions
@@ -510,7 +506,7 @@ def _spot_mapping(found: Findings, horizon: Horizon, reserve: Reserve) -> dict[s
         "mtbf_s": asked.mtbf,
         "mttr_s": start_up(found.fleet) if asked.mttr is None else asked.mttr,
         "notice_s": asked.notice,
-        "reserves": [asdict(each) for each in reserve.sizes],
+        "reserves": [asdict(each) for each in reserve],
     }
 
 

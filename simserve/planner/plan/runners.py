@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from simserve.planner.overrides import Overrides
 from simserve.planner.plan.explain import command, describe
@@ -15,6 +15,7 @@ from simserve.planner.search.search import Search
 from simserve.planner.search.trial import TERMS, Trial, deployed, deployed_overrides, is_one_job, usd_per_month
 from simserve.planner.space.space import PIPELINE_KEY, TENSOR_KEY, Space
 
+Point = TypeVar("Point")
 LITTLE_MORE = 0.25
 """Largest extra price of a faster fleet that is worth a line, as a share of the plan's price."""
 MUCH_FASTER = 2.0
@@ -165,18 +166,14 @@ def front_candidates(
     return found
 
 
-def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether ``one`` is nowhere larger than ``other`` and somewhere smaller."""
-    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
-
-
-def front(points: Sequence[tuple[tuple[float, ...], Trial]]) -> list[Trial]:
-    """Return the trials that no other dominates, ordered by their first coordinate; of equal ones the first."""
-    kept: dict[tuple[float, ...], Trial] = {}
-    for coordinates, trial in points:
-        if coordinates not in kept and not any(dominates(other, coordinates) for other, _ in points):
-            kept[coordinates] = trial
-    return [kept[coordinates] for coordinates in sorted(kept)]
+def front(points: Iterable[tuple[tuple[float, ...], Point]]) -> list[Point]:
+    """Return what no other beats in all coordinates, less being better, by the first one; of equal ones the first."""
+    kept: list[tuple[tuple[float, ...], Point]] = []
+    # What beats another comes before it in this order.
+    for coordinates, each in sorted(points, key=lambda point: point[0]):
+        if not any(all(a <= b for a, b in zip(other, coordinates, strict=True)) for other, _ in kept):
+            kept.append((coordinates, each))
+    return [each for _, each in kept]
 
 
 def sized(space: Space, overrides: Overrides, goal: Goal) -> Trial | None:

@@ -11,9 +11,8 @@ from simserve.planner.plan.explain import command, counted, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
 from simserve.planner.plan.infeasible import Miss
-from simserve.planner.plan.link import link_line
 from simserve.planner.plan.price import Market, price_of
-from simserve.planner.plan.roles import role_lines
+from simserve.planner.plan.roles import link_line, role_lines
 from simserve.planner.plan.runners import faster, pareto, runners_up
 from simserve.planner.search.deciding_run import further_run
 from simserve.planner.search.explain import plain
@@ -340,8 +339,8 @@ def _binding(found: Findings) -> str | None:
     failing = found.fewer if found.fewer is not None and not found.fewer.holds else found.confirmed
     if failing is None:
         return None
-    shares = {term: share for term, share in failing.by_metric.items() if share is not None and share < 1}
-    return min(shares, key=lambda term: shares[term]) if shares else failing.binding
+    term = failing.most_missed
+    return term if term is not None and (failing.by_metric[term] or 0.0) < 1 else failing.binding
 
 
 def _candidate(found: Findings, group: GroupResult, member: Member) -> dict[str, Any]:
@@ -394,25 +393,17 @@ def _miss(found: Findings, miss: Miss) -> dict[str, Any]:
 def _sensitivity(found: Findings) -> Iterator[dict[str, Any]]:
     if found.confirmed is None:
         return
-    for name, change, trial in found.sensitivity:
+    prices = (("price", change, found.confirmed) for change in (-PRICE_CHANGE, PRICE_CHANGE))
+    for what, change, trial in (*found.sensitivity, *prices):
         refusal, sized = (trial, None) if isinstance(trial, str) else (None, trial)
+        dollars = None if sized is None else usd_per_month(sized)
         yield {
-            "what": name,
+            "what": what,
             "change": change,
             "replicas": None if sized is None else sized.replicas,
             "num_gpus": None if sized is None else sized.num_gpus,
-            "usd_per_month": None if sized is None else usd_per_month(sized),
+            "usd_per_month": dollars * (1 + change) if dollars is not None and what == "price" else dollars,
             "reason": refusal,
-        }
-    dollars = usd_per_month(found.confirmed)
-    for change in (-PRICE_CHANGE, PRICE_CHANGE):
-        yield {
-            "what": "price",
-            "change": change,
-            "replicas": found.confirmed.replicas,
-            "num_gpus": found.confirmed.num_gpus,
-            "usd_per_month": None if dollars is None else dollars * (1 + change),
-            "reason": None,
         }
 
 

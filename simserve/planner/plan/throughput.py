@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,14 +25,15 @@ from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, 
 from simserve.planner.capacity.search import highest_promised, is_load_sustained, settled_requests
 from simserve.planner.overrides import with_seed
 from simserve.planner.plan.explain import command, describe
+from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.price import Market
+from simserve.planner.plan.runners import front
 from simserve.planner.plan.summary import drafts_assumed
 from simserve.planner.search.explain import clause, plain
-from simserve.planner.search.group import settings_around
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_rates import Rates
 from simserve.planner.search.roles import fronts, mixed_space
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, settings_around
 from simserve.planner.search.trial import deployed, deployed_overrides, is_steady
 from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
@@ -196,8 +197,8 @@ class _Group:
         if space.roles is None or self.is_closed or not is_steady(scenario) or self.search.goal.spare_replicas:
             return
         offered = load_of(scenario, own_traffic(scenario))
-        for front in fronts(space):
-            rates = Rates(self.search, front, space.roles, offered)
+        for shared in fronts(space):
+            rates = Rates(self.search, shared, space.roles, offered)
             before = self.best
             for overrides in rates.pairs(self._best_load):
                 self._try(overrides)
@@ -260,7 +261,8 @@ class _Group:
             self._add(able, probe, most, LOOK_REQUESTS)
         elif is_steady and least is None:
             for share in SHARES:
-                self._add(able, probe, share * most, max(LOOK_REQUESTS, _settling(able, probe, share * most)))
+                before = able.looks[-1] if able.looks else None
+                self._add(able, probe, share * most, _needed(probe, before, share * most, LOOK_REQUESTS))
         elif least is None:
             self._double(able, probe)
         self._close_in(able, probe)
@@ -292,7 +294,7 @@ class _Group:
         What holds in a run that is too short to settle is run again, longer.
         """
         while (held := able.held) is not None:
-            needed = _needed(held, probe)
+            needed = _needed(probe, held, held.load, CLOSE_REQUESTS)
             if held.num_requests < needed:
                 self._add(able, probe, held.load, needed)
                 continue
@@ -334,23 +336,12 @@ def _shared(able: Sequence[Able]) -> dict[str, Any]:
     }
 
 
-def _settling(able: Able, probe: LoadProbe, load: float) -> int:
-    """Return the requests of a run that settles, by the look before it, within the limit of looks."""
-    if not able.looks or probe.finishable is None:
-        return 0
-    before = able.looks[-1]
-    in_flight = before.trial.in_flight * load / before.load
-    if math.isnan(in_flight):
-        return 0
-    return min(settled_requests(load / probe.finishable.rate, in_flight), MOST_REQUESTS)
-
-
-def _needed(look: Look, probe: LoadProbe) -> int:
-    """Return the requests of a run near a load that settles, within the limit of looks."""
-    if probe.finishable is None or not probe.is_steady or math.isnan(look.trial.in_flight):
-        return CLOSE_REQUESTS
-    settled = settled_requests(look.load / probe.finishable.rate, look.trial.in_flight)
-    return min(max(CLOSE_REQUESTS, settled), MOST_REQUESTS)
+def _needed(probe: LoadProbe, look: Look | None, load: float, least: int) -> int:
+    """Return the requests of a run that settles at a load, by a look at this or another, within the limit of looks."""
+    if look is None or probe.finishable is None or not probe.is_steady or math.isnan(look.trial.in_flight):
+        return least
+    in_flight = look.trial.in_flight * (load / look.load)
+    return min(max(least, settled_requests(load / probe.finishable.rate, in_flight)), MOST_REQUESTS)
 
 
 def able_group(space: Space, goal: Goal, most: int) -> list[Able]:
@@ -426,25 +417,11 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
     return replace(able, capacity=capacity(there, confidence=confidence))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What a contender does at the load that counts.
+def done(able: Able, confidence: float | None) -> Level | None:
+    """Return the runs of a contender at the load that counts; None where it holds at no load, or none was found.
 
-    Attributes:
-        load: The highest load that holds; with a confidence, the highest that holds on that share of real servers.
-        output_throughput: Output tokens/s there.
-        tpot: Mean TPOT, seconds.
-        level: The runs.
+    That is the highest load that holds; with a confidence, the highest that holds on that share of real servers.
     """
-
-    load: float
-    output_throughput: float
-    tpot: float
-    level: Level
-
-
-def done(able: Able, confidence: float | None) -> Done | None:
-    """Return what a contender does; None where it holds at no load, or its load was not found."""
     if able.capacity is None:
         return None
     found, sure = able.capacity.found, able.capacity.sustained
@@ -453,26 +430,7 @@ def done(able: Able, confidence: float | None) -> Done | None:
         if sure is None or sure.load is None or sure.trial is None:
             return None
         level = Level(load=sure.load, trials=(sure.trial,))
-    if level is None or not level.load:
-        return None
-    return Done(
-        load=level.load,
-        output_throughput=level.mean("output_throughput"),
-        tpot=level.mean("mean_tpot"),
-        level=level,
-    )
-
-
-def unbeaten(points: Sequence[tuple[float, float]]) -> Iterator[int]:
-    """Yield the indices of the points that no other beats in both coordinates; more is better in both.
-
-    By the second coordinate, falling; of equal points, one.
-    """
-    highest = -math.inf
-    for place in sorted(range(len(points)), key=lambda each: (-points[each][1], -points[each][0])):
-        if points[place][0] > highest:
-            highest = points[place][0]
-            yield place
+    return level if level is not None and level.load else None
 
 
 @dataclass(kw_only=True)
@@ -480,26 +438,29 @@ class Throughput:
     """What fixed GPUs can do, as far as it was found.
 
     Attributes:
-        scenario: What was asked; its seed draws the requests that determine the load of the best.
-        goal: The GPUs that are available.
-        reference: What follows ``simserve run`` to run the scenario.
+        asked: What was asked: the scenario, whose seed draws the requests that determine the load of the best, and the
+            GPUs that are available.
         market: Where GPUs are bought.
         spaces: What may be deployed, by kind of GPU, with the requests that the search draws.
-        skipped: GPUs that were not searched, and why.
-        kept: Names of what is left unchanged.
         able: Every deployment that was judged.
         best: The one that does the most; None: nothing holds, or no load was found.
     """
 
-    scenario: Scenario
-    goal: Goal
-    reference: tuple[str, ...]
+    asked: Findings
     market: Market
-    spaces: Sequence[Space] = ()
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    kept: tuple[str, ...] = ()
+    spaces: Sequence[Space]
     able: list[Able] = field(default_factory=list)
     best: Able | None = None
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was asked."""
+        return self.asked.scenario
+
+    @property
+    def goal(self) -> Goal:
+        """The GPUs that are available."""
+        return self.asked.goal
 
     @property
     def is_closed(self) -> bool:
@@ -530,7 +491,9 @@ class Throughput:
             for able, tried in zip(batch, each(find_load, tasks), strict=True):
                 self.able[next(place for place, other in enumerate(self.able) if other is able)] = tried
                 reached = done(tried, confidence)
-                value = 0.0 if reached is None else reached.output_throughput if self.is_closed else reached.load
+                value = 0.0
+                if reached is not None:
+                    value = reached.mean("output_throughput") if self.is_closed else reached.load
                 if value > most:
                     self.best, most = tried, value
         if self.best is not None:
@@ -579,7 +542,7 @@ class Throughput:
             "spare_replicas": self.goal.spare_replicas,
             "market": self.market,
             "confidence": self.goal.confidence,
-            "kept": list(self.kept),
+            "kept": list(self.asked.kept),
             "best": best,
             "binding": None if self.best is None or self.best.capacity is None else self.best.capacity.binding,
             "candidates": [self._candidate(each) for each in self.able],
@@ -591,17 +554,18 @@ class Throughput:
                 "by_status": dict(Counter(each.member.status for each in self.able)),
                 "simulations": sum(len(each.looks) for each in self.able),
                 "hardware": [space.scenario.deployment.hardware for space in self.spaces],
-                "skipped": dict(self.skipped),
+                "skipped": dict(self.asked.skipped),
                 "left_out": {} if not self.spaces else dict(self.spaces[0].left_out),
             },
         }
 
     def _best(self, able: Able) -> dict[str, Any]:
-        reached, capacity_found = done(able, self.goal.confidence), able.capacity
-        assert reached is not None  # it is the best
+        level, capacity_found = done(able, self.goal.confidence), able.capacity
+        assert level is not None  # it is the best
         assert capacity_found is not None
         there = self._deployed(able)
-        level, sure, makeup = reached.level, capacity_found.sustained, able.member.makeup
+        throughput, tpot = level.mean("output_throughput"), level.mean("mean_tpot")
+        sure, makeup = capacity_found.sustained, able.member.makeup
         assert makeup is not None  # it was run
         changes = plain(deployed_overrides(self.scenario, able.member.overrides, able.replicas))
         hourly = makeup.usd_per_hour(able.replicas + self.goal.spare_replicas)
@@ -613,25 +577,25 @@ class Throughput:
             "hardware": able.hardware,
             "deployment": there.as_mapping()["deployment"],
             "overrides": changes,
-            "command": command(self.reference, changes | self._load_change(reached.load)),
+            "command": command(self.asked.reference, changes | self._load_change(level.load)),
             "assumes": drafts_assumed(self.scenario, there),
             "replicas": able.replicas,
             "num_gpus": able.num_gpus,
             f"max_{key}": capacity_found.summary[f"max_{key}"],
             f"max_{key}_90": capacity_found.summary[f"max_{key}_90"] if self.goal.confidence in (None, 0.9) else None,
-            key: round(reached.load) if self.is_closed else reached.load,
-            "output_throughput": reached.output_throughput,
-            "tokens_per_second_per_gpu": reached.output_throughput / self.goal.max_gpus,
-            "tokens_per_second_per_user": 1 / reached.tpot,
+            key: round(level.load) if self.is_closed else level.load,
+            "output_throughput": throughput,
+            "tokens_per_second_per_gpu": throughput / self.goal.max_gpus,
+            "tokens_per_second_per_user": 1 / tpot,
             "attainment": or_null(level.attainment),
             "by_metric": {name: or_null(value) for name, value in level.by_metric.items()},
             "p95_ttft_ms": or_null(MS * level.mean("p95_ttft")),
             "p95_tpot_ms": or_null(MS * level.mean("p95_tpot")),
-            "mean_tpot_ms": or_null(MS * reached.tpot),
+            "mean_tpot_ms": or_null(MS * tpot),
             "probability": or_null(level.mean("probability")),
             "probability_basis": None if sure is None else sure.basis,
             "usd_per_hour": usd,
-            "usd_per_million_output_tokens": None if usd is None else usd / (reached.output_throughput * 3600) * 1e6,
+            "usd_per_million_output_tokens": None if usd is None else usd / (throughput * 3600) * 1e6,
             "requests": capacity_found.summary["requests"],
         }
 
@@ -658,7 +622,7 @@ class Throughput:
         throughput = held.trial.output_throughput if held is not None else None
         load, tpot = (None, None) if held is None else (held.load, held.trial.mean_tpot)
         if reached is not None:
-            load, throughput, tpot = reached.load, reached.output_throughput, reached.tpot
+            load, throughput, tpot = reached.load, reached.mean("output_throughput"), reached.mean("mean_tpot")
         key = "concurrency" if self.is_closed else "rate"
         return {
             "hardware": able.hardware,
@@ -701,23 +665,25 @@ class Throughput:
 
     def _pareto(self) -> list[dict[str, Any]]:
         """Return the Pareto front of loads in tokens/s a GPU and tokens/s a user, the fastest for a user first."""
-        points = list(self._points())
-        pairs = [(look.trial.output_throughput / self.goal.max_gpus, 1 / look.trial.mean_tpot) for _, look in points]
         key = "concurrency" if self.is_closed else "rate"
+        points = [
+            ((-1 / look.trial.mean_tpot, -look.trial.output_throughput / self.goal.max_gpus), (able, look))
+            for able, look in self._points()
+        ]
         return [
             {
-                "label": describe(self._deployed(points[place][0])),
-                "overrides": plain(points[place][0].member.overrides),
-                "hardware": points[place][0].hardware,
-                key: points[place][1].load,
-                "tokens_per_second_per_gpu": pairs[place][0],
-                "tokens_per_second_per_user": pairs[place][1],
-                "p95_ttft_ms": or_null(MS * points[place][1].trial.p95_ttft),
-                "p95_tpot_ms": or_null(MS * points[place][1].trial.p95_tpot),
-                "holds": points[place][1].margin >= 0,
-                "assumes": drafts_assumed(self.scenario, self._deployed(points[place][0])),
+                "label": describe(self._deployed(able)),
+                "overrides": plain(able.member.overrides),
+                "hardware": able.hardware,
+                key: look.load,
+                "tokens_per_second_per_gpu": look.trial.output_throughput / self.goal.max_gpus,
+                "tokens_per_second_per_user": 1 / look.trial.mean_tpot,
+                "p95_ttft_ms": or_null(MS * look.trial.p95_ttft),
+                "p95_tpot_ms": or_null(MS * look.trial.p95_tpot),
+                "holds": look.margin >= 0,
+                "assumes": drafts_assumed(self.scenario, self._deployed(able)),
             }
-            for place in unbeaten(pairs)
+            for able, look in front(points)
         ]
 
     def _miss(self) -> dict[str, Any]:
@@ -758,4 +724,4 @@ def judged_words(share: float) -> str:
     )
 
 
-__all__ = ["Able", "Done", "Look", "Throughput", "able_group", "contenders", "done", "find_load", "unbeaten"]
+__all__ = ["Able", "Look", "Throughput", "able_group", "contenders", "done", "find_load"]

@@ -238,7 +238,7 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
     largest = max(chunk if config.enable_chunked_prefill else int(prompt.max()), 1)
     stages = config.pipeline_parallel_size
     seconds = _step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
-    rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
+    rate = _least_rate(seconds)
     lengths, place = np.unique(prompt, return_inverse=True)
     fewest = np.ceil(lengths / largest)
     head = times.sequence_seconds[1]
@@ -267,7 +267,7 @@ def further_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes)
     """
     slope = float(np.min(times.decode_slope[1:])) * prompt
     seconds = _step_token_seconds(times, config.max_num_batched_tokens * config.pipeline_parallel_size)
-    rate = float((seconds[1:] / np.arange(1, len(seconds))).min())
+    rate = _least_rate(seconds)
     head = times.sequence_seconds[1]
     decoded = min(times.decode_base[1], seconds[1] + head) + slope
     computed_again = (
@@ -286,6 +286,11 @@ def _step_token_seconds(times: StepTimes, last: int) -> Array:
         return table[: last + 1]
     beyond = np.arange(1.0, last - len(table) + 2)
     return np.concatenate((table, table[-1] + times.token_seconds_beyond * beyond))
+
+
+def _least_rate(seconds: Array) -> float:
+    """Return the least seconds of a token over all sizes of a step, from those of 0, 1, 2 ... tokens."""
+    return float((seconds[1:] / np.arange(1, len(seconds))).min())
 
 
 def latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int) -> int:
@@ -531,11 +536,7 @@ class _Steps:
         self.mixed = head[np.minimum(np.arange(1, seats + 1) + 1, len(head) - 1)] + np.asarray(
             times.decode_attention_base[1 : seats + 1]
         )
-        table = np.asarray(times.token_seconds, dtype=np.float64)
-        if budget >= len(table):
-            more = table[-1] + times.token_seconds_beyond * np.arange(1.0, budget - len(table) + 2)
-            table = np.concatenate((table, more))
-        self.token = table[: budget + 1]
+        self.token = _step_token_seconds(times, budget)
         self.tokens = np.arange(budget + 1.0)
         # Most contexts: layers with a window hold less of each, and if all have one, only the seats limit them.
         blocks = config.num_blocks * config.block_size

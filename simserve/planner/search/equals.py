@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from simserve.planner.capacity.search import NEAR_FULL
 from simserve.planner.overrides import with_overrides
@@ -26,7 +26,7 @@ MOST_STEPS = 60
 
 
 def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
-    """Return the indices of members that hold at one price, the best first, and note the headroom of each.
+    """Return the indices of members that hold at one price, the best first.
 
     Step times from fitted curves come before bounds from the data sheet, which are too optimistic; then headroom, to
     `HEADROOM_STEP`; among those within `SAME_HEADROOM` of the most, lower p95 latencies as shares of their limits;
@@ -47,20 +47,12 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
         least = max(best - SAME_HEADROOM, 0)
         steps = _headroom(scenario, member, least) if can_scale and len(members) > 1 else 0
         best = max(best, steps)
-        member.headroom = max(steps, 0)
         found[bounds[place]].append(_Place(place, steps, _latency(scenario, member.run)))
     return [each.place for alike in found.values() for each in _ordered(alike)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What is known about a member.
-
-    Attributes:
-        place: Its index among the given members.
-        steps: Steps of headroom; -1: less than the best.
-        latency: Latency as a share of its limits.
-    """
+class _Place(NamedTuple):
+    """Index of a member, its steps of headroom (-1: less than the best), and latency as a share of its limits."""
 
     place: int
     steps: int

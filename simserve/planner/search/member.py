@@ -65,7 +65,6 @@ class Member:
         makeup: What a number of replicas stands for; None if it is not known to be valid.
         tokens: Tokens of all requests, prompts included.
         max_model_len: The longest request that it serves, the least of its pools; None: not deployed.
-        headroom: Steps of more traffic at which it holds, if that decided between equals; else 0.
         promise: Whether the fleet of its trial holds in fresh runs; None if that was not checked.
     """
 
@@ -79,14 +78,13 @@ class Member:
     makeup: Makeup | None = None
     tokens: float = 0.0
     max_model_len: int | None = None
-    headroom: int = 0
     promise: Promise | None = None
 
     def untried(self) -> Member:
         """Return the member as it was before it was tried."""
         if self.status not in ("holds", "misses", "not_better"):
             return self
-        return replace(self, status="not_better", reason="", trial=None, promise=None, headroom=0)
+        return replace(self, status="not_better", reason="", trial=None, promise=None)
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
@@ -111,7 +109,6 @@ class GroupResult:
 
     Attributes:
         hardware: The GPU.
-        base: Overrides that set it.
         members: Every deployment judged.
         best: The best deployment that holds; None if none holds.
         trials: All runs, in order.
@@ -123,7 +120,6 @@ class GroupResult:
     """
 
     hardware: str
-    base: Overrides
     members: list[Member]
     best: Member | None
     trials: list[Trial] = field(default_factory=list)

@@ -109,45 +109,31 @@ def role_bound(
     latest_start = latest_window_start(alone, specs, 0)
     if term_out_of_reach(slo, least, no_fails, latest_start) is not None:
         return RoleBound(out_of_reach=True, idle_seconds=idle)
-    work = _work(role, (prompt, 1.0 + steps), None if slo.tpot is None else slo.tpot * gaps, config, times)
-    per_request = max(_needed_seconds(work, slo.attainment), TINY)
-    needed = float(_in_time(role, work.paced, slo, gaps, specs, latest_start))
+    paced, anyhow = _work(role, (prompt, 1.0 + steps), None if slo.tpot is None else slo.tpot * gaps, config, times)
+    # All are served, and enough of them within the limit.
+    keeping = np.sort(paced)[: math.ceil(slo.attainment * len(paced))]
+    per_request = max(KEPT_UP * float(anyhow.mean()), float(keeping.sum()) / len(paced) * ROUNDING, TINY)
+    needed = float(_in_time(role, paced, slo, gaps, specs, latest_start))
     if specs.is_stationary and specs.concurrency is None:
         needed = max(needed, specs.offered_rate * per_request)
     return RoleBound(needed_workers=needed / ranks, idle_seconds=idle, most_rate=ranks / per_request)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Least seconds of a rank for each request.
-
-    Attributes:
-        paced: If it meets its limit on TPOT.
-        anyhow: At any pace.
-    """
-
-    paced: Array
-    anyhow: Array
-
-
 def _work(
     role: str, lengths: tuple[Array, Array], decode_limit: Array | None, config: EngineConfig, times: StepTimes
-) -> _Work:
-    """Return the work of a role on prompts and outputs of some lengths, with the most seconds of decoding."""
+) -> tuple[Array, Array]:
+    """Return the least seconds of a rank for each request: if it meets its limit on TPOT, and at any pace.
+
+    The lengths are those of prompts and outputs; the limit is the most seconds of decoding.
+    """
     prompt, output = lengths
     priced, is_prefill = _with_shared(times, config.data_parallel_size), role == PREFILL
     output = np.ones(len(prompt)) if is_prefill else output
     anyhow, _ = least_replica_seconds(prompt, output, None, config, priced, computes_prompts=is_prefill)
     if is_prefill or decode_limit is None:
-        return _Work(anyhow, anyhow)
+        return anyhow, anyhow
     paced, _ = least_replica_seconds(prompt, output, decode_limit, config, priced, computes_prompts=False)
-    return _Work(paced, anyhow)
-
-
-def _needed_seconds(work: _Work, attainment: float) -> float:
-    """Return the least mean seconds of a rank per request: all are served, and enough of them within the limit."""
-    keeping = np.sort(work.paced)[: math.ceil(attainment * len(work.paced))]
-    return max(KEPT_UP * float(work.anyhow.mean()), float(keeping.sum()) / len(work.paced) * ROUNDING)
+    return paced, anyhow
 
 
 def _in_time(role: str, paced: Array, slo: SLO, gaps: Array, specs: RequestSpecs, latest_start: int) -> int:

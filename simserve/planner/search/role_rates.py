@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.roles import AMPLE, Count, Worker, by_kv_format, workers_of
+from simserve.planner.search.roles import AMPLE, Count, Worker, by_kind, by_kv_format, workers_of
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
 from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL, Roles, kind_of
@@ -87,8 +87,9 @@ class Rates:
         """Yield numbers of each pair of sizes on all of the GPUs, with a lower bound on their negative rate."""
         number = 0
         for workers in by_kv_format(self._workers):
-            sides = _first_of_each_kind(workers[PREFILL]), _first_of_each_kind(workers[DECODE])
-            for prefill, decode in itertools.product(*sides):
+            # One knob setting of each kind: the scenario's own if it fits.
+            sides = (by_kind(workers[role], lambda worker: worker.pool) for role in (PREFILL, DECODE))
+            for (prefill, *_), (decode, *_) in itertools.product(*sides):
                 for count, rest in self._counts(prefill, decode):
                     pair = Count(prefill, count), Count(decode, rest)
                     number += 1
@@ -158,11 +159,3 @@ class Rates:
     def _overrides(self, prefill: Count, decode: Count, link: dict[str, Any] | None = None) -> dict[str, Any]:
         workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
         return self.roles.deployed(self.front, workers, link=link)
-
-
-def _first_of_each_kind(workers: Sequence[Worker]) -> list[Worker]:
-    """Return one knob setting of each kind of worker: the scenario's own if it fits."""
-    found: dict[tuple[Any, ...], Worker] = {}
-    for each in workers:
-        found.setdefault(kind_of(each.pool), each)
-    return list(found.values())

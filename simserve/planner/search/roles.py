@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.cost import gpu_hour
@@ -29,11 +29,10 @@ from simserve.perf.tables import price
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.explain import context_shortage
-from simserve.planner.search.group import group_result
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less, smallest_integer
 from simserve.planner.search.role_bound import covers_roles, role_bound
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, group_result
 from simserve.planner.search.trial import DOUBT, MOST_REQUESTS, Trial, is_one_job, request_limit, run_fleet
 from simserve.planner.space.formats import KV_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
@@ -57,6 +56,7 @@ from simserve.scenario.formats import formats_of
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 
+Each = TypeVar("Each")
 KVFormat = tuple[str, ...]
 """What two workers must have in common: checkpoint, KV format and cache layout."""
 FLASH_GENERATIONS = ("8", "9")
@@ -383,10 +383,7 @@ class _Split:
 
     def _passing(self, role: str, workers: Sequence[Worker]) -> Iterator[Count]:
         """Yield the numbers of workers of each kind that pass alone, by cost, with only the best knob setting."""
-        kinds: dict[tuple[Any, ...], list[Worker]] = {}
-        for worker in workers:
-            kinds.setdefault(kind_of(worker.pool), []).append(worker)
-        groups = list(kinds.values())
+        groups = by_kind(workers, lambda worker: worker.pool)
         heap = [(min(map(self._least_cost, each)), place, 0) for place, each in enumerate(groups)]
         heapq.heapify(heap)
         while heap:
@@ -582,7 +579,7 @@ class _Shapes:
 
     def __init__(self, search: Search, front: Overrides, roles: Roles, limit: float, known: KnownWorkers) -> None:
         self._search, self._front, self._roles, self._limit, self._known = search, front, roles, limit, known
-        self._kinds = {role: _by_kind(roles.shapes(role)) for role in (PREFILL, DECODE)}
+        self._kinds = {role: by_kind(roles.shapes(role), lambda pool: pool) for role in (PREFILL, DECODE)}
         names = {roles.hardware_of(pool) for pool in (*roles.prefill, *roles.decode)}
         self._units = {name: _unit_cost(search, front, name) for name in names}
         self._judged: dict[tuple[str, int], _Judged] = {}
@@ -685,11 +682,11 @@ class _Shapes:
         return replace(worker, pool=pool) if isinstance(worker, Worker) else worker
 
 
-def _by_kind(shapes: Sequence[Pool]) -> list[list[Pool]]:
+def by_kind(workers: Sequence[Each], pool_of: Callable[[Each], Pool]) -> list[list[Each]]:
     """Return the settings of the knob of each kind of worker, the scenario's own first."""
-    kinds: dict[tuple[Any, ...], list[Pool]] = {}
-    for each in shapes:
-        kinds.setdefault(kind_of(each), []).append(each)
+    kinds: dict[tuple[Any, ...], list[Each]] = {}
+    for each in workers:
+        kinds.setdefault(kind_of(pool_of(each)), []).append(each)
     return list(kinds.values())
 
 

@@ -30,6 +30,8 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
 )
 from simserve.workload.conversations import mean_calls, mean_requests
+from simserve.workload.generate import generate
+from simserve.workload.requests import RequestSpecs
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 FIRST_REQUESTS = 1000
@@ -75,7 +77,6 @@ class Trial:
         probability_measured: The same after loads of the server have been measured, if it performs as predicted.
         is_unsure: Whether it holds, but not on the required share of real servers.
         error_basis: What the errors to expect of a real server are based on, in words.
-        failed: Number of requests that were not answered.
         latencies: ``p50_ttft_ms`` and so on.
         usd_per_hour: Cost: GPUs from launch to end, and an API; None without a price.
         mean_gpus: Mean number of GPUs that were paid for.
@@ -98,7 +99,6 @@ class Trial:
     attainment: float | None
     by_metric: Mapping[str, float | None]
     stability: str
-    failed: int
     latencies: Mapping[str, float | None]
     usd_per_hour: float | None
     mean_gpus: float
@@ -118,6 +118,12 @@ class Trial:
     is_unsure: bool = False
     encoder_gpus: int = 0
     promise: Promise | None = None
+
+    @property
+    def most_missed(self) -> str | None:
+        """The term of the SLO that most requests miss; None without an SLO."""
+        shares = {term: share for term, share in self.by_metric.items() if share is not None}
+        return min(shares, key=shares.__getitem__, default=None)
 
     def of(self, replicas: int) -> Trial:
         """Return the same at the price of another number of replicas; latencies and shares stay."""
@@ -369,6 +375,14 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
     return most if count > most else None
 
 
+def deciding_requests(scenario: Scenario) -> RequestSpecs:
+    """Return the requests that deciding runs serve: the same for every deployment."""
+    limit, workload = request_limit(scenario, MOST_REQUESTS), scenario.workload
+    if limit is not None:
+        workload = workload.model_copy(update={"num_requests": limit, "duration": None})
+    return generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+
+
 def least_requests(scenario: Scenario) -> int:
     """Return the fewest requests with which the beginning of a run is not too large a part of it."""
     workload = scenario.workload
@@ -421,7 +435,6 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
         attainment=attainment,
         by_metric=dict(inner["slo"]["by_metric"]),
         stability=str(inner["stability"]),
-        failed=int(summary["failed"]),
         latencies={
             f"{percentile}_{name}_ms": summary[f"{percentile}_{name}_ms"]
             for name in LATENCIES.values()

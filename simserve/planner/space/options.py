@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 from simserve.errors import InputError
 from simserve.planner.space.links import Side, network_of
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY, SCALING_KEY
@@ -151,19 +153,8 @@ def _has_long_prompts(setting: Setting) -> bool:
 
 def _are_alike(scenario: Scenario) -> bool:
     """Return whether the pools differ only in name, role and number."""
-    own = (
-        "hardware",
-        "model",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-        "enable_expert_parallel",
-        "quantization",
-        "kv_cache_dtype",
-        "engine",
-        "region",
-    )
-    return all(getattr(pool, key) is None for pool in scenario.deployment.pools for key in own)
+    said = {key for pool in scenario.deployment.pools for key in pool.model_dump(exclude_none=True)}
+    return said <= {"name", "role", "replicas"}
 
 
 def _together(scenario: Scenario) -> dict[str, Any]:
@@ -199,7 +190,7 @@ def _disaggregated(scenario: Scenario) -> Choice:
     network = network_of([Side(load_hardware(deployment.hardware, scenario.folder), 1, 1)])
     link = {} if network is None else network.spec
     if own is not None:
-        link = own.model_dump(mode="json", exclude_none=True)
+        link = _dumped(own)
     pools = [{"name": role, "role": role, "replicas": 1} for role in (PREFILL, DECODE)]
     return Choice("1 prefill : 1 decode", {POOLS_KEY: pools, LINK_KEY: link, REPLICAS_KEY: 1}, family="disaggregated")
 
@@ -279,7 +270,7 @@ def _speculate(setting: Setting) -> Option | LeftOut:
     scenario, own = setting.scenario, setting.scenario.deployment.speculative
     key = "deployment.speculative"
     if own is not None:
-        mapping = own.model_dump(mode="json", exclude_none=True)
+        mapping = _dumped(own)
         choices = [Choice("no drafts", {key: None}), Choice(_drafts_label(mapping), {key: mapping})]
         if own.acceptance_rate is not None:
             for tokens in _other_lengths(own.num_speculative_tokens):
@@ -351,7 +342,7 @@ def _route(setting: Setting) -> Option | LeftOut:
     has_adapters = setting.scenario.workload.loras is not None
     if not is_shared and not own.update_interval and not has_adapters:
         return "no prompt begins like another, and the router's view is up to date"
-    base = own.model_dump(mode="json", exclude_none=True)
+    base = _dumped(own)
     own_choice = Choice(f"routing {own.policy}", {})
     names: list[str] = []
     if is_shared:
@@ -401,10 +392,7 @@ def _offload(setting: Setting) -> Option | LeftOut:
         return _sizes(setting.scenario.deployment.engine.kv_tiers)
     own, key = setting.scenario.deployment.engine.kv_offload, "deployment.engine.kv_offload"
     if own is not None:
-        mapping = own.model_dump(mode="json", exclude_none=True)
-        return Option(
-            "offload", (Choice("no second tier", {key: None}), Choice("its second tier", {key: mapping})), own=1
-        )
+        return _with_or_without("offload", key, own, "no second tier", "its second tier")
     if not setting.traffic.has_prefixes:
         return "no prompt begins like another"
     lack = lack_of(setting.scenario, "kv_offload")
@@ -419,33 +407,35 @@ def _sizes(tiers: Sequence[KVTierSpec]) -> Option:
     choices = [Choice("no KV tiers", {TIERS_KEY: None})]
     for factor in TIER_SIZES:
         capacity = to_text(tiers[0].capacity * factor, "bytes")
-        changed = (tiers[0].model_dump(mode="json", exclude_none=True) | {"capacity": capacity}, *_dumped(tiers[1:]))
+        changed = [_dumped(tiers[0]) | {"capacity": capacity}, *map(_dumped, tiers[1:])]
         label = f"{capacity} of {tiers[0].tier} memory behind the prefix cache"
         if tiers[0].tier != "host":
             label = f"{capacity} of a {tiers[0].tier} store behind the prefix cache"
-        choices.append(Choice(label, {TIERS_KEY: list(changed)}, "" if factor == 1.0 else "tier size"))
+        choices.append(Choice(label, {TIERS_KEY: changed}, "" if factor == 1.0 else "tier size"))
     return Option("offload", tuple(choices), own=1 + TIER_SIZES.index(1.0))
 
 
-def _dumped(tiers: Sequence[KVTierSpec]) -> list[dict[str, Any]]:
-    return [each.model_dump(mode="json", exclude_none=True) for each in tiers]
+def _with_or_without(name: str, key: str, own: BaseModel, without: str, with_it: str) -> Option:
+    """Return the choice between what a scenario has at a key and nothing there."""
+    return Option(name, (Choice(without, {key: None}), Choice(with_it, {key: _dumped(own)})), own=1)
+
+
+def _dumped(spec: BaseModel) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_none=True)
 
 
 def _answers(setting: Setting) -> Option | LeftOut:
     own, key = setting.scenario.deployment.response_cache, "deployment.response_cache"
     if own is None:
         return "how often a question comes again is not known: give deployment.response_cache"
-    mapping = own.model_dump(mode="json", exclude_none=True)
-    return Option(
-        "answers", (Choice("no response cache", {key: None}), Choice("its response cache", {key: mapping})), own=1
-    )
+    return _with_or_without("answers", key, own, "no response cache", "its response cache")
 
 
 def _scale(setting: Setting) -> Option | LeftOut:
     scenario, own = setting.scenario, setting.scenario.deployment.autoscaling
     fixed = Choice("a fixed fleet", {} if own is None else {SCALING_KEY: None})
     if own is not None:
-        mapping = own.model_dump(mode="json", exclude_none=True)
+        mapping = _dumped(own)
         most = own.max_replicas
         sooner = {**mapping, "target": own.target / 2}
         higher = {**mapping, "min_replicas": max(own.min_replicas, -(-most // 2))}
@@ -481,7 +471,7 @@ def _overflow(setting: Setting) -> Option | LeftOut:
     own = scenario.deployment.overflow
     plain = Choice("no overflow", {} if own is None else {key: None})
     if own is not None:
-        mapping = own.model_dump(mode="json", exclude_none=True)
+        mapping = _dumped(own)
         limit = own.max_queue
         others = [] if limit is None else [queue for queue in (limit // 4, limit * 4) if queue != limit]
         choices = [mapping, *({**mapping, "max_queue": queue} for queue in others)]
@@ -509,19 +499,14 @@ def _overflow_label(overflow: Mapping[str, Any]) -> str:
 def _admit(setting: Setting) -> Option | LeftOut:
     scenario, key = setting.scenario, "deployment.admission"
     own = scenario.deployment.admission
-    plain = Choice("nobody refused", {} if own is None else {key: None})
     if own is not None:
-        return Option(
-            "admit",
-            (plain, Choice("its admission rules", {key: own.model_dump(mode="json", exclude_none=True)})),
-            own=1,
-        )
+        return _with_or_without("admit", key, own, "nobody refused", "its admission rules")
     if objective(scenario) is None:
         return "without an SLO nothing is gained by refusing"
     if not setting.traffic.is_open or not setting.traffic.is_bursty:
         return "there are no bursts: a fleet that refuses steadily is too small"
     choices = [Choice(f"503 beyond {queue} waiting", {key: {"max_queue": queue}}) for queue in QUEUES]
-    return Option("admit", (plain, *choices))
+    return Option("admit", (Choice("nobody refused"), *choices))
 
 
 def _batch(setting: Setting) -> Option | LeftOut:

@@ -364,13 +364,12 @@ def _kept_apart(scenario: Scenario, options: Sequence[Option], left_out: str | N
         raise ScenarioError("is not there to be kept", key="deployment.disaggregation", value=None, remedy=remedy)
     if left_out is not None:
         raise ScenarioError(f"cannot be kept: {left_out}", key="deployment.disaggregation", value={})
-    return tuple(_without_together(option) if option.name == POOL_NAME else option for option in options)
-
-
-def _without_together(option: Option) -> Option:
-    own = option.choices[option.own]
-    apart = tuple(each for each in option.choices if each is own or each.changes.get(POOLS_KEY) != [])
-    return Option(option.name, apart, own=apart.index(own))
+    kept = []
+    for option in options:
+        own = option.choices[option.own]
+        apart = tuple(each for each in option.choices if each is own or each.changes.get(POOLS_KEY) != [])
+        kept.append(Option(option.name, apart, own=apart.index(own)) if option.name == POOL_NAME else option)
+    return tuple(kept)
 
 
 def _default_of(scenario: Scenario, dimension: Dimension) -> Any:

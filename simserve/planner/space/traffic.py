@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.planner.search.trial import MOST_REQUESTS, request_limit
+from simserve.planner.search.trial import deciding_requests
 from simserve.scenario.schema import Scenario
-from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 SLOW_BIN_SECONDS = 300.0
@@ -30,7 +29,6 @@ class Traffic:
 
     Attributes:
         mean_prompt_tokens: Mean over all requests.
-        mean_output_tokens: Likewise.
         has_sessions: Whether requests belong to conversations.
         has_prefixes: Whether prompts share prefixes.
         is_open: Whether requests arrive independently of answers.
@@ -40,7 +38,6 @@ class Traffic:
     """
 
     mean_prompt_tokens: float
-    mean_output_tokens: float
     has_sessions: bool = False
     has_prefixes: bool = False
     is_open: bool = True
@@ -51,18 +48,13 @@ class Traffic:
 
 def traffic_of(scenario: Scenario) -> Traffic:
     """Return the properties of a scenario's requests in deciding runs."""
-    limit = request_limit(scenario, MOST_REQUESTS)
-    workload = scenario.workload
-    if limit is not None:
-        workload = workload.model_copy(update={"num_requests": limit, "duration": None})
-    specs = generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
+    specs = deciding_requests(scenario)
     arrivals = specs.arrival_time[np.isfinite(specs.arrival_time)]
     is_open = specs.has_open_arrivals and len(arrivals) > 1 and float(arrivals[-1]) > float(arrivals[0])
     slow = _bins(arrivals, SLOW_BIN_SECONDS) if is_open else np.zeros(0)
     fast = _bins(arrivals, FAST_BIN_SECONDS) if is_open else np.zeros(0)
     return Traffic(
         mean_prompt_tokens=float(specs.prompt_tokens.mean()),
-        mean_output_tokens=float(specs.output_tokens.mean()),
         has_sessions=specs.session is not None,
         has_prefixes=specs.prefixes is not None,
         is_open=is_open,

@@ -307,6 +307,18 @@ class _Replay:
         mean = float((found * weights[is_in]).sum() / weight)
         return scale * mean, scale * float(found.std() / math.sqrt(is_in.sum()))
 
+    def compared(self, name: str, window: Window) -> tuple[float, float, tuple[float, float]] | None:
+        """Return a latency as observed and as predicted over a window, and where it is expected to lie, in seconds.
+
+        That is within the model's error, plus chance on both sides. None where one of them is not known.
+        """
+        counts, factors = window.histograms.get(name), self.factors(name)
+        predicted, error = self.mean(name, window)
+        if counts is None or factors is None or math.isnan(counts.mean) or math.isnan(predicted):
+            return None
+        chance = SCORE_90 * math.sqrt(2) * error
+        return counts.mean, predicted, (max(predicted * factors[0] - chance, 0.0), predicted * factors[1] + chance)
+
     def number(self, name: str, window: Window) -> float:
         """Return the mean number of requests that were ``running`` or ``waiting`` over a window."""
         records = self._records
@@ -431,16 +443,12 @@ def _system(windows: Sequence[Window], replay: _Replay, scales: Mapping[str, flo
     blocks = _blocks(windows)
     rows = {}
     for name in _LATENCIES:
-        counts = whole.histograms.get(name)
-        factors = replay.factors(name)
-        predicted, error = replay.mean(name, whole)
-        if counts is None or factors is None or math.isnan(counts.mean) or math.isnan(predicted):
+        if (compared := replay.compared(name, whole)) is None:
             continue
-        interval = _interval(predicted, error, factors)
-        inside = interval[0] <= counts.mean <= interval[1]
-        since = None if inside else _since(name, blocks, replay, factors)
-        milli = (interval[0] * 1e3, interval[1] * 1e3)
-        rows[f"{name}_ms"] = _row(counts.mean * 1e3, predicted * 1e3, inside, milli, since_s=since)
+        observed, predicted, (low, high) = compared
+        inside = low <= observed <= high
+        since = None if inside else _since(name, blocks, replay)
+        rows[f"{name}_ms"] = _row(observed * 1e3, predicted * 1e3, inside, (low * 1e3, high * 1e3), since_s=since)
     of = {"running": "e2e", "waiting": "ttft"}
     for name, latency in of.items():
         if name in whole.gauges:
@@ -467,12 +475,6 @@ def _float(value: Any, other: float = math.nan) -> float:
     return other if value is None else float(value)
 
 
-def _interval(predicted: float, error: float, factors: tuple[float, float]) -> tuple[float, float]:
-    """Return where a mean is expected to lie: the model's error, plus chance on both sides."""
-    chance = SCORE_90 * math.sqrt(2) * error
-    return max(predicted * factors[0] - chance, 0.0), predicted * factors[1] + chance
-
-
 def _blocks(windows: Sequence[Window]) -> list[Window]:
     """Return windows joined into blocks that are long enough for a mean."""
     length = max(_SHORTEST_BLOCK, (windows[-1].end - windows[0].start) / _NUM_BLOCKS)
@@ -490,7 +492,7 @@ def _whole(blocks: list[Window]) -> list[Window]:
     return blocks[:-1] if len(blocks) > 1 and blocks[-1].seconds < blocks[0].seconds / 2 else blocks
 
 
-def _since(name: str, blocks: Sequence[Window], replay: _Replay, factors: tuple[float, float]) -> float | None:
+def _since(name: str, blocks: Sequence[Window], replay: _Replay) -> float | None:
     """Return since when a latency has been outside its interval; None: in no block.
 
     That is the beginning of the stretch in which it is furthest outside: the one with the largest sum of the logarithms
@@ -499,12 +501,10 @@ def _since(name: str, blocks: Sequence[Window], replay: _Replay, factors: tuple[
     """
     onset, best, since, running = None, 0.0, None, 0.0
     for block in blocks:
-        counts = block.histograms.get(name)
-        predicted, error = replay.mean(name, block)
-        if counts is None or math.isnan(counts.mean) or math.isnan(predicted):
+        if (compared := replay.compared(name, block)) is None:
             continue
-        low, high = _interval(predicted, error, factors)
-        beyond = max(math.log(counts.mean / high), math.log(max(low, 1e-12) / counts.mean)) if counts.mean > 0 else 0.0
+        observed, _, (low, high) = compared
+        beyond = max(math.log(observed / high), math.log(max(low, 1e-12) / observed)) if observed > 0 else 0.0
         if running <= 0.0:
             onset, running = block.start, 0.0
         running += beyond
@@ -548,12 +548,9 @@ def _series(
                 add(name, block.end, counts.mean, mean, max(mean - spread, 0.0), mean + spread)
     for block in _whole(_blocks(windows)):
         for name in _LATENCIES:
-            counts, factors = block.histograms.get(name), replay.factors(name)
-            predicted, error = replay.mean(name, block)
-            has_mean = counts is not None and not math.isnan(counts.mean)
-            if counts is not None and has_mean and factors is not None and math.isfinite(predicted):
-                ends = _interval(predicted, error, factors)
-                add(f"{name}_ms", block.end, *(1e3 * value for value in (counts.mean, predicted, *ends)))
+            if (compared := replay.compared(name, block)) is not None:
+                observed, predicted, ends = compared
+                add(f"{name}_ms", block.end, *(1e3 * value for value in (observed, predicted, *ends)))
         for name in ("running", "waiting"):
             if name in block.gauges:
                 add(name, block.end, block.gauges[name], replay.number(name, block), math.nan, math.nan)

@@ -11,8 +11,8 @@ import pytest
 from simserve.errors import ScenarioError, UsageError
 from simserve.planner.plan.infeasible import nearest_miss
 from simserve.planner.plan.plan import PlanOptions, plan
-from simserve.planner.search.group import search_group
 from simserve.planner.search.member import Goal, GroupResult
+from simserve.planner.search.search import search_group
 from simserve.planner.search.trial import Trial, try_fleet
 from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of

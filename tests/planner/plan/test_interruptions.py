@@ -9,9 +9,9 @@ import pytest
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.interruptions import (
     FAULTS_KEY,
-    Reserve,
     Reserved,
     cannot_be_spot,
+    reserve_table,
     simulated_reserve,
     start_up,
 )
@@ -55,7 +55,7 @@ def share_in_slo(replicas: int, serving: int, often: Interruptions, requests: in
 def test_the_reserve_holds_the_slo_and_less_does_not() -> None:
     """Two replicas that are taken every two hours need a third; a run of 20 hours says the same."""
     often = taken(2 * 3600.0)
-    reserve = simulated_reserve(fleet(), 4.0, CAPACITY, 2, often).sizes[-1]
+    reserve = simulated_reserve(fleet(), 4.0, CAPACITY, 2, often)[-1]
     with_it, without = (share_in_slo(count, 2, often, 600_000) for count in (2 + reserve.reserve, 2))
 
     assert reserve.reserve == 1
@@ -66,7 +66,7 @@ def test_the_reserve_holds_the_slo_and_less_does_not() -> None:
 @pytest.mark.slow
 def test_rare_interruptions_cost_less() -> None:
     """What is missed without a reserve falls as they become rarer, and the reserve with it."""
-    found = [simulated_reserve(fleet(), 4.0, CAPACITY, 1, taken(hours * 3600.0)).sizes[-1] for hours in (1, 8, 5000)]
+    found = [simulated_reserve(fleet(), 4.0, CAPACITY, 1, taken(hours * 3600.0))[-1] for hours in (1, 8, 5000)]
 
     assert found[0].without < found[1].without < found[2].without
     assert found[0].reserve >= found[1].reserve >= found[2].reserve
@@ -75,21 +75,21 @@ def test_rare_interruptions_cost_less() -> None:
 def test_a_reserve_is_for_groups_of_the_largest_size() -> None:
     """Between sizes as of the next larger one."""
     sizes = [(1, 1), (2, 1), (4, 2)]
-    reserve = Reserve(tuple(Reserved(replicas=n, reserve=r, asked=0.9, without=0.8, attainment=0.9) for n, r in sizes))
+    reserves = [Reserved(replicas=n, reserve=r, asked=0.9, without=0.8, attainment=0.9) for n, r in sizes]
 
-    assert reserve.table == (0, 1, 1, 2, 2)
+    assert reserve_table(reserves) == (0, 1, 1, 2, 2)
 
 
 def test_what_is_simulated_goes_up_to_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three replicas are judged as four, and nothing beyond."""
 
-    def reserved(_: Any, size: int) -> Reserved:
+    def reserved(_: Any, __: float, size: int) -> Reserved:
         return Reserved(replicas=size, reserve=0, asked=0.9, without=0.9, attainment=0.9)
 
     monkeypatch.setattr("simserve.planner.plan.interruptions._reserved", reserved)
     found = simulated_reserve(fleet(), 4.0, CAPACITY, 3, taken(1e9))
 
-    assert [each.replicas for each in found.sizes] == [1, 2, 4]
+    assert [each.replicas for each in found] == [1, 2, 4]
 
 
 def test_a_replica_is_gone_for_as_long_as_it_takes_to_start() -> None:

@@ -217,7 +217,7 @@ def test_the_seed_draws_what_is_reported_and_not_what_is_picked(monkeypatch: pyt
 @pytest.mark.usefixtures("best_alone")
 def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shape first, then other knobs of those that could still win: no chance is in it."""
-    monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
+    monkeypatch.setattr("simserve.planner.search.search.EXHAUSTIVE_COMBINATIONS", 1)
     choices = {**SMALL, "deployment.tensor_parallel_size": [1], "deployment.engine.max_num_seqs": [4, 16, 64]}
     scenario = load_small(["deployment.engine.max_num_seqs=4"])
     asked = {"choices": choices, "hardware": ("l4-24gb",)}
@@ -233,7 +233,7 @@ def test_knobs_are_searched_where_there_are_too_many_and_repeat(monkeypatch: pyt
 @pytest.mark.usefixtures("best_alone")
 def test_knobs_of_the_scenario_outside_the_values_asked_for_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """``--over`` replaces them, also where shapes are searched first."""
-    monkeypatch.setattr("simserve.planner.search.group.EXHAUSTIVE_COMBINATIONS", 1)
+    monkeypatch.setattr("simserve.planner.search.search.EXHAUSTIVE_COMBINATIONS", 1)
     scenario = load_small(["deployment.engine.max_num_seqs=4"])
     choices = {**SMALL, "deployment.engine.max_num_seqs": [16, 64]}
 

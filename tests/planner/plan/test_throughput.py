@@ -14,7 +14,8 @@ from simserve.planner.capacity.level import Trial
 from simserve.planner.capacity.probe import is_closed_loop
 from simserve.planner.plan import throughput
 from simserve.planner.plan.plan import PlanOptions, plan
-from simserve.planner.plan.throughput import Able, Look, contenders, unbeaten
+from simserve.planner.plan.runners import front
+from simserve.planner.plan.throughput import Able, Look, contenders
 from simserve.planner.search.member import Member
 from simserve.planner.search.trial import deployed, try_fleet
 from simserve.report.plan import plan_sections
@@ -231,10 +232,11 @@ def test_the_picture_shows_the_front_the_plan_and_the_limit(steady: dict[str, An
 
 
 def test_of_points_only_those_remain_that_none_beats() -> None:
-    """The second coordinate first; equal points once."""
-    points = [(1.0, 5.0), (2.0, 4.0), (2.0, 3.0), (3.0, 1.0), (1.0, 5.0), (2.5, 0.5)]
+    """By the first coordinate; of equal points the first. Less is better."""
+    points = [(5.0, 1.0), (4.0, 2.0), (4.0, 3.0), (1.0, 3.0), (5.0, 1.0), (5.5, 2.5)]
 
-    assert [points[place] for place in unbeaten(points)] == [(1.0, 5.0), (2.0, 4.0), (3.0, 1.0)]
+    assert front([(point, place) for place, point in enumerate(points)]) == [3, 1, 0]
+    assert front([((1.0, 2.0, 3.0), "a"), ((1.0, 3.0, 2.0), "b"), ((2.0, 2.0, 3.0), "c")]) == ["a", "b"]
 
 
 def make_able(load: float, margin: float = 1.0, **overrides: Any) -> Able:

@@ -17,9 +17,8 @@ from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
-from simserve.planner.plan.link import link_limits, link_line
 from simserve.planner.plan.plan import PlanOptions, plan
-from simserve.planner.plan.roles import role_limits, role_lines
+from simserve.planner.plan.roles import link_limits, link_line, role_limits, role_lines
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.member import Goal, Member

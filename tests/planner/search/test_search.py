@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from simserve.planner.search import search
-from simserve.planner.search.group import _load_ratio
 from simserve.planner.search.member import Goal
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, _load_ratio
 from simserve.planner.search.trial import deployed, fleet_of
 from simserve.planner.space.space import space_on
 from simserve.planner.space.traffic import traffic_of

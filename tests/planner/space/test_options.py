@@ -385,6 +385,23 @@ def test_spares_and_pools_do_not_go_together() -> None:
     assert offered(scenario, has_spares=True)[1]["pool"] == "spare replicas are of one kind"
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"speculative": {"method": "ngram", "num_speculative_tokens": 2, "acceptance_rate": 0.5}},
+        {"quantization": "fp8"},
+        {},
+    ],
+)
+def test_pools_that_differ_are_not_replaced_by_one_kind(own: dict[str, Any]) -> None:
+    """Only pools that differ in name and number alone could as well be one."""
+    scenario = make_scenario({"deployment.pools": [{"name": "a", "replicas": 1}, {"name": "b", "replicas": 2, **own}]})
+
+    labels = [each.label for each in offered(scenario)[0]["pool"].choices]
+
+    assert ("one kind of replica" in labels) is not bool(own)
+
+
 def test_what_the_version_lacks_is_left_out_with_the_versions_that_have_it() -> None:
     """Drafts of vLLM 0.12; FP8 KV and chunks of vLLM 0.2.7."""
     drafts = offered(make_scenario(model="llama-3.1-70b", slo={"tpot": "50 ms"}))[1]["speculate"]
