@@ -206,6 +206,7 @@ def resolve_engine(
         **_host(choices, known, place, scheduling["enable_prefix_caching"], sorts=not fused),
         "activation_logit_bytes": known.runtime_memory.logit_bytes(fused),
         "flashinfer_sampler": fused,
+        "mamba_ssm_cache_dtype": choices.pick("mamba_ssm_cache_dtype", None, "as the checkpoint says"),
         "kv_unified": unified,
         **_kernels(known, features),
         **block_scaled_kernels(options, compute_capability),

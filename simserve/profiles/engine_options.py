@@ -38,6 +38,7 @@ Endpoint = Literal["completions", "chat"]
 MoeBackend = Literal["aiter", "marlin", "triton"]
 AttentionBackend = Literal["aiter", "triton"]
 EncoderCut = Literal["weights", "data"]
+StateDtype = Literal["float32", "bfloat16", "float16"]
 Fp8GemmBackend = Literal["deep_gemm", "flashinfer_trtllm"]
 CudagraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 
@@ -164,6 +165,9 @@ class EngineOptions(FrozenModel):
     at less than half the rate of AMD's own, `aiter`, which include vLLM's for ROCm; prompts take as long. Absent:
     AMD's, but Triton's under vLLM 0.9 to 0.18, which leave AITER off. NVIDIA GPUs: with `triton`, decodes of latent
     attention (MLA) compute at 35 TFLOP/s, and at less for few sequences; nothing else changes."""
+    mamba_ssm_cache_dtype: StateDtype | None = None
+    """vLLM, SGLang: format of the states of Mamba and linear attention, vLLM's name; SGLang's `--mamba-ssm-dtype`.
+    Sixteen bits halve their memory and what a step reads of them. Absent: the checkpoint's."""
     flashinfer_sampler: bool | None = None
     """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
     the KV cache gets more memory. Absent: as in the version's official image; a wheel up to 0.11.0 without FlashInfer

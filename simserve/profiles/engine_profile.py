@@ -82,6 +82,7 @@ FEATURES: Mapping[str, str] = {
     "mm_encoder_tp_mode": "choice of how encoders use the ranks",
     "fp8_gemm_backend": "choice of the kernels of FP8 products",
     "attention_backend": "choice of the kernels of attention",
+    "mamba_ssm_cache_dtype": "choice of the format of states",
     "flashinfer_sampler": "choice of the kernels that sample",
     **{f"kv_cache_{name}": f"{name.upper()} KV cache" for name in ("fp8", "int8", "int4")},
     **{name: f"{name.upper()} weights" for name in ("mxfp4", "nvfp4")},

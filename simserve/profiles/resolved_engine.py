@@ -19,6 +19,7 @@ from simserve.profiles.engine_options import (
     Scheduler,
     SchedulingPolicy,
     SecondRunner,
+    StateDtype,
     StatePool,
     UbatchRules,
 )
@@ -70,6 +71,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     cuda_graph_padding: bool = True
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
+    mamba_ssm_cache_dtype: StateDtype | None = None
     flashinfer_sampler: bool = False
     frontend_latency: float
     host_slowdown: float

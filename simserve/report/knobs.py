@@ -46,6 +46,7 @@ _RARE = (
     "mm_encoder_tp_mode",
     "fp8_gemm_backend",
     "attention_backend",
+    "mamba_ssm_cache_dtype",
     "flashinfer_sampler",
     "cpu_offload_gb",
     "n_gpu_layers",

@@ -476,6 +476,9 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append(f"{key}.moe_backend has no effect: {reason}")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
+    states = load_model(scenario.model, scenario.folder).state_layers
+    if engine.mamba_ssm_cache_dtype is not None and (states is None or not states.state_elements):
+        found.append(f"{key}.mamba_ssm_cache_dtype has no effect: the model keeps no states of its past")
     if engine.attention_backend is not None and not _has_choice_of_attention(scenario, hardware):
         found.append(
             f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"

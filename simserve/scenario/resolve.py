@@ -337,6 +337,7 @@ def _shape_as_asked(
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
     engine = _resolved_engine(scenario, hardware, model, role, started_with)
+    model = _with_state_format(model, engine)
     backend = _all2all_backend(deployment, hardware, model, engine.features)
     overlaps = deployment.enable_two_batch_overlap
     if overlaps is None:
@@ -466,6 +467,16 @@ def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
         return None
     beside = (relative_to or Path()) / asked
     return beside if os.path.isdir(beside) else Path(asked).expanduser()
+
+
+def _with_state_format(model: ModelProfile, engine: ResolvedEngine) -> ModelProfile:
+    """Return the model with the states of its layers in the format that the engine is told to keep."""
+    if engine.mamba_ssm_cache_dtype is None:
+        return model
+    num_bytes = 4.0 if engine.mamba_ssm_cache_dtype == "float32" else 2.0
+    layers = {name: getattr(model, name) for name in ("linear_attention", "mamba", "mamba1")}
+    kept = {"state_element_bytes": num_bytes}
+    return model.model_copy(update={name: each and each.model_copy(update=kept) for name, each in layers.items()})
 
 
 def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -392,6 +392,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "max_cudagraph_capture_size": (64, []),
     "cuda_graph_padding": ("false", ["deployment.engine={name: tensorrt-llm, version: '1.2'}"]),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
+    "mamba_ssm_cache_dtype": ("bfloat16", ["model=nemotron-3-nano-30b-a3b"]),
     "fp8_gemm_backend": ("flashinfer_trtllm", SGLANG_B200),
     "attention_backend": ("triton", ["deployment.engine={name: sglang}", "deployment.hardware=mi300x-192gb"]),
     "flashinfer_sampler": ("false", on("0.11.0")),
@@ -433,6 +434,24 @@ def test_every_option_changes_something_besides_itself(option: str) -> None:
 
     assert found[1].shape.engine.sources[option] == "scenario"
     assert kept[0] != kept[1]
+
+
+def test_states_in_sixteen_bits_take_half_the_memory_and_time() -> None:
+    """SGLang's --mamba-ssm-dtype: twice the seats find room beside a prefix cache; models without states say so."""
+    asked = {"model": "qwen3.5-27b", "deployment.engine": "{name: sglang, version: 0.5.9}"}
+    named = [f"{key}={value}" for key, value in asked.items()]
+    wide, narrow = (
+        resolve(make_scenario([*named, *more])) for more in ([], ["deployment.engine.mamba_ssm_cache_dtype=bfloat16"])
+    )
+    without = make_scenario(["deployment.engine={name: vllm, version: 0.33.0, mamba_ssm_cache_dtype: bfloat16}"])
+
+    sizes = [each.shape.model.state_bytes() for each in (wide, narrow)]
+    linear = wide.shape.model.linear_attention
+    assert linear is not None
+    halved = wide.shape.model.num_linear_layers * linear.state_elements * 2
+    assert sizes[0] - sizes[1] == pytest.approx(halved)
+    assert narrow.shape.engine.max_num_seqs > 1.8 * wide.shape.engine.max_num_seqs
+    assert any("mamba_ssm_cache_dtype has no effect" in note for note in without_effect(without, None))
 
 
 def test_a_limit_on_a_long_prompt_lets_short_ones_pass() -> None:

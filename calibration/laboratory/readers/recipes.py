@@ -30,6 +30,7 @@ class Recipe:
         cudagraph_mode: Which steps run on CUDA graphs.
         moe_backend: Whose kernels run experts in MXFP4.
         fp8_gemm_backend: Under SGLang, whose products of FP8 weights with block scales run.
+        state_dtype: Format of the states of linear attention (``--mamba-ssm-dtype``).
         polled_steps: Under SGLang, decode steps between two polls for new requests with fewer than 16 clients;
             otherwise 3 times as many.
         cold_seconds: Time that the first prompts of a new server waited for its one-time work.
@@ -50,6 +51,7 @@ class Recipe:
     cudagraph_mode: str | None = None
     moe_backend: str | None = None
     fp8_gemm_backend: str | None = None
+    state_dtype: str | None = None
     polled_steps: int = 0
     cold_seconds: float = 0.0
     cold_seconds_per_client: float = 0.0
@@ -100,6 +102,7 @@ _RECIPES = {
         max_num_batched_tokens=16384,
         share=0.8,
         kv_cache_dtype="fp8",
+        state_dtype="bfloat16",  # qwen3.5_fp8_h200 (2116fc4)
         places_experts=False,
         cold_seconds=SGLANG_COLD_SECONDS,
     ),
@@ -164,7 +167,9 @@ _B200_SGLANG_FP4 = replace(
 _B200_SGLANG_DRAFTS = {
     # dsr1_fp8_b200_mtp and qwen3.5_fp8_b200_mtp (285b662, 2ecc5ce)
     "deepseek-r1": replace(_B200_RECIPES["sglang", "deepseek-r1"], max_num_batched_tokens=16384, drafts=2),
-    "qwen3.5-397b-a17b": replace(_B200_RECIPES["sglang", "qwen3.5-397b-a17b"], share=0.8, drafts=3),
+    "qwen3.5-397b-a17b": replace(
+        _B200_RECIPES["sglang", "qwen3.5-397b-a17b"], share=0.8, drafts=3, state_dtype="bfloat16"
+    ),
 }
 """SGLang's scripts with drafts of the model's MTP layer, FP8 on B200."""
 

@@ -28,7 +28,11 @@ _NUMBERS = {
     "max_num_seqs": "--max-running-requests",
     "block_size": "--page-size",
 }
-_BACKENDS = {"fp8_gemm_backend": "--fp8-gemm-backend", "attention_backend": "--attention-backend"}
+_BACKENDS = {
+    "fp8_gemm_backend": "--fp8-gemm-backend",
+    "attention_backend": "--attention-backend",
+    "mamba_ssm_cache_dtype": "--mamba-ssm-dtype",
+}
 _SWITCHES = {"enforce_eager": "--disable-cuda-graph", "language_model_only": "--language-model-only"}
 _DEEPEP_MODES = {"auto": "auto", "deepep_low_latency": "low_latency", "deepep_high_throughput": "normal"}
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}

@@ -81,6 +81,9 @@ def export_vllm(deployment: Deployment) -> Export:
         environment["VLLM_ROCM_USE_AITER"] = "1"
     elif experts:
         environment["VLLM_MXFP4_USE_MARLIN"] = str(int(experts == "marlin"))
+    states = deployment.take("engine.mamba_ssm_cache_dtype")
+    if states:
+        command += flags.render("--mamba-ssm-cache-dtype", states, key="deployment.engine.mamba_ssm_cache_dtype")
     backend = deployment.take("engine.attention_backend")
     if backend == "aiter":
         environment["VLLM_ROCM_USE_AITER"] = "1"

@@ -23,7 +23,7 @@ from simserve.planner.importers.server import (
     switched,
     weights,
 )
-from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend
+from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, StateDtype
 
 _GB = 1e9
 """Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py)."""
@@ -214,6 +214,7 @@ SGLANG = Program(
         "--enable-ep-moe": read_expert_ranks,
         "--moe-a2a-backend": _all2all_backend,
         "--attention-backend": chosen("attention_backend", get_args(AttentionBackend)),
+        "--mamba-ssm-dtype": chosen("mamba_ssm_cache_dtype", get_args(StateDtype)),
         "--fp8-gemm-backend": chosen("fp8_gemm_backend", get_args(Fp8GemmBackend), default="auto"),
         "--mm-enable-dp-encoder": implied("mm_encoder_tp_mode", "data"),
         "--is-embedding": said("is_pooling"),

@@ -31,7 +31,7 @@ from simserve.planner.importers.server import (
     weights,
     words_of,
 )
-from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend
+from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend, StateDtype
 from simserve.profiles.engine_profile import load_engine
 from simserve.units import GIB
 
@@ -367,6 +367,7 @@ VLLM = Program(
         "--kv-cache-memory-bytes": _kv_cache_memory,
         "--attention-backend": _attention_backend,
         "--moe-backend": _moe_backend,
+        "--mamba-ssm-cache-dtype": chosen("mamba_ssm_cache_dtype", get_args(StateDtype), default="auto"),
         "--mm-encoder-tp-mode": chosen("mm_encoder_tp_mode", get_args(EncoderCut)),
         "--runner": _runner,
         "--task": _runner,

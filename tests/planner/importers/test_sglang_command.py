@@ -39,6 +39,11 @@ def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm
         ),
         ("deployment.engine.gpu_memory_utilization=0.7", "deployment.engine.enforce_eager=true"),
         ("deployment.engine.cuda_graph_padding=false",),
+        (
+            "model=qwen3-next-80b-a3b",
+            "deployment.hardware=b200-sxm-180gb",
+            "deployment.engine.mamba_ssm_cache_dtype=bfloat16",
+        ),
         ("deployment.engine.async_scheduling=false", "deployment.engine.block_size=64"),
         (
             "model=deepseek-v3",

@@ -55,6 +55,7 @@ def resolved_part(scenario: Scenario) -> tuple[object, ...]:
         ("deployment.engine.version=0.33", "deployment.engine.async_scheduling=false"),
         ("deployment.engine.enable_prefix_caching=false", "deployment.engine.block_size=32"),
         ("deployment.engine.gpu_memory_utilization=0.55",),
+        ("model=qwen3.5-9b", "deployment.engine.version=0.33", "deployment.engine.mamba_ssm_cache_dtype=float16"),
         ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true"),
         ("model=gpt-oss-20b", "deployment.quantization=mxfp4"),
     ],
