@@ -436,7 +436,7 @@ def test_every_option_changes_something_besides_itself(option: str) -> None:
     assert kept[0] != kept[1]
 
 
-def test_states_in_sixteen_bits_take_half_the_memory_and_time() -> None:
+def test_states_in_sixteen_bits_take_half_the_memory() -> None:
     """SGLang's --mamba-ssm-dtype: twice the seats find room beside a prefix cache; models without states say so."""
     asked = {"model": "qwen3.5-27b", "deployment.engine": "{name: sglang, version: 0.5.9}"}
     named = [f"{key}={value}" for key, value in asked.items()]
