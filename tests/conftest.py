@@ -92,7 +92,7 @@ def headroom_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     Levers, sensitivity, front and single changes take two thirds of a small plan's time.
     """
     nothing: dict[str, Any] = {"changes_of": (), "levers_of": [], "option_levers": [], "front_candidates": []}
-    for name, value in {**nothing, "single_changes": (None, [])}.items():
+    for name, value in {**nothing, "single_changes": None}.items():
         monkeypatch.setattr(f"simserve.planner.plan.plan.{name}", lambda *_, value=value: value)
 
 

@@ -16,6 +16,7 @@ MISSES = {
     "kv-rooms: h100-qwen3-235b-vllm",
     "kv-rooms: t4-deepseek-coder-6.7b",
     "kimi-k2.5-h100: tp8",
+    "stewtong-b200-minimax-m3: m3",
     "glyd-a100-40gb-l4-bf16: l4-qwen3-8b",
     "glyd-hopper-bf16: qwen2.5-72b-tp2",
     "kyuz0-r9700-sharegpt: llama-8b-tp1",

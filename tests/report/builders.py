@@ -67,7 +67,7 @@ class Page(HTMLParser):
         words: All text.
     """
 
-    _VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
+    _VOID = frozenset({"meta", "link", "br", "wbr", "hr", "img", "input"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
