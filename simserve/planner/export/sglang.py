@@ -39,6 +39,7 @@ _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 """Formats to which SGLang converts weights on loading, through torchao -> its names."""
 _QUEUE_KEY = "deployment.engine.scheduling_policy"
 _NOT_CHUNKED = -1
+_LARGEST_GRAPH = "--cuda-graph-max-bs-decode"
 _DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 """Drafting method -> its name in `--speculative-algorithm`."""
 
@@ -148,6 +149,11 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
             value *= ranks
         if key in says and not is_absent_and_one:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
+    is_own = "max_num_seqs" in says and deployment.scenario.deployment.engine.max_num_seqs is None
+    if is_own and engine.cuda_graph_max_batch > engine.max_num_seqs * ranks and flags.has(_LARGEST_GRAPH):
+        # Seats that are told limit the graphs; those that SGLang chooses itself do not.
+        key = "deployment.engine.max_cudagraph_capture_size"
+        words += flags.render(_LARGEST_GRAPH, engine.cuda_graph_max_batch, key=key)
     if not engine.enable_chunked_prefill:
         words += flags.render("--chunked-prefill-size", _NOT_CHUNKED, key="deployment.engine.enable_chunked_prefill")
         budget = engine.max_num_batched_tokens
