@@ -13,6 +13,7 @@ from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.server import import_line
 from simserve.planner.importers.sglang_command import SGLANG
+from simserve.scenario.resolve import resolve
 from tests.fuzzing import examples
 from tests.planner.importers.test_vllm_command import resolved_part
 from tests.scenario.builders import make_scenario
@@ -63,6 +64,18 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     line = export(scenario, "sglang").lines
     back = imported(line, hardware=scenario.deployment.hardware)
     assert resolved_part(back.scenario) == resolved_part(scenario)
+
+
+def test_seats_that_sglang_chooses_itself_leave_the_graphs_alone_once_they_are_told() -> None:
+    """From 0.5.22 on max_running_requests limits the graphs where it is set, and the 48 of drafts are set later."""
+    drafts = "deployment.speculative={method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.6}"
+    scenario = make_scenario(["deployment.engine={name: sglang, version: 0.5.23}", drafts])
+
+    short, whole = (export(scenario, "sglang", explicit=explicit).lines for explicit in (False, True))
+
+    assert "--cuda-graph-max-bs-decode" not in short
+    assert "--max-running-requests 48" in whole
+    assert f"--cuda-graph-max-bs-decode {resolve(scenario).shape.engine.cuda_graph_max_batch}" in whole
 
 
 def test_the_kernels_of_attention_come_back() -> None:
