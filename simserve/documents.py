@@ -98,11 +98,23 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
         if "nesting depth" in (broken.problem or ""):
             # Newer parsers have their own limit, and read ahead of what they report.
             raise error(_TOO_DEEP, file=file, key=where) from None
-        raise error(f"not valid YAML: {broken.problem}", file=file, key=where) from None
+        rule, remedy = _explained(broken, text)
+        raise error(rule, file=file, key=where, remedy=remedy) from None
     except yaml.YAMLError as broken:
         raise error(f"not valid YAML: {broken}".splitlines()[0], file=file) from None
     except ValueError as broken:  # an invalid date, a number with thousands of digits
         raise error(f"not valid YAML: {broken}", file=file) from None
+
+
+def _explained(broken: yaml.MarkedYAMLError, text: str) -> tuple[str, str]:
+    """Return rule and remedy of an error: in words of its own where the parser's tell little."""
+    mark, lines = broken.problem_mark, text.split("\n")
+    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "is indented with a tab", "YAML takes spaces"
+    if broken.problem == "but found another document":
+        return "begins a second document", "keep one in a file"
+    return f"not valid YAML: {broken.problem}", ""
 
 
 @functools.lru_cache(maxsize=REMEMBERED_DOCUMENTS)

@@ -72,7 +72,7 @@ def test_anchors_and_merges_work() -> None:
         ("s.yaml", "? [a]\n: 1\n", "a key must be a plain value"),
         ("s.yaml", "- 1\n- 2\n", "must hold a mapping of keys to values"),
         ("s.yaml", "", "must hold a mapping of keys to values"),
-        ("s.yaml", "a: 1\n---\nb: 2\n", "not valid YAML"),
+        ("s.yaml", "a: 1\n---\nb: 2\n", "line 2, column 1: begins a second document; keep one in a file"),
         ("s.yaml", "a: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("s.json", '{"a": 1,}', "line 1, column 9: not valid JSON"),
         ("s.json", "[1]", "must hold a mapping of keys to values"),
@@ -87,6 +87,22 @@ def test_what_is_not_a_document(name: str, text: str, message: str, tmp_path: Pa
 
     assert str(error.value).startswith(str(path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["deployment:\n\treplicas: 1\n", "a:\n  b: 1\n\tc: 2\n", "a: [1,\n\t2]\nb:\n\t- 3\n"]
+)
+def test_a_tab_that_indents_is_named(text: str) -> None:
+    """Editors show it as spaces: the error says what it is, and where."""
+    with pytest.raises(InputError, match=r"line \d+, column \d+: is indented with a tab; YAML takes spaces"):
+        parse_yaml(text)
+
+
+def test_a_tab_elsewhere_is_no_reason() -> None:
+    """A tab after a value is white space, and a line without one has its own error."""
+    assert parse_yaml("a:\t1\t# b\n") == {"a": 1}
+    with pytest.raises(InputError, match="not valid YAML"):
+        parse_yaml("a: '\t'\nb: @\n")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
