@@ -89,9 +89,7 @@ def test_what_is_not_a_document(name: str, text: str, message: str, tmp_path: Pa
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["deployment:\n\treplicas: 1\n", "a:\n  b: 1\n\tc: 2\n", "a: [1,\n\t2]\nb:\n\t- 3\n"]
-)
+@pytest.mark.parametrize("text", ["deployment:\n\treplicas: 1\n", "a:\n  b: 1\n\tc: 2\n", "a: [1,\n\t2]\nb:\n\t- 3\n"])
 def test_a_tab_that_indents_is_named(text: str) -> None:
     """Editors show it as spaces: the error says what it is, and where."""
     with pytest.raises(InputError, match=r"line \d+, column \d+: is indented with a tab; YAML takes spaces"):
