@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.documents import MAX_DOCUMENT_BYTES, parse_yaml, read_mapping, read_text
+from simserve.documents import MAX_DOCUMENT_BYTES, parse_yaml, read_mapping, read_text, yaml_text
 from simserve.errors import InputError, ScenarioError
 
 
@@ -35,6 +35,42 @@ def test_exponents_without_a_point_are_numbers(text: str, value: object) -> None
 def test_a_name_that_begins_like_an_exponent_is_a_text(text: str) -> None:
     """A hash or a version may begin with digits and an e."""
     assert parse_yaml(f"key: {text}") == {"key": text}
+
+
+@pytest.mark.parametrize("text", ["1:5", "10:00", "1:30.5", "8000:80", "0100", "-010"])
+def test_numbers_of_base_60_and_8_are_texts(text: str) -> None:
+    """YAML 1.1 reads ``1:5`` as 65 and ``0100`` as 64, YAML 1.2 neither: a range, a time, ports, a padded number."""
+    assert parse_yaml(f"key: {text}") == {"key": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("-7", -7),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("0.5", 0.5),
+        ("-.5e+3", -500.0),
+        ("+1.25", 1.25),
+        (".inf", inf),
+    ],
+)
+def test_other_numbers_stay_numbers(text: str, value: float) -> None:
+    """As YAML 1.1 reads them."""
+    found = parse_yaml(f"key: {text}")["key"]
+
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text", ["1e9", "3e5", "1E+4", ".5e3", "1:5", "0100", "0x1F", "no", "~", "1.5", "plain", "2026-11-29"]
+)
+def test_what_is_written_reads_as_the_same(text: str) -> None:
+    """A text that looks like a number, such as a scenario named after ``1e9.yaml``, stays a text."""
+    value = {"name": text, "numbers": [1e9, 1e20, 0.5, 100, -0.5], "nested": {text: [text]}}
+
+    assert parse_yaml(yaml_text(value)) == value
 
 
 @pytest.mark.parametrize(
