@@ -39,7 +39,10 @@ _JSON_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader that refuses duplicate keys and reads ``1e9`` as a number."""
+    """A safe loader that refuses duplicate keys, reads ``1e9`` as a number, and ``1:5`` and ``0100`` as texts.
+
+    YAML 1.1 reads the latter two as numbers of base 60 and base 8, YAML 1.2 does not.
+    """
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -68,11 +71,36 @@ class _DuplicateKeyError(Exception):
 
 
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
+
+
+class StrictDumper(yaml.SafeDumper):
+    """A dumper that quotes texts which YAML 1.1 or the loader above reads as something else."""
+
+
+_EXPONENT = r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+"
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_NUMBERS = {
+    _INT: r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$",
+    _FLOAT: r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+    rf"|{_EXPONENT}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+}
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [resolver for resolver in resolvers if resolver[0] not in _NUMBERS]
+    for first, resolvers in _StrictLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _NUMBERS.items():
+    _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list("-+0123456789."))
+StrictDumper.add_implicit_resolver(_FLOAT, re.compile(f"{_EXPONENT}$"), list("-+0123456789."))
+
+
+def yaml_text(value: object, **layout: Any) -> str:
+    """Return a value as YAML that `parse_yaml` reads as the same; keys in their order.
+
+    Args:
+        value: Mappings, lists, texts, numbers, True, False and None.
+        layout: Arguments of `yaml.dump`: ``width``, ``allow_unicode``, ``default_flow_style``.
+    """
+    return str(yaml.dump(value, Dumper=StrictDumper, sort_keys=False, **layout))
 
 
 def parse_yaml(text: str, file: object = None, error: type[InputError] = InputError) -> Any:
@@ -98,11 +126,23 @@ def parse_yaml(text: str, file: object = None, error: type[InputError] = InputEr
         if "nesting depth" in (broken.problem or ""):
             # Newer parsers have their own limit, and read ahead of what they report.
             raise error(_TOO_DEEP, file=file, key=where) from None
-        raise error(f"not valid YAML: {broken.problem}", file=file, key=where) from None
+        rule, remedy = _explained(broken, text)
+        raise error(rule, file=file, key=where, remedy=remedy) from None
     except yaml.YAMLError as broken:
         raise error(f"not valid YAML: {broken}".splitlines()[0], file=file) from None
     except ValueError as broken:  # an invalid date, a number with thousands of digits
         raise error(f"not valid YAML: {broken}", file=file) from None
+
+
+def _explained(broken: yaml.MarkedYAMLError, text: str) -> tuple[str, str]:
+    """Return rule and remedy of an error: in words of its own where the parser's tell little."""
+    mark, lines = broken.problem_mark, text.split("\n")
+    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "is indented with a tab", "YAML takes spaces"
+    if broken.problem == "but found another document":
+        return "begins a second document", "keep one in a file"
+    return f"not valid YAML: {broken.problem}", ""
 
 
 @functools.lru_cache(maxsize=REMEMBERED_DOCUMENTS)

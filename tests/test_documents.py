@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.documents import MAX_DOCUMENT_BYTES, parse_yaml, read_mapping, read_text
+from simserve.documents import MAX_DOCUMENT_BYTES, parse_yaml, read_mapping, read_text, yaml_text
 from simserve.errors import InputError, ScenarioError
 
 
@@ -35,6 +35,41 @@ def test_exponents_without_a_point_are_numbers(text: str, value: object) -> None
 def test_a_name_that_begins_like_an_exponent_is_a_text(text: str) -> None:
     """A hash or a version may begin with digits and an e."""
     assert parse_yaml(f"key: {text}") == {"key": text}
+
+
+@pytest.mark.parametrize("text", ["1:5", "10:00", "1:30.5", "8000:80", "0100", "-010"])
+def test_numbers_of_base_60_and_8_are_texts(text: str) -> None:
+    """YAML 1.1 reads ``1:5`` as 65 and ``0100`` as 64, YAML 1.2 neither: a range, a time, ports, a padded number."""
+    assert parse_yaml(f"key: {text}") == {"key": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("-7", -7),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("0.5", 0.5),
+        ("-.5e+3", -500.0),
+        ("+1.25", 1.25),
+    ],
+)
+def test_other_numbers_stay_numbers(text: str, value: float) -> None:
+    """As YAML 1.1 reads them."""
+    found = parse_yaml(f"key: {text}")["key"]
+
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    "text", ["1e9", "3e5", "1E+4", ".5e3", "1:5", "0100", "0x1F", "no", "~", "1.5", "plain", "2026-11-29"]
+)
+def test_what_is_written_reads_as_the_same(text: str) -> None:
+    """A text that looks like a number, such as a scenario named after ``1e9.yaml``, stays a text."""
+    value = {"name": text, "numbers": [1e9, 1e20, 0.5, 100, -0.5], "nested": {text: [text]}}
+
+    assert parse_yaml(yaml_text(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -72,7 +107,7 @@ def test_anchors_and_merges_work() -> None:
         ("s.yaml", "? [a]\n: 1\n", "a key must be a plain value"),
         ("s.yaml", "- 1\n- 2\n", "must hold a mapping of keys to values"),
         ("s.yaml", "", "must hold a mapping of keys to values"),
-        ("s.yaml", "a: 1\n---\nb: 2\n", "not valid YAML"),
+        ("s.yaml", "a: 1\n---\nb: 2\n", "line 2, column 1: begins a second document; keep one in a file"),
         ("s.yaml", "a: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("s.json", '{"a": 1,}', "line 1, column 9: not valid JSON"),
         ("s.json", "[1]", "must hold a mapping of keys to values"),
@@ -87,6 +122,20 @@ def test_what_is_not_a_document(name: str, text: str, message: str, tmp_path: Pa
 
     assert str(error.value).startswith(str(path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["deployment:\n\treplicas: 1\n", "a:\n  b: 1\n\tc: 2\n", "a: [1,\n\t2]\nb:\n\t- 3\n"])
+def test_a_tab_that_indents_is_named(text: str) -> None:
+    """Editors show it as spaces: the error says what it is, and where."""
+    with pytest.raises(InputError, match=r"line \d+, column \d+: is indented with a tab; YAML takes spaces"):
+        parse_yaml(text)
+
+
+def test_a_tab_elsewhere_is_no_reason() -> None:
+    """A tab after a value is white space, and a line without one has its own error."""
+    assert parse_yaml("a:\t1\t# b\n") == {"a": 1}
+    with pytest.raises(InputError, match="not valid YAML"):
+        parse_yaml("a: '\t'\nb: @\n")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from simserve.calibrate import curve_forms as forms
 from simserve.calibrate.device_factors import OWN_CURVE, SCALED, device_factors, scale
 from simserve.calibrate.kernel_fit import HELD_SHAPE, FittedKind, KernelFit
 from simserve.calibrate.kernels import points
 from simserve.calibrate.run_folder import KernelRun
 from simserve.calibrate.run_report import ending_line
+from simserve.documents import yaml_text
 from simserve.perf.efficiency import KERNEL_LATENCIES
 from simserve.perf.stage import LOGIT_BYTES
 from simserve.perf.tables import SAMPLING_PASSES
@@ -442,7 +441,7 @@ def profile_text(profile: HardwareProfile, header: str = "") -> str:
         header: Comment above it, in whole lines.
     """
     mapping = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return header + yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=116)
+    return header + yaml_text(mapping, allow_unicode=True, width=116)
 
 
 def write_profile(profile: HardwareProfile, file: Path, header: str = "") -> None:

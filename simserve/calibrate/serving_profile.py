@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from simserve.calibrate.serving import Explained, ServingFit
 from simserve.calibrate.serving_factors import ServerFactors
 from simserve.calibrate.serving_search import shown
-from simserve.documents import read_mapping
+from simserve.documents import read_mapping, yaml_text
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
@@ -121,7 +119,7 @@ def _document(base: EngineProfile, version: str, blocks: dict[str, Any], name: s
     }
     header = f"# {base.name} {version}, calibrated by simserve calibrate serving. In a scenario:\n"
     header += f"# deployment: {{engine: {{name: {name}.yaml}}}}\n"
-    return header + yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
+    return header + yaml_text(document, width=110, allow_unicode=True)
 
 
 def _source(fit: ServingFit, scenario: Scenario) -> str:

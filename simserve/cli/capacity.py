@@ -18,7 +18,7 @@ def capacity(
     overrides: SetOption = None,
     highest: Annotated[
         float | None,
-        typer.Option("--max", min=0, help="Highest rate (or number of clients) to try."),
+        typer.Option("--max", help="Highest rate (or number of clients) to try."),
     ] = None,
     precision: Annotated[
         float | None,

@@ -26,7 +26,7 @@ from simserve.errors import InfeasibleError, InputError, SimserveError
 from simserve.explore import batching, lessons, money, queries, simulator, tour, tradeoffs, wizard
 from simserve.explore.exports import export
 from simserve.explore.queries import BusyError, Check, TooLongError
-from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell
+from simserve.explore.server import MEDIA_TYPE, AnswerInParts, Runner, Tell, while_connected
 from simserve.explore.twin import TwinFeed
 from simserve.metrics.summary import in_json
 from simserve.profiles import catalog
@@ -276,7 +276,9 @@ async def _answered(request: Request, work: Callable[[Check], Response], seconds
     runner: Runner = request.app.state.runner
     client = request.client.host if request.client is not None else ""
     try:
-        return await runner.run(client, work, seconds)
+        return await while_connected(
+            request.receive, lambda has_left: runner.run(client, work, seconds, has_left=has_left)
+        )
     except ValueError as error:
         return _error(422, str(error))
 

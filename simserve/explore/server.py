@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 
 import anyio
@@ -38,6 +39,7 @@ MOST_TIMES = 24.0
 MEDIA_TYPE = "application/x-ndjson"
 _SECONDS_BETWEEN_PARTS = 0.15
 """Seconds between two checks for new parts."""
+_NOBODY = "nobody waits for the answer any more"
 
 
 class HurriedProtocol(H11Protocol):  # type: ignore[misc]
@@ -76,9 +78,18 @@ class HurriedProtocol(H11Protocol):  # type: ignore[misc]
             self.loop.call_later(HEADER_SECONDS / 4, self._watch)
 
 
+class _Server(uvicorn.Server):  # type: ignore[misc]
+    """A server that ends the questions being worked on before it ends: their threads would keep the process alive."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End on Ctrl-C or SIGTERM."""
+        self.config.app.state.runner.is_ending = True
+        super().handle_exit(sig, frame)
+
+
 def server(app: Starlette) -> Any:
     """Return uvicorn's server of the page."""
-    return uvicorn.Server(
+    return _Server(
         uvicorn.Config(
             app,
             http=HurriedProtocol,
@@ -102,6 +113,7 @@ class Runner:
         seconds: How long a question may take.
         patience: Seconds that one more question of a client waits for another one of it to end before it is refused:
             two pages of one person, each with two configurations, already ask as many as allowed.
+        is_ending: Whether the questions that are open end at their next check, as the server ends.
     """
 
     workers: int = 2
@@ -109,15 +121,23 @@ class Runner:
     max_of_client: int = 4
     seconds: float = 5.0
     patience: float = 5.0
+    is_ending: bool = False
     _limiter: anyio.CapacityLimiter | None = None
     _open: dict[str, int] = field(default_factory=dict)
 
-    async def run(self, client: str, work: Callable[[Check], Answer], seconds: float | None = None) -> Answer:
+    async def run(
+        self,
+        client: str,
+        work: Callable[[Check], Answer],
+        seconds: float | None = None,
+        *,
+        has_left: Callable[[], bool] = lambda: False,
+    ) -> Answer:
         """Return what ``work`` returns; it may take ``seconds``, by default as long as the runner allows.
 
         Raises:
             BusyError: Too many questions are open.
-            TooLongError: It took too long.
+            TooLongError: It took too long, the client ``has_left``, or the server ends.
         """
         until = time.monotonic() + self.patience
         while self._open.get(client, 0) >= self.max_of_client and time.monotonic() < until:
@@ -130,22 +150,22 @@ class Runner:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self.workers)
         try:
-            answer: Answer = await run_sync(
-                partial(
-                    self._timed, work, self.seconds if seconds is None else min(seconds, MOST_TIMES * self.seconds)
-                ),
-                limiter=self._limiter,
-            )
+            most = self.seconds if seconds is None else min(seconds, MOST_TIMES * self.seconds)
+            answer: Answer = await run_sync(partial(self._timed, work, most, has_left), limiter=self._limiter)
             return answer
         finally:
             self._open[client] -= 1
             if not self._open[client]:
                 del self._open[client]
 
-    def _timed(self, work: Callable[[Check], Answer], seconds: float) -> Answer:
+    def _timed(self, work: Callable[[Check], Answer], seconds: float, has_left: Callable[[], bool]) -> Answer:
         end = time.monotonic() + seconds
 
         def check(_done: int, _total: int) -> None:
+            if self.is_ending:
+                raise TooLongError("the page is being closed")
+            if has_left():
+                raise TooLongError(_NOBODY)
             if time.monotonic() > end:
                 raise TooLongError(
                     f"this takes longer than {seconds:g} s here",
@@ -153,6 +173,29 @@ class Runner:
                 )
 
         return work(check)
+
+
+async def while_connected(receive: Receive, ask: Callable[[Callable[[], bool]], Awaitable[Answer]]) -> Answer:
+    """Return what ``ask`` returns; it gets a function that says whether its client has left."""
+    left = anyio.Event()
+    failure: Exception | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(_listen, receive, left)
+        try:
+            answer = await ask(left.is_set)
+        except Exception as error:  # outside the group, which would wrap it
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return answer
+
+
+async def _listen(receive: Receive, left: anyio.Event) -> None:
+    """Note when a client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    left.set()
 
 
 class AnswerInParts(Response):  # type: ignore[misc]
@@ -179,7 +222,7 @@ class AnswerInParts(Response):  # type: ignore[misc]
         del self.headers["content-length"]
         self._run, self._work, self._failed = run, work, failed
         self._lines: deque[dict[str, Any]] = deque()
-        self._is_abandoned = False
+        self._left = anyio.Event()
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Work, and send the results."""
@@ -187,7 +230,7 @@ class AnswerInParts(Response):  # type: ignore[misc]
         done = anyio.Event()
         async with anyio.create_task_group() as group:
             group.start_soon(self._worked, done)
-            group.start_soon(self._listen, receive)
+            group.start_soon(_listen, receive, self._left)
             while not done.is_set():
                 with anyio.move_on_after(_SECONDS_BETWEEN_PARTS):
                     await done.wait()
@@ -208,18 +251,13 @@ class AnswerInParts(Response):  # type: ignore[misc]
 
     def _watched(self, check: Check) -> dict[str, Any]:
         def watched(done: int, known: int) -> None:
-            if self._is_abandoned:
-                raise TooLongError("nobody waits for the answer any more")
+            if self._left.is_set():
+                raise TooLongError(_NOBODY)
             check(done, known)
             if known > 1:
                 self._lines.append({"progress": [done, known]})
 
         return self._work(watched, self._lines.append)
-
-    async def _listen(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._is_abandoned = True
 
     async def _send_lines(self, send: Send) -> None:
         lines = [self._lines.popleft() for _ in range(len(self._lines))]

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from simserve.documents import read_mapping, read_text
+from simserve.documents import read_mapping, read_text, yaml_text
 from simserve.errors import InputError
 from simserve.metrics.latency import MS
 from simserve.metrics.result import Column, RunResult, request_columns, series_columns
@@ -365,7 +364,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 
 def scenario_text(scenario: Mapping[str, Any]) -> str:
     """Return `scenario.resolved.yaml` as text; its keys in the order of the scenario."""
-    return yaml.safe_dump(dict(scenario), sort_keys=False, allow_unicode=True, width=110)
+    return yaml_text(dict(scenario), allow_unicode=True, width=110)
 
 
 @contextmanager

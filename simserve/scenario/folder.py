@@ -61,7 +61,20 @@ def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> I
         raise
 
 
+def check_name(out: Path) -> None:
+    """Refuse a path that is not UTF-8, which is all that DuckDB takes for its tables.
+
+    Raises:
+        UsageError: It is not.
+    """
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise UsageError("is not a UTF-8 name", file=out, key="--out", remedy="choose another folder") from None
+
+
 def _check_content(folder: Path, scenario: Scenario, force: bool) -> None:
+    check_name(folder)
     if folder.is_symlink() and not folder.exists():
         raise UsageError("is a link to something that does not exist", file=folder, key="--out")
     if folder.exists() and not folder.is_dir():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +305,51 @@ def test_work_that_nobody_waits_for_is_ended() -> None:
     anyio.run(AnswerInParts(run, work, lambda error: {"error": str(error)}), {"type": "http"}, receive, send)
 
     assert ended == ["nobody waits for the answer any more"]
+
+
+def test_a_plain_question_that_nobody_waits_for_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is free again soon after the connection is gone, not when the search would end."""
+    ended: list[str] = []
+
+    def search(_query: Any, check: Any) -> dict[str, Any]:
+        try:
+            for number in range(1000):
+                time.sleep(0.01)
+                check(number, 1000)
+        except TooLongError as error:
+            ended.append(str(error))
+            raise
+        return {}
+
+    monkeypatch.setitem(application.QUESTIONS, "wizard", replace(QUESTIONS["wizard"], answer=search))  # type: ignore[misc]
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/wizard", "headers": headers, "query_string": b""}
+    messages = [{"type": "http.request", "body": b"{}"}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep(0.02)
+        return messages.pop(0)
+
+    async def send(_message: Any) -> None:
+        return None
+
+    anyio.run(create_app(), {**scope, "http_version": "1.1", "scheme": "http"}, receive, send)
+
+    assert ended == ["nobody waits for the answer any more"]
+
+
+def test_a_page_that_is_closed_ends_its_questions() -> None:
+    """At their next look at the time; the process waits for their threads."""
+    runner = Runner()
+
+    def work(check: Any) -> None:
+        for number in range(1000):
+            time.sleep(0.01)
+            runner.is_ending = number > 1
+            check(number, 1000)
+
+    with pytest.raises(TooLongError, match="the page is being closed"):
+        anyio.run(runner.run, "somebody", work)
 
 
 def test_the_questions_describe_themselves(client: TestClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,14 @@ def test_a_dangling_link_is_refused(tmp_path: Path) -> None:
         staged_folder(tmp_path / "out", make_scenario()).__enter__()
 
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_name_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
+    """DuckDB cannot write a table there; a run would end in its error."""
+    with pytest.raises(UsageError, match="--out: is not a UTF-8 name; choose another folder"):
+        staged_folder(tmp_path / os.fsdecode(b"caf\xe9"), make_scenario()).__enter__()
+
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["report.html", "requests.parquet", "timeseries.parquet", "scenario.resolved.yaml"])

@@ -272,17 +272,17 @@ def capacity(
 
     Raises:
         ScenarioError: There is no objective, or no load that could be raised.
-        UsageError: ``num_requests`` is given for a trace, which has its own.
+        UsageError: ``num_requests`` is given for a trace, which has its own, or ``highest`` leaves nothing to try.
         InfeasibleError: The model does not fit.
         InputError: A profile or a trace is missing or invalid.
     """
+    is_closed = is_closed_loop(scenario)
+    limit = _highest_allowed(highest, is_closed=is_closed)
     asked, scenario = scenario, _without_api(scenario)
     probe, traffic = probe_of(scenario), own_traffic(scenario)
     effort = _effort(scenario, traffic, precision, replications, num_requests, is_steady=probe.is_steady)
     slo = objective(scenario)
     assert slo is not None  # probe_of
-    is_closed = is_closed_loop(scenario)
-    limit = math.inf if highest is None else highest
     if is_closed and scenario.workload.trace is not None:
         limit = min(limit, len(traffic))  # more clients would find no requests left
     watched = probe if progress is None else _told(probe, progress)
@@ -304,6 +304,17 @@ def capacity(
         except KeyboardInterrupt:
             found = replace(found, was_interrupted=True)
     return Capacity(scenario=asked, found=found, is_closed_loop=is_closed, sustained=at_confidence)
+
+
+def _highest_allowed(highest: float | None, *, is_closed: bool) -> float:
+    """Return the highest load that may be tried."""
+    if highest is None:
+        return math.inf
+    if not highest > 0:
+        raise UsageError("must be above 0", key="--max", value=highest)
+    if is_closed and highest < 1:
+        raise UsageError("must be at least 1 client", key="--max", value=highest)
+    return highest
 
 
 def _without_api(scenario: Scenario) -> Scenario:

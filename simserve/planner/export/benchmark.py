@@ -6,9 +6,9 @@ import math
 import shlex
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from simserve.documents import yaml_text
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals, ConstantArrivals, GammaArrivals, PoissonArrivals
 from simserve.workload.generate import generate
@@ -70,7 +70,7 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
         f'{check} "$@" --scenario {JUDGED_BY} --may-be-faster '
         f'--tolerance "${{TOLERANCE:-{_TOLERANCE}}}"\n'
     )
-    return {SCRIPT: script, JUDGED_BY: yaml.safe_dump(scenario.as_mapping(), sort_keys=False, width=110)}
+    return {SCRIPT: script, JUDGED_BY: yaml_text(scenario.as_mapping(), width=110)}
 
 
 def _load_words(scenario: Scenario) -> list[str] | None:

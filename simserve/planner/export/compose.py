@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
+from simserve.documents import yaml_text
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.kubernetes import start_limit
@@ -65,7 +64,7 @@ def export_compose(name: str, workers: list[Worker]) -> Export:
         target="compose",
         version=workers[0].serving.version,
         command=("docker", "compose", "-p", name, "up"),
-        files={file: yaml.safe_dump({"name": name, **document}, sort_keys=False, width=110)},
+        files={file: yaml_text({"name": name, **document}, width=110)},
         main_file=file,
         notes=tuple(notes),
     )

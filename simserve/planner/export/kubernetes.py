@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from simserve.documents import StrictDumper
 from simserve.errors import ScenarioError
 from simserve.planner.export.autoscalers import horizontal_pod_autoscaler, scaled_object, scaling_notes
 from simserve.planner.export.deployment import Export
@@ -67,7 +68,7 @@ _TOKEN = {
 }
 
 
-class _PlainDumper(yaml.SafeDumper):
+class _PlainDumper(StrictDumper):
     """Writes repeated content in full, without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:

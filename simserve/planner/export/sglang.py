@@ -40,6 +40,8 @@ _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 _QUEUE_KEY = "deployment.engine.scheduling_policy"
 _NOT_CHUNKED = -1
 _LARGEST_GRAPH = "--cuda-graph-max-bs-decode"
+_LARGEST_GRAPH_BEFORE = "--cuda-graph-max-bs"
+"""Its name until 0.5.19."""
 _DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 """Drafting method -> its name in `--speculative-algorithm`."""
 
@@ -149,11 +151,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
             value *= ranks
         if key in says and not is_absent_and_one:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
-    is_own = "max_num_seqs" in says and deployment.scenario.deployment.engine.max_num_seqs is None
-    if is_own and engine.cuda_graph_max_batch > engine.max_num_seqs * ranks and flags.has(_LARGEST_GRAPH):
-        # Seats that are told limit the graphs; those that SGLang chooses itself do not.
-        key = "deployment.engine.max_cudagraph_capture_size"
-        words += flags.render(_LARGEST_GRAPH, engine.cuda_graph_max_batch, key=key)
+    words += _graphs(deployment, flags)
     if not engine.enable_chunked_prefill:
         words += flags.render("--chunked-prefill-size", _NOT_CHUNKED, key="deployment.engine.enable_chunked_prefill")
         budget = engine.max_num_batched_tokens
@@ -183,6 +181,22 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
         words += flags.render("--schedule-policy", "fcfs", key=_QUEUE_KEY)
     return words + _priorities(deployment, flags)
+
+
+def _graphs(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return the flag of the largest batch that has a graph, where it is set or would be another one."""
+    engine, asked = deployment.engine, deployment.scenario.deployment
+    key = "engine.max_cudagraph_capture_size"
+    largest = deployment.take(key)
+    if largest is not None:
+        flag = _LARGEST_GRAPH if flags.has(_LARGEST_GRAPH) else _LARGEST_GRAPH_BEFORE
+        return flags.render(flag, largest, key=f"deployment.{key}")
+    is_own = "max_num_seqs" in deployment.says and asked.engine.max_num_seqs is None
+    seats = engine.max_num_seqs * asked.data_parallel_size
+    if is_own and engine.cuda_graph_max_batch > seats and flags.has(_LARGEST_GRAPH):
+        # Seats that are told limit the graphs; those that SGLang chooses itself do not.
+        return flags.render(_LARGEST_GRAPH, engine.cuda_graph_max_batch, key=f"deployment.{key}")
+    return []
 
 
 def _priorities(deployment: Deployment, flags: Flags) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from simserve.documents import yaml_text
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
 from simserve.planner.export.flags import Flags, flags_of
@@ -91,7 +92,7 @@ def options_text(options: Mapping[str, Any], version: str, reader: str = _READER
         ScenarioError: The version lacks one of the keys.
     """
     _check_options(options, flags_of("tensorrt-llm", version))
-    return f"# For {reader}\n" + yaml.safe_dump(dict(options), sort_keys=False)
+    return f"# For {reader}\n" + yaml_text(dict(options))
 
 
 def _flags(deployment: Deployment, flags: Flags) -> list[str]:
@@ -237,7 +238,7 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
     for role, group in GROUPS.items():
         urls = [f"{names[each.host]}:{each.port}" for each in servers if each.worker.role == role]
         front[group] = {"num_instances": len(urls), "urls": urls}
-    files = {CONFIG_FILE: yaml.safe_dump(front, sort_keys=False)}
+    files = {CONFIG_FILE: yaml_text(front)}
     files |= {_options_file(worker): _pool_options(worker) for worker in workers}
     files[SERVERS_FILE] = start_script(servers, names, _command)
     policy, link = workers[0].whole.routing.policy, workers[0].whole.disaggregation

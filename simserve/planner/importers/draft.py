@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from simserve.documents import yaml_text
 from simserve.errors import InfeasibleError, InputError
 from simserve.scenario.fit import check_fit
 from simserve.scenario.formats import formats_line
@@ -62,7 +61,7 @@ class Draft:
         for note in self.notes:
             lines += wrap.wrap(note)
         comment = "".join(f"# {line}\n" for line in lines)
-        return comment + yaml.safe_dump(dict(self.mapping), sort_keys=False, default_flow_style=None, width=_WIDTH)
+        return comment + yaml_text(dict(self.mapping), default_flow_style=None, width=_WIDTH)
 
     def checked(self) -> Draft:
         """Return the draft with a note on its number formats, or on why it is not valid or does not fit."""

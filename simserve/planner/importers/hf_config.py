@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
-
+from simserve.documents import yaml_text
 from simserve.errors import ProfileError
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model import ModelProfile
@@ -34,4 +33,4 @@ def import_hf_config(path: Path, name: str | None = None) -> tuple[ModelProfile,
     count = f"{named.num_parameters / 1e9:.4g} B parameters"
     active = "" if named.moe is None else f", {named.num_active_parameters / 1e9:.4g} B of them used by a token"
     comment = f"# {count}{active}, by the architecture.\n"
-    return named, comment + yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=_WIDTH)
+    return named, comment + yaml_text(document, default_flow_style=None, width=_WIDTH)

@@ -18,9 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from simserve.documents import read_document, read_text
+from simserve.documents import read_document, read_text, yaml_text
 from simserve.errors import ProfileError, UsageError
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile
@@ -352,9 +350,7 @@ def write_api_profiles(profiles: Sequence[ApiProfile], out: Path, *, force: bool
         UsageError: One of the files exists, and ``force`` is false; nothing is written then.
     """
     texts = {
-        profile.name: yaml.safe_dump(
-            profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True), sort_keys=False, width=_WIDTH
-        )
+        profile.name: yaml_text(profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True), width=_WIDTH)
         for profile in profiles
     }
     return _write(texts, out / "api_profiles", force=force)
@@ -379,7 +375,7 @@ def _with_prices(name: str, own: Sequence[GpuPrice]) -> str:
     replaced = {(price.provider.casefold(), price.kind) for price in own}
     kept = [each for each in load_hardware(name).prices if (each.provider.casefold(), each.kind) not in replaced]
     rows = [price.model_dump(mode="json", exclude_none=True) for price in (*own, *kept)]
-    block = yaml.safe_dump({"prices": rows}, sort_keys=False, width=_WIDTH)
+    block = yaml_text({"prices": rows}, width=_WIDTH)
     before: list[str] = []
     after: list[str] = []
     inside = seen = False

@@ -307,7 +307,7 @@ def _read_arguments(program: Program, words: Sequence[str], reading: Reading) ->
         elif flag in program.readers:
             program.readers[flag](reading, flag, value)
         else:
-            reading.not_simulated.append(flag if isinstance(value, bool) else f"{flag} {value}")
+            reading.not_simulated.append(_as_given(flag, value))
     if reading.model is None and loose:
         reading.model = loose.pop(0)
     if loose:
@@ -379,16 +379,23 @@ def chosen(key: str, known: Sequence[str], *, default: str = "", part: str = "op
     return read
 
 
-def only(*known: str) -> Reader:
+def only(*known: str | bool) -> Reader:
     """Return a reader of a flag of which some values are what is simulated anyway."""
 
     def read(reading: Reading, flag: str, value: Any) -> None:
         if value in known:
             reading.ignored.append(flag)
         else:
-            reading.not_simulated.append(f"{flag} {value}")
+            reading.not_simulated.append(_as_given(flag, value))
 
     return read
+
+
+def _as_given(flag: str, value: Any) -> str:
+    """Return a flag with its value as a line gives them: a switch that is off in its ``--no-`` form."""
+    if value is False:
+        return f"--no-{flag.removeprefix('--')}"
+    return flag if value is True else f"{flag} {value}"
 
 
 def weights(formats: Mapping[str, str]) -> Reader:

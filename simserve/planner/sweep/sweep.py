@@ -21,6 +21,7 @@ from simserve.planner.overrides import split_values
 from simserve.planner.sweep.point import OK, TEXTS, Row, failed_row, task_of
 from simserve.planner.sweep.workers import check_backend, rows_of
 from simserve.scenario.fit import leading_warnings
+from simserve.scenario.folder import check_name
 from simserve.scenario.load import from_mapping, parse_override
 from simserve.scenario.schema import Scenario, objective
 from simserve.version import __version__
@@ -287,6 +288,7 @@ class Finished:
         Raises:
             UsageError: ``out`` is not a Parquet file, cannot be written, or holds another sweep.
         """
+        check_name(out)
         if out.suffix != ENDING:
             raise UsageError(f"must end in {ENDING}", file=out, key="--out")
         if out.is_dir():

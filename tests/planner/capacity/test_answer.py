@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from simserve.errors import UsageError
 from simserve.metrics.latency import SLO, RequestLatencies
 from simserve.planner.capacity.answer import (
     CLOSE,
@@ -50,6 +51,23 @@ def test_what_rules_and_classes_send_to_the_api_still_goes_there(name: str, over
     assert overflow is not None
     assert (overflow.max_queue, overflow.above_rate) == (None, None)
     assert probe_of(alone).slo.attainment == 0.95
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "highest", "said"),
+    [
+        ("{process: poisson, rate: 4}", 0.0, "must be above 0"),
+        ("{process: poisson, rate: 4}", -1.0, "must be above 0"),
+        ("{process: poisson, rate: 4}", math.nan, "must be above 0"),
+        ("{process: closed_loop, concurrency: 4}", 0.5, "must be at least 1 client"),
+    ],
+)
+def test_a_limit_below_every_load_is_refused(arrivals: str, highest: float, said: str) -> None:
+    """It leaves nothing to try, which is no answer about the deployment."""
+    scenario = load("chatbot", [f"workload.arrivals={arrivals}"])
+
+    with pytest.raises(UsageError, match=f"--max: .*{said}"):
+        capacity(scenario, highest=highest)
 
 
 def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) -> None:

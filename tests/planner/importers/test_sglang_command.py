@@ -66,6 +66,32 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
+@pytest.mark.parametrize(
+    ("version", "flag"),
+    [("0.4.9", "--cuda-graph-max-bs"), ("0.5.10", "--cuda-graph-max-bs"), ("0.5.23", "--cuda-graph-max-bs-decode")],
+)
+def test_graphs_that_are_set_come_back(version: str, flag: str) -> None:
+    """Under the flag's name in that release, with seats that are set and without."""
+    largest = f"deployment.engine={{name: sglang, version: {version}, max_cudagraph_capture_size: 32}}"
+    for overrides in ([largest], [largest, "deployment.engine.max_num_seqs=64"]):
+        scenario = make_scenario(overrides)
+
+        exported = export(scenario, "sglang")
+
+        assert f"{flag} 32" in exported.lines
+        assert not any("max_cudagraph_capture_size" in note for note in exported.notes)
+        assert resolved_part(imported(exported.lines, version=version).scenario) == resolved_part(scenario)
+
+
+def test_what_sglang_does_anyway_is_not_called_left_out() -> None:
+    """A flag at its default, which is what is simulated; another value is named."""
+    usual = imported(f"{LINE} --schedule-conservativeness 1.0 --stream-interval 1")
+    other = imported(f"{LINE} --schedule-conservativeness 0.3 --stream-interval 5")
+
+    assert not any(note.startswith("Not simulated") for note in usual.notes)
+    assert "Not simulated: --schedule-conservativeness 0.3, --stream-interval 5." in other.notes
+
+
 def test_seats_that_sglang_chooses_itself_leave_the_graphs_alone_once_they_are_told() -> None:
     """From 0.5.22 on max_running_requests limits the graphs where it is set, and the 48 of drafts are set later."""
     drafts = "deployment.speculative={method: ngram, num_speculative_tokens: 3, acceptance_rate: 0.6}"

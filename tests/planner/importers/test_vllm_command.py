@@ -238,6 +238,28 @@ def test_flags_of_the_front_end_are_known_to_every_release(version: str) -> None
     assert any("Without effect on the simulation: --host, --port, --api-key." in note for note in draft.notes)
 
 
+def test_what_vllm_does_anyway_is_not_called_left_out() -> None:
+    """A flag at its default, which is what is simulated."""
+    flags = "--scheduler-reserve-full-isl --stream-interval 1 --watermark 0.0 --prefill-schedule-interval 1"
+    draft = imported(f"vllm serve meta-llama/Llama-3.1-8B {flags}", version="0.33")
+
+    assert not any(note.startswith("Not simulated") for note in draft.notes)
+
+
+def test_a_switch_that_is_turned_off_is_named_so() -> None:
+    """What is not simulated is named as it was given, not as its opposite."""
+    draft = imported(
+        "vllm serve meta-llama/Llama-3.1-8B --no-scheduler-reserve-full-isl --no-enable-prompt-embeds "
+        "--stream-interval 4 --watermark 0.05",
+        version="0.33",
+    )
+
+    said = next(note for note in draft.notes if note.startswith("Not simulated"))
+    for flag in ("--no-scheduler-reserve-full-isl", "--no-enable-prompt-embeds", "--stream-interval 4"):
+        assert flag in said
+    assert "--watermark 0.05" in said
+
+
 def test_nothing_is_lost_in_silence() -> None:
     """Unknown, not simulated and without effect are named apart."""
     draft = imported(

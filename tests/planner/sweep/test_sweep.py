@@ -165,6 +165,14 @@ def test_the_same_sweep_may_be_written_again_and_another_not(tmp_path: Path) -> 
     assert len(sweep(make_scenario(), {"deployment.replicas": [1]}, out=out, force=True).rows) == 1
 
 
+def test_a_name_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
+    """Before any point is run: the table could not be written there."""
+    with pytest.raises(UsageError, match="--out: is not a UTF-8 name"):
+        sweep(make_scenario(), {"deployment.replicas": [1]}, out=tmp_path / os.fsdecode(b"caf\xe9.parquet"))
+
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_that_is_no_table_is_not_replaced(tmp_path: Path) -> None:
     """Nor one that is no Parquet by its name, nor a folder."""
     (tmp_path / "x.parquet").write_text("mine")
