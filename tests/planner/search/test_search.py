@@ -95,3 +95,6 @@ def test_a_scenario_whose_pools_are_scaled_together_has_a_plan() -> None:
     best = found.summary["best"]
     there = with_overrides(scenario, best["overrides"]).deployment
     assert not (there.pools and there.autoscaling)
+    for each in found.summary["changes"]:
+        there = with_overrides(scenario, each["overrides"]).deployment
+        assert not (there.pools and there.autoscaling), each["variant"]
