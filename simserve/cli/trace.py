@@ -78,7 +78,7 @@ def trace(
     if as_json:
         print_json(answer)
     elif not quiet:
-        _show(answer)
+        _show(answer, columns)
 
 
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
     return block | {"mean_megapixels": float(pixels.mean() / 1e6)}
 
 
-def _show(answer: dict[str, Any]) -> None:
+def _show(answer: dict[str, Any], columns: str | None) -> None:
     from simserve.units import format_seconds
 
     out = console()
@@ -172,8 +172,10 @@ def _show(answer: dict[str, Any]) -> None:
         for note in answer["notes"]:
             out.print(f"- {note}", markup=False, soft_wrap=True)
     elif arrivals is not None:
-        command = shlex.join(["simserve", "run", "MODEL", "--gpus", "GPU", "--trace", answer["file"]])
+        named = () if columns is None else ("--columns", columns)
+        command = shlex.join(["simserve", "run", "MODEL", "--gpus", "GPU", "--trace", answer["file"], *named])
         out.print(f"To replay it: {command}", markup=False, soft_wrap=True)
+        out.print("At twice its load: --set workload.trace.time_scale=0.5", markup=False, soft_wrap=True)
 
 
 def _media_line(block: dict[str, float], noun: str) -> str:

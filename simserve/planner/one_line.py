@@ -180,7 +180,10 @@ def _assumed(flags: OneLine, changes: Sequence[str], mapping: Mapping[str, Any],
 def _check_traffic(flags: OneLine) -> None:
     ways = [flag for flag in ("--rate", "--concurrency", "--trace") if flag in flags.given]
     if len(ways) > 1:
-        raise UsageError(f"cannot stand beside {ways[0]}", key=ways[1], remedy="keep one of the two")
+        remedy = "keep one of the two"
+        if "--trace" in ways:
+            remedy += "; for twice the load of a trace: --set workload.trace.time_scale=0.5"
+        raise UsageError(f"cannot stand beside {ways[0]}", key=ways[1], remedy=remedy)
     lengths = [flag for flag in ("--prompt-tokens", "--output-tokens") if flag in flags.given]
     if flags.trace is not None and lengths:
         rule = "cannot stand beside --trace, which has lengths of its own"

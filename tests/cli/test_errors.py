@@ -286,6 +286,15 @@ def test_the_result_of_another_seed_is_refused_without_force(simserve: Simserve,
         (("plan", "chatbot", "--gpus", "2xh100", "--max-gpus", "3"), "--max-gpus: cannot stand beside --gpus"),
         (("run", "chatbot", "--rate", "2", "--concurrency", "3"), "--concurrency: cannot stand beside --rate"),
         (
+            ("run", "chatbot", "--trace", "t.csv", "--rate", "3"),
+            "--trace: cannot stand beside --rate; keep one of the two; for twice the load of a trace: --set "
+            "workload.trace.time_scale=0.5",
+        ),
+        (
+            ("run", "--like", "docker-compose.yml"),
+            "; a file is read by simserve import manifest docker-compose.yml --out mine.yaml",
+        ),
+        (
             ("run", "chatbot", "--trace", "t.csv", "--prompt-tokens", "3"),
             "--prompt-tokens: cannot stand beside --trace",
         ),

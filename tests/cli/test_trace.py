@@ -50,6 +50,18 @@ def test_what_else_a_format_knows_is_said(simserve: Simserve) -> None:
     assert "lengths are estimated, 4 characters a token" in sharegpt
 
 
+def test_the_command_that_replays_a_trace_names_its_columns(simserve: Simserve, folder: Path) -> None:
+    """The line can be pasted: without the columns the trace could not be read."""
+    (folder / "named.csv").write_text(CSV.replace("prompt_tokens,output_tokens", "sent,got"), encoding="utf-8")
+    columns = "prompt_tokens=sent,output_tokens=got"
+
+    lines = simserve("trace", "named.csv", "--columns", columns).stdout.splitlines()
+
+    assert lines[-2] == f"To replay it: simserve run MODEL --gpus GPU --trace named.csv --columns {columns}"
+    assert lines[-1] == "At twice its load: --set workload.trace.time_scale=0.5"
+    assert simserve("trace", "a.csv").stdout.splitlines()[-2].endswith("--trace a.csv")
+
+
 def test_json_holds_every_figure(simserve: Simserve) -> None:
     """One object; null where the format does not say."""
     answer = json.loads(simserve("trace", "m.jsonl", "--json").stdout)

@@ -18,6 +18,7 @@ from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.model import Comparison, day_shape
 from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
+from simserve.planner.search.trial import run_holds
 from simserve.profiles import catalog
 from simserve.profiles.api import ApiProfile, PromptCaching, load_api
 from simserve.profiles.catalog import weights_name
@@ -222,12 +223,15 @@ def _holds_at(resolved: ResolvedScenario, result: RunResult, multiple: float, kn
     """Return whether the deployment holds its objective at a multiple of a run's traffic, as `simserve cost` means it.
 
     No further run is made where it finishes less. A trace, or clients of a closed loop, cannot be scaled to a rate:
-    these are taken to hold, and so is a deployment whose excess goes to an API.
+    these are taken to hold unless the run misses the objective at no more traffic than that. A deployment whose excess
+    goes to an API is taken to hold.
     """
     scenario, inner = resolved.scenario, result.summary["simserve"]
     own = steady_rate(scenario)
-    if own is None or scenario.deployment.overflow is not None:
+    if scenario.deployment.overflow is not None:
         return True
+    if own is None:
+        return multiple < 1 or run_holds(scenario, result.summary)
     if inner["load_ratio"] is not None and multiple * inner["load_ratio"] >= 1:
         return False
     curve = LoadCurve(scenario, known=known)

@@ -38,6 +38,8 @@ _FITS_CONTEXT = re.compile(r"--max[-_]model[-_]len[\s=]+['\"]?(?:-1|auto)\b")
 """Settings with which vLLM chooses the longest context that fits."""
 _LISTED = re.compile(r"\s*(?:-\s+|\[|-?\s*(?:image|command|args|name|containers|kind|apiVersion|spec)\s*:)")
 """Beginning of a container's description."""
+_MANIFESTS = (".yaml", ".yml", ".json", ".sh")
+"""Names of files that describe or start servers end so."""
 _ENGINES = "vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and Ollama"
 
 
@@ -63,6 +65,8 @@ def import_command(
     if program is None:
         rule = f"starts no server whose lines are read ({_ENGINES})"
         remedy = "name the model instead: MODEL --gpus N --engine NAME (simserve engines lists them)"
+        if text.strip().endswith(_MANIFESTS):
+            remedy = f"a file is read by simserve import manifest {text.strip()} --out mine.yaml"
         raise UsageError(rule, key=flag or None, value=text, remedy=remedy)
     draft = import_line(program, line, hardware=hardware, version=version, model=model)
     return draft if note is None else replace(draft, notes=(note, *draft.notes))

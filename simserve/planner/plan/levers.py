@@ -12,6 +12,7 @@ from simserve.planner.plan.fleet import Fleet
 from simserve.planner.search.explain import plain
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, searched_formats
+from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY
 from simserve.planner.space.options import Choice
 from simserve.planner.space.roles import POOL_KEYS, is_split
 from simserve.planner.space.space import POOL_NAME, Space
@@ -90,7 +91,7 @@ def format_levers(scenario: Scenario) -> Iterator[Lever]:
 
 
 def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides]]:
-    """Yield the other choices of every option that entered the search, with the overrides that make them."""
+    """Yield the other choices of every option that entered the search and goes with the fleet, with their overrides."""
     chosen = space.chosen(fleet.overrides)
     pools = {key: fleet.overrides[key] for key in POOL_KEYS} if is_split(fleet.overrides) else {}
     for name, choices in space.options.items():
@@ -102,7 +103,11 @@ def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides
                 continue
             families.add(choice.family)
             kept = {} if name == POOL_NAME else pools
-            yield Lever(name, choice.label, ()), {**space.overrides({**chosen, name: choice}), **kept}
+            overrides = {**space.overrides({**chosen, name: choice}), **kept}
+            own = space.scenario.deployment
+            if overrides.get(POOLS_KEY, own.pools) and overrides.get(SCALING_KEY, own.autoscaling):
+                continue  # pools are not scaled together
+            yield Lever(name, choice.label, ()), overrides
 
 
 def _value(scenario: Scenario, key: str, value: Any) -> Any:

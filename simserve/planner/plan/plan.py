@@ -746,8 +746,13 @@ def _with_headroom(scenario: Scenario, headroom: float) -> Scenario:
         return scenario
     planned = scaled_traffic(scenario, 1 + headroom)
     if planned is None:
+        is_trace = scenario.workload.trace is not None
+        remedy = f"instead, send the trace faster: --set workload.trace.time_scale={1 / (1 + headroom):.3g}"
         raise UsageError(
-            "needs arrivals with a rate, or clients", key="--headroom", value=headroom, remedy="leave it out"
+            "needs arrivals with a rate, or clients",
+            key="--headroom",
+            value=headroom,
+            remedy=remedy if is_trace else "leave it out",
         )
     return planned
 

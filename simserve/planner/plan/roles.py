@@ -36,8 +36,9 @@ def role_limits(fleet: Fleet) -> list[dict[str, Any]]:
     """Return the limits of each role of a fleet, looked at with three times the workers of the other; empty without.
 
     Plain values: ``role worker workers``; ``finishes``, the most requests a second (None where traffic has no rate of
-    its own); ``breaks_at``, the least multiple of the traffic, to `STEP`, at which the SLO breaks (None: it holds up to
-    four times it), and ``breaks_first``, the SLO term that fails first there, or ``queue`` where the queue grows;
+    its own); ``can_scale``, whether other traffic was tried (never of a trace); ``breaks_at``, the least multiple of the
+    traffic, to `STEP`, at which the SLO breaks (None: it holds up to four times it, if that was tried), and
+    ``breaks_first``, the SLO term that fails first there, or ``queue`` where the queue grows;
     ``one_fewer``, the run with one worker fewer in this role and the other as it is (None where none would be left).
     """
     there = deployed(fleet.scenario, fleet.overrides, fleet.replicas)
@@ -61,6 +62,7 @@ def _limit_of(fleet: Fleet, there: Scenario, place: int) -> dict[str, Any]:
         "worker": describe_worker(deployment.of_pool(pool)),
         "workers": pool.replicas,
         "finishes": _finishes(fleet, ample),
+        "can_scale": scaled_traffic(fleet.scenario, 1.0) is not None,
         "breaks_at": None if step is None else 1 + step * STEP,
         "breaks_first": term,
         "one_fewer": fewer,
@@ -122,7 +124,9 @@ def role_lines(roles: Sequence[Mapping[str, Any]], rate: float | None) -> Iterat
         fewer = each["one_fewer"]
         less = "one is the fewest" if fewer is None else f"with one fewer {_reached(fewer)}"
         first = each["breaks_first"]
-        if each["breaks_at"] is None:
+        if not each["can_scale"]:
+            breaks = "other traffic was not tried"
+        elif each["breaks_at"] is None:
             breaks = "nothing breaks here up to four times the traffic"
         else:
             what = {"queue": "the queue, which then grows", "slo": "the SLO", None: "the run"}.get(

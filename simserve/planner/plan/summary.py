@@ -269,6 +269,7 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         yield f"fewer than {member.bound.least_replicas} replicas cannot do the work in time (bound)"
     yield from _unconfirmed(found)
     yield from _price(found, member, trial)
+    yield from _sellers(found, member, trial)
 
 
 def _unconfirmed(found: Findings) -> Iterator[str]:
@@ -328,6 +329,15 @@ def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         if deployment.overflow is not None and trial.usd_per_hour is not None:
             api = trial.usd_per_hour - trial.num_gpus * member.usd_per_gpu_hour - own
             yield f"and {deployment.overflow.api} takes ${api:,.2f} an hour = ${api * HOURS_PER_MONTH:,.0f} a month"
+
+
+def _sellers(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
+    """Yield whose price each GPU has, and when it was seen, unless the scenario gives it."""
+    resolved = resolve(deployed(found.scenario, member.overrides, trial.replicas))
+    prices = {each.gpu_hour for each in resolved.pools or (resolved,)}
+    for price in sorted(prices, key=lambda each: each.source):
+        if price.usd is not None and price.date is not None:
+            yield f"${price.usd:,.4g} an hour: {price.source}"
 
 
 def _binding(found: Findings) -> str | None:

@@ -163,6 +163,8 @@ class Search:
         try:
             scenario = self.space.apply(overrides)
             resolved = resolve(scenario)
+            if scenario.deployment.pools and scenario.deployment.autoscaling is not None:
+                return Member(overrides=overrides, status="invalid", reason="pools are not scaled together")
             check_encoders(scenario)
             for each in resolved.pools or (resolved,):
                 if not each.memory.fits or each.memory.shortage_bytes:

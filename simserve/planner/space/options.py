@@ -463,7 +463,7 @@ def _scaling_label(scaling: Mapping[str, Any]) -> str:
         "slo": "SLO",
     }
     fewest, most = scaling["min_replicas"], scaling["max_replicas"]
-    return f"scaled on {names[scaling['metric']]} {scaling['target']:g}, {fewest} to {most} parts"
+    return f"scaled on {names[scaling['metric']]} {scaling['target']:g}, {fewest} to {most} replicas"
 
 
 def _overflow(setting: Setting) -> Option | LeftOut:

@@ -124,6 +124,28 @@ def test_run_gives_a_break_even_that_the_deployment_holds(monkeypatch: pytest.Mo
     assert ran["why_never"] is None
 
 
+def trace_of(folder: Path) -> Path:
+    """Return a trace of 300 requests at 3 a second."""
+    rows = "".join(f"{number / 3:.3f},1500,300\n" for number in range(300))
+    path = folder / "traffic.csv"
+    path.write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    return path
+
+
+def test_a_trace_that_misses_the_slo_has_no_break_even_at_more_traffic(tmp_path: Path) -> None:
+    """More of what a deployment misses already is not held; where it is held, the volume is given."""
+    workload = f"workload={{trace: {{path: {trace_of(tmp_path)}}}}}"
+    strict, loose = (
+        ss.run(ss.load("chatbot", [workload, f"slo={{tpot: {limit}}}"])).summary["simserve"]["month"]
+        for limit in ("5 ms", "200 ms")
+    )
+
+    assert loose["break_even_requests_per_month"] > loose["requests_per_month"]
+    assert loose["why_never"] is None
+    assert strict["break_even_requests_per_month"] is None
+    assert "would not hold the objective" in strict["why_never"]
+
+
 @pytest.mark.slow
 def test_run_plan_and_cost_give_one_answer(tmp_path: Path) -> None:
     """What the plan deploys, run and priced, costs the plan's dollars a month, against the same API, to the cent."""

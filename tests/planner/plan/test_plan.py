@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -500,6 +501,27 @@ def test_headroom_needs_traffic_that_scales() -> None:
     """All requests at once have no rate."""
     with pytest.raises(UsageError, match="--headroom"):
         plan(load("offline-batch"), PlanOptions(headroom=0.2))
+
+
+def test_headroom_on_a_trace_names_the_scale_that_gives_it(tmp_path: Path) -> None:
+    """1 / 1.25 of its times."""
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_time,prompt_tokens,output_tokens\n0,100,10\n1,100,10\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="time_scale=0.8"):
+        plan(load("chatbot", [f"workload={{trace: {{path: {trace}}}}}"]), PlanOptions(headroom=0.25))
+
+
+def test_a_plan_says_whose_prices_it_takes() -> None:
+    """The seller or class of sellers, and when the price was seen; nothing where the scenario gives a price."""
+    listed = plan(busy_scenario(), options()).summary["best"]
+    given = plan(busy_scenario(pricing={"gpu_hour_usd": 2.0}), options(hardware=(HARDWARE[0],))).summary["best"]
+
+    told = [line for line in listed["arithmetic"] if "price of" in line]
+    assert len(told) == 1
+    assert told[0].startswith(f"${listed['usd_per_gpu_hour']:,.4g} an hour: ")
+    assert "specialised clouds" in told[0]
+    assert "seen 20" in told[0]
+    assert not any("price of" in line for line in given["arithmetic"])
 
 
 def test_choices_are_read_as_yaml() -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ from simserve.planner.space.traffic import traffic_of
 from simserve.scenario.resolve import replica_shape, resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario, objective
+from simserve.workload.spec import TraceSpec, WorkloadSpec
 from tests.scenario.builders import make_scenario
 
 FEW: dict[str, list[Any]] = {
@@ -233,6 +235,21 @@ def test_what_breaks_first_in_each_role() -> None:
     assert "2 prefill workers (1 x h100-sxm-80gb, fp8)" in line
     assert "what breaks first is TTFT" in line
     assert "with one fewer the SLO breaks" in other
+
+
+def test_roles_of_a_trace_do_not_claim_to_hold_more_traffic(tmp_path: Path) -> None:
+    """A trace is not scaled, so that nothing is known of more of it."""
+    rows = "".join(f"{number / 5:.1f},4000,300\n" for number in range(40))
+    path = tmp_path / "traffic.csv"
+    path.write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    there = fleet()
+    workload = WorkloadSpec(trace=TraceSpec(path=str(path)))
+
+    found = role_limits(replace(there, scenario=there.scenario.model_copy(update={"workload": workload})))
+
+    assert [each["can_scale"] for each in found] == [False, False]
+    for line in role_lines(found, None):
+        assert line.endswith("; other traffic was not tried")
 
 
 def test_levers_that_reach_no_pool_are_not_shown() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from simserve.planner.overrides import with_overrides
+from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.search import search
 from simserve.planner.search.member import Goal
 from simserve.planner.search.search import Search, _load_ratio
@@ -69,3 +71,30 @@ def test_the_load_ratio_of_a_shape_is_that_of_its_run(replicas: int) -> None:
 
     there = deployed(searching.space.scenario, member.overrides, replicas)
     assert ratio == pytest.approx(run(there, explain=False).summary["simserve"]["load_ratio"], rel=1e-12)
+
+
+def test_pools_that_one_autoscaler_scales_are_not_tried() -> None:
+    """One number sizes a fleet: neither pools scaled by a shared rule nor their price follow from it."""
+    scaling = {"metric": "queue_depth", "target": 2, "min_replicas": 1, "max_replicas": 4}
+    searching = search_of(load("disaggregation", FEW))
+
+    member = searching.member({"deployment.autoscaling": scaling})
+
+    assert (member.status, member.reason) == ("invalid", "pools are not scaled together")
+    assert searching.member({}).status != "invalid"
+
+
+def test_a_scenario_whose_pools_are_scaled_together_has_a_plan() -> None:
+    """The plan takes pools of a fixed number, or one kind of replica that is scaled."""
+    scaling = "deployment.autoscaling={metric: queue_depth, target: 2, min_replicas: 1, max_replicas: 4}"
+    scenario = load("disaggregation", [*FEW, scaling])
+
+    found = plan(scenario, PlanOptions(hardware=(scenario.deployment.hardware,), trials=0, jobs=1))
+
+    assert found.is_feasible
+    best = found.summary["best"]
+    there = with_overrides(scenario, best["overrides"]).deployment
+    assert not (there.pools and there.autoscaling)
+    for each in found.summary["changes"]:
+        there = with_overrides(scenario, each["overrides"]).deployment
+        assert not (there.pools and there.autoscaling), each["variant"]
