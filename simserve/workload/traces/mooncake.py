@@ -11,6 +11,7 @@ rows: ``dependencies`` say what each call waits for, and how; the first row name
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +44,25 @@ _VERSION = 2
 _PLAY, _WAITS, _EARLIEST = "play_id", "dependencies", "not_before_ms"
 
 
-def read_mooncake(path: Path) -> Trace:
+def read_mooncake(path: Path, unit: float = _MILLISECOND, block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> Trace:
     """Return the trace in a file of the format; other fields are ignored.
 
-    Timestamps are milliseconds from the start. Without ``hash_ids``, shared prefixes are unknown.
+    Without ``hash_ids``, shared prefixes are unknown.
+
+    Args:
+        path: The file.
+        unit: Seconds per unit of the timestamps, which count from the start.
+        block_tokens: Tokens per block of ``hash_ids``.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
     records = read_records(path)
     return Trace(
-        arrival_time=records.seconds("timestamp", _MILLISECOND),
+        arrival_time=records.seconds("timestamp", unit),
         prompt_tokens=records.whole_numbers("input_length"),
         output_tokens=records.whole_numbers("output_length"),
-        prefix_blocks=prefix_blocks(records, MOONCAKE_BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
+        prefix_blocks=prefix_blocks(records, block_tokens) if "hash_ids" in records.rows[0] else None,
         session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
     )
 
@@ -109,22 +115,8 @@ def _sessions(records: Records) -> list[int]:
     return found
 
 
-def read_vllm_timed(path: Path) -> Trace:
-    """Return the trace in a file of the format; other fields are ignored.
-
-    Timestamps are seconds from the start. Without ``hash_ids``, shared prefixes are unknown.
-
-    Raises:
-        TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
-    """
-    records = read_records(path)
-    return Trace(
-        arrival_time=records.seconds("timestamp"),
-        prompt_tokens=records.whole_numbers("input_length"),
-        output_tokens=records.whole_numbers("output_length"),
-        prefix_blocks=prefix_blocks(records, TIMED_BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
-        session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
-    )
+read_vllm_timed = partial(read_mooncake, unit=1.0, block_tokens=TIMED_BLOCK_TOKENS)
+"""Reads vLLM's timed traces, which have the fields of Mooncake's; their timestamps are seconds."""
 
 
 def read_agentic_mooncake(path: Path) -> Trace:
