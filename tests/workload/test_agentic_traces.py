@@ -309,17 +309,17 @@ def test_statistics_say_what_the_generator_asks(tmp_path: Path) -> None:
         (AGENTIC_MOONCAKE.replace('["b", "c"]', '["b", "q"]'), {}, "names 'q', which no row above has"),
         (AGENTIC_MOONCAKE.replace('"timestamp": 1200, ', ""), {}, "row 4, timestamp: is missing"),
         (AGENTIC_MOONCAKE.replace('"delay": 100', '"delay": -1'), {}, "row 2, delay: -1 is not a number of milli"),
-        (DYNAMO.replace('"request_received_ms": 12000, ', ""), {}, "row 4, request_received_ms: is missing"),
+        (DYNAMO.replace('"request_received_ms": 12000, ', ""), {}, "row 4, request.request_received_ms: is missing"),
         (DYNAMO.replace('"trace_block_size": 64', '"trace_block_size": 32', 1), {}, "requests of several sizes"),
-        (DYNAMO.replace("[30]", '"x"'), {}, "row 4, input_sequence_hashes: is not a list of whole numbers"),
+        (DYNAMO.replace("[30]", '"x"'), {}, "row 4, request.replay.input_sequence_hashes: 'x' is not a list of whole"),
         (
             DYNAMO.replace('{"session_id": "sub", "parent_session_id": "main"}', "7"),
             {},
-            "row 3, agent_context: 7 is not an",
+            "row 3, agent_context: 7 is not a mapping",
         ),
         (WEKA.replace('"t": 3.5', '"t": NaN'), {}, "t: nan is not a number of seconds"),
         (WEKA.replace('"t": 3.5, ', ""), {}, r"row 1, requests\[1\], requests\[1\], t: is missing"),
-        (WEKA.replace('"in": 64', '"in": "64"'), {}, "is not a whole number from 1 to"),
+        (WEKA.replace('"in": 64', '"in": "64"'), {}, "in: '64' is not a number"),
         (WEKA.replace('"block_size": 64', '"block_size": 32', 1), {}, "must be one whole number >= 1 in all tasks"),
         ('{"timestamp": 0, "input_length": 9, "output_length": 5}\n', {}, "does not say which call waited for which"),
     ],
@@ -456,7 +456,7 @@ def test_a_folder_of_wekas_tasks_is_read_by_name(tmp_path: Path) -> None:
 
     assert read_trace(folder).prompt_tokens.tolist() == [300, 200]
     (folder / "trace_0002.json").write_text('{"block_size": 64, "requests": [{"t": 0, "in": -1, "out": 2}]}')
-    with pytest.raises(TraceError, match=r"row 1 of trace_0002.json, requests\[0\], in: -1 is not a whole number"):
+    with pytest.raises(TraceError, match=r"row 1 of trace_0002.json, requests\[0\], in: -1 must be >= 1"):
         read_trace(folder)
 
 

@@ -6,7 +6,7 @@ Knows no engine's flags.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,10 +151,25 @@ class Deployment:
         """Return the value of a rare key, which the caller then handles; None: the scenario does not set it."""
         return self.unsaid.pop(key, None)
 
-    def all_notes(self) -> tuple[str, ...]:
-        """Return the notes, and one for each key that no exporter has handled."""
+    def started_by(
+        self,
+        target: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> Export:
+        """Return what starts it, with its notes, and one for each key that no exporter has handled."""
         unsaid = (f"deployment.{key} is not in what is written here: set it up by hand" for key in sorted(self.unsaid))
-        return (*self.notes, *unsaid)
+        notes = (*self.notes, *unsaid)
+        return Export(
+            target=target,
+            version=self.version,
+            command=tuple(command),
+            environment=environment or {},
+            files=files or {},
+            notes=notes,
+        )
 
     @property
     def scenario(self) -> Scenario:

@@ -40,14 +40,8 @@ def export_ollama(deployment: Deployment) -> Export:
     if layers is not None:
         modelfile.append(f"PARAMETER num_gpu {layers}")
     deployment.note(f"start the server with this command, then make the model: {_create(deployment, name)}")
-    return Export(
-        target="ollama",
-        version=deployment.version,
-        command=("ollama", "serve"),
-        environment=environment,
-        files={MODELFILE: "\n".join(modelfile) + "\n"},
-        notes=deployment.all_notes(),
-    )
+    files = {MODELFILE: "\n".join(modelfile) + "\n"}
+    return deployment.started_by("ollama", ("ollama", "serve"), environment=environment, files=files)
 
 
 def _refuse(deployment: Deployment) -> None:

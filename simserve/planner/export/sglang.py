@@ -56,13 +56,8 @@ def export_sglang(deployment: Deployment) -> Export:
     command = ["python", "-m", "sglang.launch_server", "--model-path", deployment.checkpoint]
     command += _parallel(deployment, flags) + _formats(deployment, flags) + _knobs(deployment, flags)
     command += _speculative(deployment, flags)
-    return Export(
-        target="sglang",
-        version=deployment.version,
-        command=tuple(command),
-        environment={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"} if deployment.is_beyond_model else {},
-        notes=deployment.all_notes(),
-    )
+    environment = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"} if deployment.is_beyond_model else {}
+    return deployment.started_by("sglang", command, environment=environment)
 
 
 def _parallel(deployment: Deployment, flags: Flags) -> list[str]:

@@ -30,13 +30,7 @@ def export_tgi(deployment: Deployment) -> Export:
     if "enable_prefix_caching" in deployment.says and flags.version == "3.0":
         environment["PREFIX_CACHING"] = "1" if deployment.engine.enable_prefix_caching else "0"
     deployment.note("requests beyond --max-concurrent-requests are refused by TGI; in the simulation they wait")
-    return Export(
-        target="tgi",
-        version=deployment.version,
-        command=tuple(words),
-        environment=environment,
-        notes=deployment.all_notes(),
-    )
+    return deployment.started_by("tgi", words, environment=environment)
 
 
 def _refuse(deployment: Deployment) -> None:

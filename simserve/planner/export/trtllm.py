@@ -71,13 +71,7 @@ def export_trtllm(deployment: Deployment) -> Export:
         command += flags.render("--extra_llm_api_options", OPTIONS_FILE, key="deployment.engine")
         files[OPTIONS_FILE] = options_text(options, deployment.version)
     _check_weights(deployment)
-    return Export(
-        target="trtllm",
-        version=deployment.version,
-        command=tuple(command),
-        files=files,
-        notes=deployment.all_notes(),
-    )
+    return deployment.started_by("trtllm", command, files=files)
 
 
 def options_text(options: Mapping[str, Any], version: str, reader: str = _READER) -> str:

@@ -97,13 +97,7 @@ def export_vllm(deployment: Deployment) -> Export:
         environment["VLLM_USE_FLASHINFER_SAMPLER"] = str(int(fused))
     if deployment.is_beyond_model:
         environment["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
-    return Export(
-        target="vllm",
-        version=deployment.version,
-        command=tuple(command),
-        environment=environment,
-        notes=deployment.all_notes(),
-    )
+    return deployment.started_by("vllm", command, environment=environment)
 
 
 def _parallel(deployment: Deployment, flags: Flags) -> list[str]:

@@ -264,27 +264,40 @@ def workers_of(
         InfeasibleError: It does not fit.
     """
     whole, name = scenario.deployment, dns_name(scenario.name)
+
+    def worker(
+        name: str, role: Role, scenario: Scenario, scaling: AutoscalingSpec | None = whole.autoscaling
+    ) -> Worker:
+        deployment = prepare(scenario, explicit=explicit, checkpoint=checkpoint)
+        for key in _SAID_BY_MANIFESTS:
+            deployment.take(key)
+        serving = write(deployment)
+        kept = tuple(note for note in serving.notes if not note.startswith("one of "))
+        serving = dataclasses.replace(serving, notes=kept)
+        _check_role(role, serving, deployment, with_roles)
+        replicas = scenario.deployment.replicas
+        if scaling is not None:
+            replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+        return Worker(
+            name=name,
+            role=role,
+            replicas=replicas,
+            deployment=deployment,
+            serving=serving,
+            scaling=scaling,
+            whole=whole,
+        )
+
     if not whole.pools:
-        return [_worker(name, "both", scenario, whole, whole.autoscaling, write, explicit, checkpoint, with_roles)]
+        return [worker(name, "both", scenario)]
     resolved, found = resolve(scenario), []
     if checkpoint is not None and len({own.shape.model.name for own in resolved.pools}) > 1:
         rule = "is one checkpoint, and the pools serve several models"
         raise ScenarioError(rule, key="--checkpoint", value=checkpoint, remedy="leave it out")
     for number, (pool, own) in enumerate(zip(whole.pools, resolved.pools, strict=True)):
         with scenario.blaming(f"deployment.pools.{number}"):
-            found.append(
-                _worker(
-                    dns_name(f"{name}-{pool.name}"),
-                    pool.role,
-                    own.scenario,
-                    whole,
-                    pool.autoscaling or whole.autoscaling,
-                    write,
-                    explicit,
-                    checkpoint,
-                    with_roles,
-                )
-            )
+            scaling = pool.autoscaling or whole.autoscaling
+            found.append(worker(dns_name(f"{name}-{pool.name}"), pool.role, own.scenario, scaling))
     _refuse_other_weights(found)
     return found
 
@@ -308,38 +321,6 @@ def _refuse_other_weights(workers: list[Worker]) -> None:
             value=" and ".join(several),
             remedy="give both roles one quantization",
         )
-
-
-def _worker(
-    name: str,
-    role: Role,
-    scenario: Scenario,
-    whole: DeploymentSpec,
-    scaling: AutoscalingSpec | None,
-    write: Callable[[Deployment], Export],
-    explicit: bool,
-    checkpoint: str | None,
-    with_roles: tuple[str, ...],
-) -> Worker:
-    deployment = prepare(scenario, explicit=explicit, checkpoint=checkpoint)
-    for key in _SAID_BY_MANIFESTS:
-        deployment.take(key)
-    serving = write(deployment)
-    kept = tuple(note for note in serving.notes if not note.startswith("one of "))
-    serving = dataclasses.replace(serving, notes=kept)
-    _check_role(role, serving, deployment, with_roles)
-    replicas = scenario.deployment.replicas
-    if scaling is not None:
-        replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
-    return Worker(
-        name=name,
-        role=role,
-        replicas=replicas,
-        deployment=deployment,
-        serving=serving,
-        scaling=scaling,
-        whole=whole,
-    )
 
 
 _SAID_BY_MANIFESTS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simserve.perf.quantization import WEIGHT_FORMATS, format_name
@@ -16,8 +15,6 @@ from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
 KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
 """Simulated KV cache types of llama.cpp -> the scenario's."""
 
-_PROGRAMS = ("llama-server", "llama-server.exe")
-_IMAGE = re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*?(?:-(b\d+))?$")
 _ALIASES = {
     "-m": "--model",
     "-mu": "--model-url",
@@ -97,20 +94,6 @@ def model_of(repository: str, tag: str) -> str:
     return repository.rsplit("/", 1)[-1] if tag else repository
 
 
-def _arguments(words: Sequence[str]) -> Sequence[str] | None:
-    """Return the words after the program or image."""
-    for place, word in enumerate(words):
-        if _IMAGE.search(word) is not None or word.replace("\\", "/").rsplit("/", 1)[-1] in _PROGRAMS:
-            return words[place + 1 :]
-    return None
-
-
-def _spelled(_: Reading, words: Sequence[str]) -> Iterator[str]:
-    for word in words:
-        name, equals, value = word.partition("=")
-        yield f"{_ALIASES.get(name, name)}{equals}{value}"
-
-
 def _settle(reading: Reading) -> None:
     """Set the context per slot, the whole of it where slots share one buffer, and the GPU layers if not all of them."""
     if reading.model is None:
@@ -181,12 +164,13 @@ LLAMA_CPP = Program(
     engine="llama.cpp",
     title="llama.cpp",
     sign=re.compile(r"\bllama-server\b|\bllama\.cpp:(?:server|full)"),
-    image=_IMAGE,
-    arguments=_arguments,
+    starts=(r"(?:.*[/\\])?llama-server(?:\.exe)?",),
+    image=re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*?(?:-(b\d+))?$"),
+    is_entrypoint=True,
     lacks="holds no llama-server",
     example="llama-server -m FILE.gguf",
     names_model="write -m FILE.gguf or -hf ORG/NAME:Q4_K_M",
-    spelled=_spelled,
+    aliases=_ALIASES,
     settle=_settle,
     readers={
         "--batch-size": counted("max_num_batched_tokens"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from simserve.planner.importers.server import Program, Reading, counted, measured, only, read_dtype, switched
@@ -12,12 +11,6 @@ _FORMATS = {"awq": "awq-int4", "gptq": "gptq-int4", "fp8": "fp8", "mxfp4": "mxfp
 """LMDeploy's ``--model-format`` -> the scenario's; all others are 16-bit."""
 _KV_BITS = {"4": "int4", "8": "int8"}
 """LMDeploy's ``--quant-policy`` -> the KV cache's format."""
-
-
-def _arguments(words: Sequence[str]) -> Sequence[str] | None:
-    places = (place for place, word in enumerate(words) if word == "api_server" and "serve" in words[:place])
-    place = next(places, None)
-    return None if place is None else words[place + 1 :]
 
 
 def _format(reading: Reading, _: str, value: Any) -> None:
@@ -33,8 +26,8 @@ LMDEPLOY = Program(
     engine="lmdeploy",
     title="LMDeploy",
     sign=re.compile(r"\blmdeploy\b"),
+    starts=("serve api_server",),
     image=re.compile(r"(?:^|/)lmdeploy:v(\d+(?:\.\d+)+)"),
-    arguments=_arguments,
     lacks="holds no lmdeploy serve api_server",
     example="lmdeploy serve api_server ORG/NAME",
     names_model="write lmdeploy serve api_server ORG/NAME",

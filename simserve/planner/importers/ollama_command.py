@@ -25,8 +25,9 @@ _WITHOUT_EFFECT = re.compile(
 
 
 def _spelled(reading: Reading, words: Sequence[str]) -> Sequence[str]:
-    """Read the model, which is all that a line says: settings are variables."""
-    reading.model = next(iter(words), None)
+    """Read the model, without the site's name of Hugging Face; it is all that a line says: settings are variables."""
+    named = next((word for word in words if not word.startswith("-")), None)
+    reading.model = named and re.sub(r"^(?:hf\.co|huggingface\.co)/", "", named)
     return ()
 
 
@@ -35,15 +36,6 @@ def _settle(reading: Reading) -> None:
     if reading.model is not None:
         _read_variables(reading, reading.variables or {})
         _read_tag(reading)
-
-
-def _arguments(words: Sequence[str]) -> list[str]:
-    """Return the model that is run or pulled, if any; the site's name is removed from Hugging Face repositories."""
-    for place, word in enumerate(words[:-2]):
-        if word.rsplit("/", 1)[-1] == "ollama" and words[place + 1] in ("run", "pull"):
-            named = [each for each in words[place + 2 :] if not each.startswith("-")][:1]
-            return [re.sub(r"^(?:hf\.co|huggingface\.co)/", "", each) for each in named]
-    return []
 
 
 def _read_variables(reading: Reading, variables: Mapping[str, str]) -> None:
@@ -91,8 +83,8 @@ OLLAMA = Program(
     engine="ollama",
     title="Ollama",
     sign=re.compile(r"\bollama\b"),
+    starts=(r"(?:.*/)?ollama (?:run|pull)",),
     image=re.compile(r"(?:^|/)ollama:v?(\d+(?:\.\d+)+)"),
-    arguments=_arguments,
     lacks="",
     example="",
     names_model="add the line that loads one: ollama run llama3.1:8b",

@@ -211,25 +211,31 @@ class Program:
         engine: The engine's profile.
         title: The engine's name in the title of a scenario.
         sign: Pattern that occurs only in its lines.
+        starts: Ways to start it: patterns of one or two words, separated by a blank.
         image: Pattern of its container image; the group is the version, if the tag gives it.
-        arguments: Words of a line -> those after the program or the image; None: it starts no such server.
-        lacks: Rule of the error for a line that starts no such server.
+        is_entrypoint: Whether the image starts the server by itself, with the words after it as arguments.
+        lacks: Rule of the error for a line that starts no such server; empty: a line need not start one.
         example: A line that starts one.
         names_model: How a line names its model, for the remedy.
+        others: Sign of another engine's lines -> their import, for the remedy.
+        aliases: Short form of a flag -> its name in the engine's parser.
         readers: Flag -> function that reads its value.
         without_effect: Flags without effect on the simulation.
-        spelled: Arguments of a line -> arguments with the flags as the engine's parser names them.
+        spelled: Arguments of a line -> arguments as the engine's parser takes them, but for aliases.
         settle: Settles what depends on several flags, on variables, or on the model that the caller names.
     """
 
     engine: str
     title: str
     sign: re.Pattern[str]
+    starts: tuple[str, ...]
     image: re.Pattern[str]
-    arguments: Callable[[Sequence[str]], Sequence[str] | None]
+    is_entrypoint: bool = False
     lacks: str
     example: str
     names_model: str
+    others: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     readers: Mapping[str, Reader] = field(default_factory=dict)
     without_effect: re.Pattern[str] = re.compile("")
     spelled: Callable[[Reading, Sequence[str]], Iterable[str]] = lambda _, words: words
@@ -239,6 +245,36 @@ class Program:
     def where(self) -> str:
         """Name of its lines in errors."""
         return f"{self.engine} command"
+
+    def arguments(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the words of a line after the program, or after the image where that starts the server.
+
+        Raises:
+            ScenarioError: The line starts no such server.
+        """
+        ends = (place + length for place in range(len(words)) if (length := self._started(words[place : place + 2])))
+        images = (place + 1 for place, word in enumerate(words) if self.is_entrypoint and self.image.search(word))
+        begin = next(ends, next(images, None))
+        if begin is not None:
+            return words[begin:]
+        if not self.lacks:
+            return ()
+        line = " ".join(words)
+        other = next((command for sign, command in self.others.items() if sign in line), None)
+        remedy = f"this is a line for simserve import {other}" if other else f"paste a line such as {self.example}"
+        raise ScenarioError(self.lacks, file=self.where, value=line[:200], remedy=remedy)
+
+    def _started(self, words: Sequence[str]) -> int:
+        """Return how many words at the beginning start the server."""
+        ways = (way.split() for way in self.starts)
+        fits = (len(way) for way in ways if len(way) <= len(words) and all(map(re.fullmatch, way, words)))
+        return max(fits, default=0)
+
+    def named(self, word: str) -> str:
+        """Return a word with the parser's name of the flag in it."""
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-") if name.startswith("--") else name
+        return f"{self.aliases.get(dashed, name)}{equals}{value}"
 
 
 def import_line(
@@ -259,9 +295,6 @@ def import_line(
     """
     pasted = read_pasted(text, program.where)
     arguments = program.arguments(pasted.words)
-    if arguments is None:
-        shown, remedy = " ".join(pasted.words)[:200], f"paste a line such as {program.example}"
-        raise ScenarioError(program.lacks, file=program.where, value=shown, remedy=remedy)
     tag = next((found[1] for word in pasted.words if (found := program.image.search(word))), None)
     newest = load_engine(program.engine).versions[-1].version
     words, known = without_shell(arguments), version or tag or newest
@@ -285,7 +318,7 @@ def read_server(program: Program, arguments: Sequence[str], reading: Reading) ->
     Raises:
         ScenarioError: A flag lacks its value, or has one that it does not accept.
     """
-    if words := [*program.spelled(reading, arguments)]:
+    if words := [program.named(word) for word in program.spelled(reading, arguments)]:
         _read_arguments(program, words, reading)
     program.settle(reading)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from simserve.planner.importers.server import (
@@ -28,19 +27,6 @@ from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, S
 
 _GB = 1e9
 """Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py)."""
-_ALIASES = {
-    "--model": "--model-path",
-    "--tp": "--tp-size",
-    "--tensor-parallel-size": "--tp-size",
-    "--pp": "--pp-size",
-    "--pipeline-parallel-size": "--pp-size",
-    "--dp": "--dp-size",
-    "--data-parallel-size": "--dp-size",
-    "--ep": "--ep-size",
-    "--expert-parallel-size": "--ep-size",
-    "--speculative-draft-model": "--speculative-draft-model-path",
-    "--max-prefill": "--max-prefill-tokens",
-}
 _QUANTIZATIONS = {
     "fp8": "fp8",
     "w8a8_fp8": "fp8",
@@ -72,22 +58,6 @@ _WITHOUT_EFFECT = re.compile(
     r"crash-dump-folder|file-storage-path|enable-cache-report|device|bucket-.*|collect-tokens-histogram)"
 )
 """Flags without effect on the simulation."""
-
-
-def _arguments(words: Sequence[str]) -> Sequence[str] | None:
-    for position, word in enumerate(words):
-        if re.fullmatch(r"(?:sglang[./]launch_server|(?:.*/)?launch_server\.py)", word):
-            return words[position + 1 :]
-        if word.rsplit("/", 1)[-1] == "sglang" and words[position + 1 : position + 2] == ("serve",):
-            return words[position + 2 :]
-    return None
-
-
-def _spelled(_: Reading, words: Sequence[str]) -> Iterator[str]:
-    for word in words:
-        name, equals, value = word.partition("=")
-        spelled = name.replace("_", "-") if name.startswith("--") else name
-        yield f"{_ALIASES.get(spelled, spelled)}{equals}{value}"
 
 
 def _settle(reading: Reading) -> None:
@@ -183,12 +153,24 @@ SGLANG = Program(
     engine="sglang",
     title="SGLang",
     sign=re.compile(r"\bsglang\b"),
+    starts=(r"sglang[./]launch_server|(?:.*/)?launch_server\.py", r"(?:.*/)?sglang serve"),
     image=re.compile(r"(?:^|/)sglang(?:[:@](?:v(\d+(?:\.\d+)+))?|$)"),
-    arguments=_arguments,
     lacks="holds no sglang.launch_server",
     example="python -m sglang.launch_server --model-path ORG/NAME",
     names_model="write --model-path ORG/NAME",
-    spelled=_spelled,
+    aliases={
+        "--model": "--model-path",
+        "--tp": "--tp-size",
+        "--tensor-parallel-size": "--tp-size",
+        "--pp": "--pp-size",
+        "--pipeline-parallel-size": "--pp-size",
+        "--dp": "--dp-size",
+        "--data-parallel-size": "--dp-size",
+        "--ep": "--ep-size",
+        "--expert-parallel-size": "--ep-size",
+        "--speculative-draft-model": "--speculative-draft-model-path",
+        "--max-prefill": "--max-prefill-tokens",
+    },
     settle=_settle,
     readers={
         "--tp-size": counted("tensor_parallel_size", "deployment"),

@@ -9,7 +9,6 @@ from typing import Any
 from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.server import Program, Reading, counted, measured, read_dtype, said
 
-_IMAGE = re.compile(r"(?:^|/)text-generation-inference(?:[:@](?:sha-)?(\d+(?:\.\d+)+)?\S*)?$")
 _QUANTIZATIONS = {
     "fp8": "fp8",
     "eetq": "int8-wo",
@@ -25,16 +24,6 @@ _WITHOUT_EFFECT = re.compile(
     r"api-key|tokenizer-config-path|usage-stats|max-client-batch-size|env|payload-limit|ngrok.*|watermark-.*)"
 )
 """Flags without effect on the simulation."""
-
-
-def _arguments(words: Sequence[str]) -> Sequence[str] | None:
-    """Return the words after the program, or after the image where only that is named."""
-    for place, word in enumerate(words):
-        if word.rsplit("/", 1)[-1] == "text-generation-launcher":
-            return words[place + 1 :]
-        if _IMAGE.search(word) is not None and "text-generation-launcher" not in words[place:]:
-            return words[place + 1 :]
-    return None
 
 
 def _spelled(reading: Reading, words: Sequence[str]) -> list[str]:
@@ -82,8 +71,9 @@ TGI = Program(
     engine="tgi",
     title="TGI",
     sign=re.compile(r"\btext-generation-(?:launcher|inference)\b"),
-    image=_IMAGE,
-    arguments=_arguments,
+    starts=(r"(?:.*/)?text-generation-launcher",),
+    image=re.compile(r"(?:^|/)text-generation-inference(?:[:@](?:sha-)?(\d+(?:\.\d+)+)?\S*)?$"),
+    is_entrypoint=True,
     lacks="holds no text-generation-launcher",
     example="text-generation-launcher --model-id ORG/NAME",
     names_model="write --model-id ORG/NAME",

@@ -58,19 +58,16 @@ _METHODS = {"mtp": "mtp", "eagle": "eagle", "eagle3": "eagle3", "ngram": "ngram"
 """TensorRT-LLM's ``decoding_type``, in lower case -> vLLM's method."""
 
 
-def _arguments(words: Sequence[str]) -> Sequence[str] | None:
-    """Return the words after the program.
+def _spelled(_: Reading, words: Sequence[str]) -> Sequence[str]:
+    """Return the arguments of a server.
 
     Raises:
-        ScenarioError: It starts the server in front of others.
+        ScenarioError: They are those of the server in front of others.
     """
-    place = next((place for place, word in enumerate(words) if word.rsplit("/", 1)[-1] == "trtllm-serve"), None)
-    if place is None:
-        return None
-    if words[place + 1 : place + 2] == ("disaggregated",):
+    if words[:1] == ["disaggregated"]:
         rule, remedy = "starts the server in front of others", "paste the line of one of these: it serves the model"
         raise ScenarioError(rule, file=TRTLLM.where, value="trtllm-serve disaggregated", remedy=remedy)
-    return words[place + (2 if words[place + 1 : place + 2] == ("serve",) else 1) :]
+    return words
 
 
 def _settle(reading: Reading) -> None:
@@ -183,11 +180,12 @@ TRTLLM = Program(
     engine="tensorrt-llm",
     title="TensorRT-LLM",
     sign=re.compile(r"\btrtllm-serve\b"),
+    starts=(r"(?:.*/)?trtllm-serve", r"(?:.*/)?trtllm-serve serve"),
     image=re.compile(r"tensorrt-llm/\w+:(\d+(?:\.\d+)+)"),
-    arguments=_arguments,
     lacks="holds no trtllm-serve",
     example="trtllm-serve ORG/NAME",
     names_model="write trtllm-serve ORG/NAME ...",
+    spelled=_spelled,
     settle=_settle,
     readers={
         **_COUNTS,

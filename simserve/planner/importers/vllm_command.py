@@ -36,21 +36,6 @@ from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBacke
 from simserve.profiles.engine_profile import load_engine
 from simserve.units import GIB
 
-_OTHER_SERVERS = {
-    "sglang.launch_server": "sglang-command",
-    "sglang serve": "sglang-command",
-    "trtllm-serve": "trtllm-command",
-}
-_ALIASES = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-ep": "--enable-expert-parallel",
-    "-q": "--quantization",
-    "-sc": "--speculative-config",
-    "-cc": "--compilation-config",
-    "-O": "--compilation-config",
-}
 _QUANTIZATIONS = {
     "fp8": "fp8",
     "fp8_per_tensor": "fp8",
@@ -88,51 +73,20 @@ _HARMLESS_VARIABLES = re.compile(
 )
 _TRUE_VARIABLES = ("1", "true")
 """Values of a variable that vLLM reads as true."""
-_IMAGE = re.compile(r"(?:^|/)(?:vllm-openai(?:-rocm)?(?:$|[:@])|vllm(?:-rocm)?:)(?:v?(\d+(?:\.\d+)+))?")
-"""vLLM's image; the group is the release, which tags such as ``latest`` do not give."""
 
 
 def _spelled(reading: Reading, words: Sequence[str]) -> list[str]:
     flags = flags_of("vllm", str(reading.version))
-    return _with_config(reading, [word for each in with_dotted(words) for word in _without_alias(each, flags)], flags)
+    return _with_config(reading, [word for each in with_dotted(words) for word in _leveled(each, flags)], flags)
 
 
-def _arguments(words: Sequence[str]) -> Sequence[str] | None:
-    """Return the words after the program or image.
-
-    Raises:
-        ScenarioError: The line starts the server of another engine, which has an import of its own.
-    """
-    for position, word in enumerate(words):
-        if _IMAGE.search(word) is not None:
-            rest = words[position + 1 :]
-            return _arguments(rest) if _starts_server(rest) else rest
-        if word.rsplit("/", 1)[-1] == "vllm" and words[position + 1 : position + 2] == ("serve",):
-            return words[position + 2 :]
-        if word.startswith("vllm.entrypoints.") and word.endswith("api_server"):
-            return words[position + 1 :]
-    line = " ".join(words)
-    other = next((command for sign, command in _OTHER_SERVERS.items() if sign in line), None)
-    if other is not None:
-        remedy = f"this is a line for simserve import {other}"
-        raise ScenarioError(VLLM.lacks, file=VLLM.where, value=line[:200], remedy=remedy)
-    return None
-
-
-def _starts_server(words: Sequence[str]) -> bool:
-    return any(
-        words[place : place + 2] == ("vllm", "serve") or word.endswith("api_server") for place, word in enumerate(words)
-    )
-
-
-def _without_alias(word: str, flags: Flags) -> list[str]:
-    """Return a flag by its long name; ``-O3`` sets the optimization level."""
+def _leveled(word: str, flags: Flags) -> list[str]:
+    """Return a word, with ``-O3`` as the flag of the optimization level."""
     level = re.fullmatch(r"-O=?(\d)", word)
-    if level is not None:
-        name = "--optimization-level" if flags.has("--optimization-level") else "--compilation-config"
-        return [name, level[1]]
-    name, equals, value = word.partition("=")
-    return [f"{_ALIASES.get(name, name)}{equals}{value}"]
+    if level is None:
+        return [word]
+    name = "--optimization-level" if flags.has("--optimization-level") else "--compilation-config"
+    return [name, level[1]]
 
 
 def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[str]:
@@ -338,11 +292,27 @@ VLLM = Program(
     engine="vllm",
     title="vLLM",
     sign=re.compile(r"\bvllm\b"),
-    image=_IMAGE,
-    arguments=_arguments,
+    starts=(r"(?:.*/)?vllm serve", r"vllm\.entrypoints\..*api_server"),
+    image=re.compile(r"(?:^|/)(?:vllm-openai(?:-rocm)?(?:$|[:@])|vllm(?:-rocm)?:)(?:v?(\d+(?:\.\d+)+))?"),
+    is_entrypoint=True,
     lacks="holds no vllm serve",
     example="vllm serve ORG/NAME",
     names_model="write vllm serve ORG/NAME ...",
+    others={
+        "sglang.launch_server": "sglang-command",
+        "sglang serve": "sglang-command",
+        "trtllm-serve": "trtllm-command",
+    },
+    aliases={
+        "-tp": "--tensor-parallel-size",
+        "-pp": "--pipeline-parallel-size",
+        "-dp": "--data-parallel-size",
+        "-ep": "--enable-expert-parallel",
+        "-q": "--quantization",
+        "-sc": "--speculative-config",
+        "-cc": "--compilation-config",
+        "-O": "--compilation-config",
+    },
     spelled=_spelled,
     settle=_settle,
     readers={

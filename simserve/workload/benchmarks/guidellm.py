@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.result import Array, BenchResult
+from simserve.workload.fields import Fields
 
 DEFINITIONS = {
     "ttft": "time_to_first_token_ms",

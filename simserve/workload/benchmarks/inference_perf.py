@@ -16,8 +16,8 @@ import numpy as np
 
 from simserve.documents import read_mapping
 from simserve.errors import TraceError
-from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.result import BenchResult
+from simserve.workload.fields import Fields
 
 DEFINITIONS = {
     "ttft": "time_to_first_token",

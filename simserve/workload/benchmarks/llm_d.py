@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.result import BenchResult
+from simserve.workload.fields import Fields
 
 _BY_TOOL = {
     "vllm-benchmark": {"time_per_output_token": "tpot", "inter_token_latency": "itl"},

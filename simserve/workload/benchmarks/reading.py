@@ -8,7 +8,6 @@ from pathlib import Path
 from simserve.documents import read_mapping
 from simserve.errors import TraceError
 from simserve.workload.benchmarks.aiperf import SUMMARY, is_aiperf, is_aiperf_record, read_aiperf, read_aiperf_records
-from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.guidellm import is_guidellm, read_guidellm
 from simserve.workload.benchmarks.inference_perf import is_inference_perf, is_inference_perf_record, read_inference_perf
 from simserve.workload.benchmarks.llm_d import is_llm_d, read_llm_d
@@ -17,6 +16,7 @@ from simserve.workload.benchmarks.result import BenchResult, checked
 from simserve.workload.benchmarks.sglang import is_sglang, read_sglang
 from simserve.workload.benchmarks.table import read_table
 from simserve.workload.benchmarks.vllm import is_vllm, read_vllm
+from simserve.workload.fields import Fields
 from simserve.workload.traces.records import read_records
 from simserve.workload.traces.table import read_text
 

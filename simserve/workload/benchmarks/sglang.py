@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.result import BenchResult
 from simserve.workload.benchmarks.vllm import arrivals_of, load_notes, server_of, share_at, summary_figures
+from simserve.workload.fields import Fields
 
 DEFINITIONS = {
     "ttft": "ttft_ms: first chunk - send",

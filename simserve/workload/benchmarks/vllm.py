@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import TraceError
-from simserve.workload.benchmarks.fields import Fields
 from simserve.workload.benchmarks.result import BenchResult, statistics
+from simserve.workload.fields import Fields
 from simserve.workload.traces.vllm_bench import requests_of
 
 DEFINITIONS = {

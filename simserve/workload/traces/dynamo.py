@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError
+from simserve.workload.fields import Fields
 from simserve.workload.traces.records import Records, read_records
-from simserve.workload.traces.table import MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedCall
 from simserve.workload.traces.trace import Trace, trace_of_calls
 
@@ -31,27 +31,27 @@ def read_dynamo(path: Path) -> Trace:
     """
     wrapped = read_records(path)
     records = Records(path, [unwrapped(row) for row in wrapped.rows], wrapped.lines)
-    rows = [index for index, row in enumerate(records.rows) if row.get("event_type") == _REQUEST]
+    rows = [row for row in records.each() if row.values.get("event_type") == _REQUEST]
     if not rows:
         raise TraceError(f"holds no record of event_type {_REQUEST}", file=path, remedy="set DYN_REQUEST_TRACE_RECORDS")
-    parent_of = _parents(records, rows)
+    parent_of = _parents(rows)
     known: dict[int, int] = {}
     sizes: set[int] = set()
     calls, num_unserved = [], 0
-    for index in rows:
-        request = _object(records, index, records.rows[index].get("request"), "request")
-        if not request.get("output_tokens"):
+    for row in rows:
+        request = row.mapping("request")
+        if not request.values.get("output_tokens"):
             num_unserved += 1
             continue
-        replay = _object(records, index, request.get("replay") or {}, "replay")
-        size, hashes = replay.get("trace_block_size") or 0, replay.get("input_sequence_hashes") or ()
+        replay = request.mapping("replay", may_lack=True)
+        size = replay.values.get("trace_block_size") or 0
         if type(size) is not int or size < 0:
-            raise _error(records, index, "trace_block_size", "is not a whole number >= 1", size)
-        if hashes and not (isinstance(hashes, list) and all(type(each) is int for each in hashes)):
-            raise _error(records, index, "input_sequence_hashes", "is not a list of whole numbers", None)
+            raise replay.error("trace_block_size", "is not a whole number >= 1")
+        hashes = replay.integers("input_sequence_hashes") if "input_sequence_hashes" in replay else []
         sizes.add(size)
-        start, end = _times(records, index, request)
-        agent, started_by, task = _names(records.rows[index], parent_of)
+        start, end = _times(row, request)
+        agent, started_by, task = _names(row.values, parent_of)
+        length = replay.tokens("input_length") if "input_length" in replay else request.tokens("input_tokens")
         calls.append(
             RecordedCall(
                 task=task,
@@ -59,8 +59,8 @@ def read_dynamo(path: Path) -> Trace:
                 started_by=started_by,
                 start=start,
                 end=end,
-                prompt_tokens=_tokens(records, index, replay.get("input_length", request.get("input_tokens"))),
-                output_tokens=_tokens(records, index, request["output_tokens"]),
+                prompt_tokens=length,
+                output_tokens=request.tokens("output_tokens"),
                 blocks=[known.setdefault(each, len(known)) for each in hashes],
             )
         )
@@ -77,10 +77,10 @@ def unwrapped(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return event if "schema" not in row and isinstance(event, Mapping) else row
 
 
-def _parents(records: Records, rows: list[int]) -> dict[str, str]:
+def _parents(rows: list[Fields]) -> dict[str, str]:
     found = {}
-    for index in rows:
-        context = _object(records, index, records.rows[index].get("agent_context") or {}, "agent_context")
+    for row in rows:
+        context = row.mapping("agent_context", may_lack=True).values
         own, parent = context.get("session_id"), context.get("parent_session_id")
         if own is not None and parent is not None and own != parent:
             found[str(own)] = str(parent)
@@ -103,34 +103,9 @@ def _names(row: Mapping[str, Any], parent_of: Mapping[str, str]) -> tuple[str | 
     return str(session), parent_of.get(str(session)), root
 
 
-def _times(records: Records, index: int, request: Mapping[str, Any]) -> tuple[float, float]:
+def _times(row: Fields, request: Fields) -> tuple[float, float]:
     """Return when a request was received and when it ended, seconds."""
-    start = _number(records, index, "request_received_ms", request.get("request_received_ms"))
-    if request.get("total_time_ms") is not None:
-        end = start + _number(records, index, "total_time_ms", request["total_time_ms"])
-    else:
-        end = _number(records, index, "event_time_unix_ms", records.rows[index].get("event_time_unix_ms"))
+    start = request.number("request_received_ms")
+    total = request.optional("total_time_ms")
+    end = row.number("event_time_unix_ms") if total is None else start + total
     return start * _MILLISECOND, max(end, start) * _MILLISECOND
-
-
-def _object(records: Records, index: int, value: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise _error(records, index, name, "is missing" if value is None else "is not an object", value)
-    return value
-
-
-def _number(records: Records, index: int, name: str, value: object) -> float:
-    if not is_number(value):
-        raise _error(records, index, name, "is missing" if value is None else "is not a number", value)
-    return float(value)
-
-
-def _tokens(records: Records, index: int, value: object) -> int:
-    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
-        rule = f"is not a whole number from 1 to {MAX_TOKENS}"
-        raise _error(records, index, "input_length or output_tokens", rule, value)
-    return value
-
-
-def _error(records: Records, index: int, name: str, rule: str, value: object) -> TraceError:
-    return TraceError(rule, file=records.file, key=f"row {records.lines[index]}, {name}", value=value)

@@ -11,6 +11,7 @@ rows: ``dependencies`` say what each call waits for, and how; the first row name
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.dependencies import dependencies_of
+from simserve.workload.fields import Fields
 from simserve.workload.traces.records import Records, read_records
 from simserve.workload.traces.table import LATEST, MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedTasks
@@ -42,20 +44,25 @@ _VERSION = 2
 _PLAY, _WAITS, _EARLIEST = "play_id", "dependencies", "not_before_ms"
 
 
-def read_mooncake(path: Path) -> Trace:
+def read_mooncake(path: Path, unit: float = _MILLISECOND, block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> Trace:
     """Return the trace in a file of the format; other fields are ignored.
 
-    Timestamps are milliseconds from the start. Without ``hash_ids``, shared prefixes are unknown.
+    Without ``hash_ids``, shared prefixes are unknown.
+
+    Args:
+        path: The file.
+        unit: Seconds per unit of the timestamps, which count from the start.
+        block_tokens: Tokens per block of ``hash_ids``.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
     records = read_records(path)
     return Trace(
-        arrival_time=records.seconds("timestamp", _MILLISECOND),
+        arrival_time=records.seconds("timestamp", unit),
         prompt_tokens=records.whole_numbers("input_length"),
         output_tokens=records.whole_numbers("output_length"),
-        prefix_blocks=prefix_blocks(records, MOONCAKE_BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
+        prefix_blocks=prefix_blocks(records, block_tokens) if "hash_ids" in records.rows[0] else None,
         session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
     )
 
@@ -108,22 +115,8 @@ def _sessions(records: Records) -> list[int]:
     return found
 
 
-def read_vllm_timed(path: Path) -> Trace:
-    """Return the trace in a file of the format; other fields are ignored.
-
-    Timestamps are seconds from the start. Without ``hash_ids``, shared prefixes are unknown.
-
-    Raises:
-        TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
-    """
-    records = read_records(path)
-    return Trace(
-        arrival_time=records.seconds("timestamp"),
-        prompt_tokens=records.whole_numbers("input_length"),
-        output_tokens=records.whole_numbers("output_length"),
-        prefix_blocks=prefix_blocks(records, TIMED_BLOCK_TOKENS) if "hash_ids" in records.rows[0] else None,
-        session=numbered([row.get(SESSION_FIELD) for row in records.rows]),
-    )
+read_vllm_timed = partial(read_mooncake, unit=1.0, block_tokens=TIMED_BLOCK_TOKENS)
+"""Reads vLLM's timed traces, which have the fields of Mooncake's; their timestamps are seconds."""
 
 
 def read_agentic_mooncake(path: Path) -> Trace:
@@ -159,7 +152,7 @@ def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarra
     order = np.argsort(times, kind="stable") if has_times else np.arange(len(times))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    sorted_rows = Records(records.file, [records.rows[row] for row in order], [records.lines[row] for row in order])
+    sorted_rows = records.in_order(order)
     own = [sorted(int(place[each]) for each in parents[row]) for row in order]
     task, agent = _tasks(own, [row.get(SESSION_FIELD) for row in sorted_rows.rows])
     begins = np.full(len(order), np.inf)
@@ -211,30 +204,25 @@ def _times(records: Records, parents: list[list[int]], *, has_times: bool) -> tu
     """Return the earliest time at which each row is sent, and its pause after the rows it waits for, seconds."""
     times, pauses = np.zeros(len(parents)), np.zeros(len(parents))
     for row, own in enumerate(parents):
-        fields = records.rows[row]
-        sent = _milliseconds(records, row, "timestamp")
+        given = records.row(row)
+        sent, fields = _milliseconds(given, "timestamp"), given.values
         if not own:
             if sent is None and has_times:
-                raise records.error(row, "timestamp", "is missing, and the row waits for no other")
+                raise given.error("timestamp", "is missing, and the row waits for no other")
             times[row] = (sent or 0.0) * _MILLISECOND
             continue
-        delay = next((_milliseconds(records, row, name) for name in DELAY_FIELDS if fields.get(name) is not None), None)
+        delay = next((_milliseconds(given, name) for name in DELAY_FIELDS if fields.get(name) is not None), None)
         if delay is None and sent is not None and not fields.get(WAIT_FIELD):
             delay = max(sent - times[own[0]] / _MILLISECOND, 0.0)
-        tool = _milliseconds(records, row, _TOOL_FIELD) or 0.0
+        tool = _milliseconds(given, _TOOL_FIELD) or 0.0
         pauses[row] = ((delay or 0.0) + tool) * _MILLISECOND
         earliest = max(times[each] for each in own) + pauses[row]
         times[row] = max(earliest, (sent or 0.0) * _MILLISECOND)
     return times, pauses
 
 
-def _milliseconds(records: Records, row: int, name: str) -> float | None:
-    value = records.rows[row].get(name)
-    if value is None:
-        return None
-    if not is_number(value, 0):
-        raise records.error(row, name, "is not a number of milliseconds >= 0")
-    return float(value)
+def _milliseconds(row: Fields, name: str) -> float | None:
+    return row.optional(name, "a number of milliseconds >= 0", 0, LATEST / _MILLISECOND)
 
 
 def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray, np.ndarray]:
@@ -295,9 +283,9 @@ def _read_agentic_graph(records: Records) -> Trace:
     play = _numbers(rows, (_PLAY,))
     order.sort(key=lambda row: int(play[row]))
     rank = {row: position for position, row in enumerate(order)}
-    ordered = Records(rows.file, [rows.rows[row] for row in order], [rows.lines[row] for row in order])
+    ordered = rows.in_order(order)
     tasks, agents = (_numbers(ordered, fields) for fields in ((_PLAY,), (_PLAY, SESSION_FIELD)))
-    earliest = np.array([_earliest(ordered, row) for row in range(len(order))]) * _MILLISECOND
+    earliest = np.array([_milliseconds(row, _EARLIEST) or 0.0 for row in ordered.each()]) * _MILLISECOND
     begins = np.full(len(order), np.inf)
     np.minimum.at(begins, tasks, earliest)
     parents, pauses, offset = _graph_parents([waits[row] for row in order], rank, earliest - begins[tasks])
@@ -399,14 +387,6 @@ def _numbers(rows: Records, fields: tuple[str, ...]) -> np.ndarray:
     known: dict[tuple[str, ...], int] = {}
     names = [tuple(str(row.get(field)) for field in fields) for row in rows.rows]
     return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
-
-
-def _earliest(rows: Records, row: int) -> float:
-    """Return the earliest time at which a call may be sent, milliseconds; 0 if its row does not say."""
-    value = rows.rows[row].get(_EARLIEST, 0.0)
-    if not is_number(value, 0, LATEST / _MILLISECOND):
-        raise rows.error(row, _EARLIEST, "is not a number of milliseconds >= 0")
-    return float(value)
 
 
 def _blocks(rows: Records, size: int) -> PrefixBlocks | None:

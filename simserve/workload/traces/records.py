@@ -6,7 +6,7 @@ Rows are counted from 1, as lines of the file or elements of a JSON list. Knows 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
+from simserve.workload.fields import Fields
 from simserve.workload.traces.table import LATEST, MAX_TOKENS, files_of, is_number, read_text
 
 
@@ -32,10 +33,22 @@ class Records:
     rows: Sequence[Mapping[str, Any]]
     lines: Sequence[int | str]
 
+    def row(self, index: int) -> Fields:
+        """Return one of the objects, counted from 0."""
+        return Fields(self.rows[index], str(self.file), f"row {self.lines[index]}", separator=", ")
+
+    def each(self) -> Iterator[Fields]:
+        """Yield the objects."""
+        return map(self.row, range(len(self.rows)))
+
+    def in_order(self, order: Iterable[int]) -> Records:
+        """Return some of the objects, in that order."""
+        places = list(order)
+        return Records(self.file, [self.rows[each] for each in places], [self.lines[each] for each in places])
+
     def error(self, index: int, field: str, rule: str, remedy: str | None = None) -> TraceError:
         """Return the error about one field; ``index`` counts the objects from 0."""
-        value = self.rows[index].get(field)
-        return TraceError(rule, file=self.file, key=f"row {self.lines[index]}, {field}", value=value, remedy=remedy)
+        return self.row(index).error(field, rule, remedy)
 
     def whole_numbers(self, field: str) -> NDArray[np.int64]:
         """Return a field of token counts, >= 1.
@@ -43,7 +56,10 @@ class Records:
         Raises:
             TraceError: It is missing in a row, or is not a whole number of tokens.
         """
-        return np.array([self._tokens(index, field) for index in range(len(self.rows))], dtype=np.int64)
+        values = [row.get(field) for row in self.rows]
+        if not all(type(each) is int and 1 <= each <= MAX_TOKENS for each in values):
+            values = [row.tokens(field) for row in self.each()]
+        return np.array(values, dtype=np.int64)
 
     def seconds(self, field: str, unit: float = 1.0) -> NDArray[np.float64]:
         """Return a field of times from the start of the run in seconds, >= 0 and ascending.
@@ -55,7 +71,10 @@ class Records:
         Raises:
             TraceError: It is missing in a row, is not a number, is a date, or is below the row before.
         """
-        times = np.array([self._number(index, field) for index in range(len(self.rows))], dtype=np.float64) * unit
+        values = [row.get(field) for row in self.rows]
+        if not all(map(is_number, values)):
+            values = [row.number(field) for row in self.each()]
+        times = np.array(values, dtype=np.float64) * unit
         wrong = np.flatnonzero((times < 0) | (times > LATEST))
         if len(wrong):
             index = int(wrong[0])
@@ -76,29 +95,14 @@ class Records:
         found = []
         for index, row in enumerate(self.rows):
             value = row.get(field)
-            if not isinstance(value, list) or not all(type(each) is int for each in value):
-                raise self.error(index, field, "is not a list of whole numbers")
+            if type(value) is not list or not all(type(each) is int for each in value):
+                value = self.row(index).integers(field)
             if value and not -(2**63) <= min(value) <= max(value) < 2**63:
                 if not 0 <= min(value) <= max(value) < 2**64:
                     raise self.error(index, field, "holds numbers of more than 64 bits")
                 value = [each - 2**64 if each >= 2**63 else each for each in value]
             found.append(value)
         return found
-
-    def _number(self, index: int, field: str) -> float:
-        value = self.rows[index].get(field)
-        if not is_number(value):
-            raise self.error(index, field, "is missing" if value is None else "is not a number")
-        return float(value)
-
-    def _tokens(self, index: int, field: str) -> int:
-        value = self._number(index, field)
-        if not value.is_integer():
-            raise self.error(index, field, "is not a whole number")
-        if not 1 <= value <= MAX_TOKENS:
-            remedy = "correct the row or remove it: nothing was served" if value < 1 else None
-            raise self.error(index, field, "must be >= 1" if value < 1 else f"must be <= {MAX_TOKENS}", remedy)
-        return int(value)
 
 
 def read_records(path: Path) -> Records:

@@ -34,7 +34,7 @@ decompress to at most `MAX_DOCUMENT_BYTES` are exempt."""
 LATEST = 1e8
 """Seconds; three years. A larger arrival time is a date, not a time from the start of the run."""
 
-_LARGEST = 1e19
+LARGEST = 1e19
 """Larger numbers are not times: nanoseconds since 1970 are 2e18."""
 
 
@@ -275,6 +275,6 @@ def _filled_lines(text: str) -> Iterator[int]:
             yield reader.line_num
 
 
-def is_number(value: object, least: float = -_LARGEST, most: float = _LARGEST) -> TypeGuard[float]:
+def is_number(value: object, least: float = -LARGEST, most: float = LARGEST) -> TypeGuard[float]:
     """Return whether a JSON value is a number in a range; NaN and whole numbers of hundreds of digits are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
+from simserve.workload.fields import Fields
 from simserve.workload.traces.records import read_records
 from simserve.workload.traces.table import MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedCall
@@ -44,15 +44,18 @@ class _Entry:
         request: The call.
         agent: Its agent.
         started_by: The agent that started that one.
-        place: Its place in the file, for messages.
         markers: Times of the sub-agent entries that it is in, seconds, the outermost first.
     """
 
-    request: Mapping[str, Any]
+    request: Fields
     agent: str
     started_by: str | None
-    place: str
     markers: tuple[float, ...] = ()
+
+    @property
+    def time(self) -> float:
+        """Its time in the file, seconds."""
+        return self.request.number("t", "a number of seconds")
 
 
 def read_weka(path: Path) -> Trace:
@@ -71,22 +74,20 @@ def read_weka(path: Path) -> Trace:
         list(_entries(row.get("requests"), f"row {line}", "", None, (), path))
         for row, line in zip(records.rows, records.lines, strict=True)
     ]
-    is_relative = any(
-        entry.markers and _number(entry, "t", path) < entry.markers[-1] for entries in tasks for entry in entries
-    )
+    is_relative = any(entry.markers and entry.time < entry.markers[-1] for entries in tasks for entry in entries)
     calls: list[RecordedCall] = []
     models: list[str] = []
     known: dict[tuple[int, int], int] = {}
     sizes = {str(row.get("block_size")) for row in records.rows}
     num_unserved = 0
     for number, entries in enumerate(tasks):
-        timed = [(_number(each, "t", path) + (sum(each.markers) if is_relative else 0.0), each) for each in entries]
+        timed = [(each.time + (sum(each.markers) if is_relative else 0.0), each) for each in entries]
         for start, entry in sorted(timed, key=lambda one: one[0]):
-            if not entry.request.get("out"):
+            if not entry.request.values.get("out"):
                 num_unserved += 1
                 continue
-            calls.append(_call(entry, start, number, known, path))
-            models.append(str(entry.request.get("model")))
+            calls.append(_call(entry, start, number, known))
+            models.append(str(entry.request.values.get("model")))
     if not calls:
         raise TraceError("holds no call with output tokens", file=path)
     size = sizes.pop() if len(sizes) == 1 else ""
@@ -115,42 +116,23 @@ def _entries(
             inner = (*markers, float(at) if is_number(at) else 0.0)
             yield from _entries(request.get("requests"), own, f"{agent}/{position}", agent, inner, path)
         else:
-            yield _Entry(request, agent, started_by, own, markers)
+            yield _Entry(Fields(request, str(path), own, separator=", "), agent, started_by, markers)
 
 
-def _call(entry: _Entry, start: float, number: int, known: dict[tuple[int, int], int], path: Path) -> RecordedCall:
-    request, place = entry.request, entry.place
-    seconds = _number(entry, "api_time", path) if request.get("api_time") is not None else 0.0
-    ids = request.get("hash_ids")
-    if ids is not None and not (isinstance(ids, list) and all(type(each) is int for each in ids)):
-        raise TraceError("is not a list of whole numbers", file=path, key=f"{place}, hash_ids")
+def _call(entry: _Entry, start: float, number: int, known: dict[tuple[int, int], int]) -> RecordedCall:
+    request = entry.request
+    seconds = request.optional("api_time", "a number of seconds") or 0.0
+    ids = request.integers("hash_ids") if "hash_ids" in request else None
     return RecordedCall(
         task=number,
         agent=entry.agent,
         started_by=entry.started_by,
         start=start,
         end=start + max(seconds, 0.0),
-        prompt_tokens=_tokens(entry, "in", path),
-        output_tokens=_tokens(entry, "out", path),
+        prompt_tokens=request.tokens("in"),
+        output_tokens=request.tokens("out"),
         blocks=None if ids is None else [known.setdefault((number, each), len(known)) for each in ids],
     )
-
-
-def _number(entry: _Entry, name: str, path: Path) -> float:
-    value = entry.request.get(name)
-    if not is_number(value):
-        rule = "is missing" if value is None else "is not a number of seconds"
-        raise TraceError(rule, file=path, key=f"{entry.place}, {name}", value=value)
-    return float(value)
-
-
-def _tokens(entry: _Entry, name: str, path: Path) -> int:
-    value = entry.request.get(name)
-    if type(value) is not int or not 1 <= value <= MAX_TOKENS:
-        raise TraceError(
-            f"is not a whole number from 1 to {MAX_TOKENS}", file=path, key=f"{entry.place}, {name}", value=value
-        )
-    return value
 
 
 @dataclass(slots=True)

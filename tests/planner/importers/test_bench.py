@@ -141,7 +141,7 @@ def test_what_the_result_does_not_say_is_a_note(tmp_path: Path) -> None:
         ({**PLAIN, "completed": 0}, "completed: 0 must be a whole number >= 1; nothing was served"),
         ({**PLAIN, "total_input_tokens": None}, "total_input_tokens: is missing"),
         ({**PLAIN, "model_id": None}, "does not say its model; say which with --model, or name what served it"),
-        ({**PLAIN, "request_rate": "fast"}, "request_rate: 'fast' must be requests/s"),
+        ({**PLAIN, "request_rate": "fast"}, "request_rate: 'fast' is not requests/s"),
     ],
 )
 def test_another_file_is_refused(tmp_path: Path, result: dict[str, Any], message: str) -> None:

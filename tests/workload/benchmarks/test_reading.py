@@ -274,7 +274,7 @@ AGGREGATE = ("results", "request_performance", "aggregate")
 MALFORMED = {
     "vllm without totals": (without(documents.vllm(), "total_output_tokens"), "total_output_tokens: is missing"),
     "vllm that served nothing": (documents.vllm() | {"completed": 0}, "completed: 0 must be a whole number >= 1"),
-    "vllm with text": (documents.vllm() | {"mean_ttft_ms": "100 ms"}, "mean_ttft_ms: '100 ms' must be a number of ms"),
+    "vllm with text": (documents.vllm() | {"mean_ttft_ms": "100 ms"}, "mean_ttft_ms: '100 ms' is not a number of ms"),
     "vllm with a rate of nothing": (documents.vllm() | {"request_rate": 0}, "request_rate: 0 must be > 0"),
     "vllm with lists of two runs": (documents.vllm_detailed() | {"ttfts": [0.1]}, "hold 1, 4 and 4 requests"),
     "vllm that contradicts itself": (

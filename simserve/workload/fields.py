@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.workload.benchmarks.result import Array
+from simserve.workload.traces.table import LARGEST, MAX_TOKENS, is_number
 
 UNITS = {
     "s": 1.0,
@@ -34,31 +34,33 @@ class Fields:
     Attributes:
         values: Its content.
         file: The file.
-        path: Dotted key of the mapping; empty at the top.
+        path: Key of the mapping, or its row; empty at the top.
+        separator: What stands between that and a key below it.
     """
 
     values: Mapping[str, Any]
     file: str
     path: str = ""
+    separator: str = "."
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
 
     def key(self, name: str) -> str:
-        """Return the dotted key of a name in this mapping."""
-        return f"{self.path}.{name}" if self.path else name
+        """Return the whole key of a name in this mapping."""
+        return f"{self.path}{self.separator}{name}" if self.path else name
 
     def error(self, name: str, rule: str, remedy: str | None = None) -> TraceError:
         """Return the error about one key."""
         return TraceError(rule, file=self.file, key=self.key(name), value=self.values.get(name), remedy=remedy)
 
-    def mapping(self, name: str) -> Fields:
-        """Return the mapping below a key.
+    def mapping(self, name: str, *, may_lack: bool = False) -> Fields:
+        """Return the mapping below a key; an empty one if there is none and ``may_lack`` is set.
 
         Raises:
             TraceError: There is none.
         """
-        value = self.values.get(name)
+        value = self.values.get(name) or ({} if may_lack else self.values.get(name))
         if not isinstance(value, Mapping):
             raise self.error(name, "is missing: a mapping is expected" if value is None else "is not a mapping")
         return Fields(value, self.file, self.key(name))
@@ -102,26 +104,42 @@ class Fields:
                 return value
         return ""
 
-    def number(self, name: str, expected: str = "a number") -> float:
-        """Return a finite number.
+    def number(self, name: str, expected: str = "a number", least: float = -LARGEST, most: float = LARGEST) -> float:
+        """Return a finite number in a range.
 
         Raises:
-            TraceError: It is missing or not a finite number; ``expected`` says what it should be.
+            TraceError: It is missing or something else; ``expected`` says what it should be.
         """
         value = self.values.get(name)
         if value is None:
             raise self.error(name, f"is missing: {expected} is expected")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.error(name, f"must be {expected}")
+        if not is_number(value, least, most):
+            raise self.error(name, f"is not {expected}")
         return float(value)
 
-    def optional(self, name: str, expected: str = "a number") -> float | None:
-        """Return a finite number; None if the key is missing.
+    def optional(
+        self, name: str, expected: str = "a number", least: float = -LARGEST, most: float = LARGEST
+    ) -> float | None:
+        """Return a finite number in a range; None if the key is missing.
 
         Raises:
             TraceError: It is something else.
         """
-        return None if self.values.get(name) is None else self.number(name, expected)
+        return self.number(name, expected, least, most) if name in self else None
+
+    def tokens(self, name: str) -> int:
+        """Return a number of tokens, >= 1.
+
+        Raises:
+            TraceError: It is missing, or is not a whole number of tokens.
+        """
+        value = self.number(name)
+        if not value.is_integer():
+            raise self.error(name, "is not a whole number")
+        if not 1 <= value <= MAX_TOKENS:
+            remedy = "correct the row or remove it: nothing was served" if value < 1 else None
+            raise self.error(name, "must be >= 1" if value < 1 else f"must be <= {MAX_TOKENS}", remedy)
+        return int(value)
 
     def count(self, name: str) -> int:
         """Return a whole number of at least 1.
@@ -134,7 +152,7 @@ class Fields:
             raise self.error(name, "must be a whole number >= 1", "nothing was served" if value == 0 else None)
         return int(value)
 
-    def numbers(self, name: str) -> Array:
+    def numbers(self, name: str) -> NDArray[np.float64]:
         """Return a list of numbers.
 
         Raises:
@@ -146,6 +164,17 @@ class Fields:
         ):
             raise TraceError("must be a list of numbers", file=self.file, key=self.key(name))
         return np.asarray(value, dtype=np.float64)
+
+    def integers(self, name: str) -> list[int]:
+        """Return a list of whole numbers.
+
+        Raises:
+            TraceError: It is missing, or is something else.
+        """
+        value = self.values.get(name)
+        if not isinstance(value, list) or not all(type(each) is int for each in value):
+            raise self.error(name, "is not a list of whole numbers")
+        return value
 
     def unit(self, name: str) -> float:
         """Return the seconds of the unit that a key names.
