@@ -186,7 +186,8 @@ def _layer_products(tower: Tower, ranks: int) -> list[tuple[float, float]]:
     """Return the columns and rows of the weights of a layer on one rank."""
     width, wide = tower.hidden_size, tower.intermediate_size / ranks
     into = 2.0 * wide if isinstance(tower, VisionTower) and tower.is_gated_mlp else wide
-    return [(3 * width / ranks, width), (width, width / ranks), (into, width), (width, wide)]
+    projected = 1 + 2 * (tower.kv_share if isinstance(tower, VisionTower) else 1.0)
+    return [(projected * width / ranks, width), (width, width / ranks), (into, width), (width, wide)]
 
 
 def _product(shape: ReplicaShape, rows: Array, out_features: float, in_features: float) -> Array:

@@ -67,6 +67,8 @@ class VisionTower(FrozenModel):
     """Its width."""
     num_attention_heads: PositiveInt
     """Its heads."""
+    num_key_value_heads: PositiveInt | None = None
+    """Its key-value heads; null: as many as heads."""
     intermediate_size: PositiveInt
     """Width of its MLPs."""
     is_gated_mlp: bool = False
@@ -117,8 +119,13 @@ class VisionTower(FrozenModel):
     def num_parameters(self) -> int:
         """Weights of the layers of the tower, without biases and norms."""
         matrices = 3 if self.is_gated_mlp else 2
-        layer = 4 * self.hidden_size**2 + matrices * self.hidden_size * self.intermediate_size
-        return self.num_hidden_layers * layer
+        layer = (2 + 2 * self.kv_share) * self.hidden_size**2 + matrices * self.hidden_size * self.intermediate_size
+        return int(self.num_hidden_layers * layer)
+
+    @property
+    def kv_share(self) -> float:
+        """Key-value heads per head."""
+        return (self.num_key_value_heads or self.num_attention_heads) / self.num_attention_heads
 
     @property
     def largest(self) -> ImageShape:

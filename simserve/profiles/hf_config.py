@@ -450,6 +450,16 @@ def _laguna(reader: ConfigReader) -> dict[str, Any]:
     return fields
 
 
+def _hy_v4(reader: ConfigReader) -> dict[str, Any]:
+    """Return the gate of Hy4's latent attention and its residual streams (vLLM, models/hy_v4)."""
+    is_gated, kind = reader.flag("gated_mla", default=True), reader.value("gating_type") or "elementwise"
+    return {
+        "has_attention_gate": is_gated and kind == "elementwise",
+        "has_head_gate": is_gated and kind == "headwise",
+        "num_residual_streams": reader.integer("hc_mult", default=4),
+    }
+
+
 def _glm5_next(reader: ConfigReader) -> dict[str, Any]:
     """Return the residual streams of GLM-5.3-Flash."""
     return {"num_residual_streams": reader.integer("hc_mult", default=1) if reader.flag("mhc", default=True) else 1}
@@ -472,6 +482,7 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "minimax_m3_vl": _minimax_m3,
     "minimax_m3_vl_text": _minimax_m3,
     "deepseek_v4": _deepseek_v4,
+    "hy_v4": _hy_v4,
     "glm5_next": _glm5_next,
     "glm5_next_text": _glm5_next,
     "kimi_linear": _kimi_linear,

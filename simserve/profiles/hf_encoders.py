@@ -19,6 +19,8 @@ QWEN3_FRAMES, QWEN3_MIN_VIDEO_PIXELS, QWEN3_MAX_VIDEO_PIXELS = 2, 4_096, 25_165_
 Qwen3.5 (copies of Qwen3-VL-8B-Instruct, Qwen3-VL-4B-Instruct and Qwen3.5-9B on huggingface.co)."""
 QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
 """``min_pixels`` and ``max_pixels`` of the preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct (Hugging Face)."""
+MUSE_MAX_TOKENS = 4096
+"""``max_image_tokens`` of ``MuseGlimmerImageProcessor`` of huggingface/transformers."""
 LLAMA4_MAX_TILES = 16
 """``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
 KIMI_MAX_PATCHES = 16384
@@ -91,7 +93,10 @@ def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
 
 
 def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers except ``fullatt_block_indexes``."""
+    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers except ``fullatt_block_indexes``.
+
+    EXAONE 4.5's has fewer key-value heads (``Exaone4_5_VisionConfig`` of transformers).
+    """
     patch = tower.integer("patch_size")
     return {
         "source": "vision_config of the file; pixels of an image by the processor of Qwen2.5-VL",
@@ -103,10 +108,28 @@ def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "num_hidden_layers": tower.integer("depth"),
         "hidden_size": tower.integer("hidden_size"),
         "num_attention_heads": tower.integer("num_heads"),
+        **({"num_key_value_heads": tower.integer("num_key_value_heads")} if tower.value("num_key_value_heads") else {}),
         "intermediate_size": tower.integer("intermediate_size"),
         "is_gated_mlp": True,
         "window": (tower.integer("window_size") // patch) ** 2,
         "num_full_layers": len(tower.sequence("fullatt_block_indexes") or ()),
+    }
+
+
+def _muse_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Muse Glimmer's tower: windows as large as its table of positions, but in every fourth and the last layer
+    (``MuseGlimmerVisionModel`` of transformers)."""
+    layers, patch, merge = tower.integer("num_hidden_layers"), tower.integer("patch_size"), tower.integer("merge_size")
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of Muse Glimmer",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": merge,
+        "min_pixels": (merge * patch) ** 2,
+        "max_pixels": MUSE_MAX_TOKENS * (merge * patch) ** 2,
+        "window": tower.integer("pos_emb_height") * tower.integer("pos_emb_width"),
+        "num_full_layers": layers // 4 + (1 if layers % 4 else 0),
+        **_tower_sizes(tower),
     }
 
 
@@ -179,6 +202,8 @@ def _tower_sizes(tower: ConfigReader) -> dict[str, Any]:
 
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
     "qwen2_5_vl": _qwen2_5_tower,
+    "exaone4_5_vision": _qwen2_5_tower,
+    "muse_glimmer_vision": _muse_tower,
     "qwen3_vl": _qwen3_tower,
     "qwen3_vl_moe": _qwen3_tower,
     "qwen3_5": _qwen3_tower,

@@ -20,7 +20,7 @@ MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _LINEAR_TYPE = "linear_attention"
 _CONVOLUTION_TYPE = "conv"
 _WINDOW_TYPES = ("sliding_attention", "chunked_attention")
-_FULL_TYPES = ("full_attention", "global_attention", "attention", "deepseek_sparse_attention")
+_FULL_TYPES = ("full_attention", "global_attention", "attention", "deepseek_sparse_attention", "indexed_attention")
 _SOFTMAX = 1  # of MiniMax's attn_type_list; 0 is linear attention (MiniMax-Text-01)
 _BLOCK_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-", "attention_mamba": "H"}
 _NEMOTRON_LETTERS = frozenset("M*E-")
@@ -106,6 +106,12 @@ _KIMI_LINEAR = Family(
 _GLM5_NEXT = Family(defaults={"tie_word_embeddings": False}, reads=frozenset({"linear_attn_config"}))
 _LFM2 = {"qk_norm": "per_head"}
 _MIMO_V2 = Family(defaults={"n_shared_experts": 0})
+_EXAONE_4 = Family(fields={"qk_norm": "per_head"}, sliding="pattern")
+_MUSE_GLIMMER = Family(
+    fields={"has_attention_gate": True, "num_norms_per_layer": 4},
+    defaults={"sliding_window_pattern": 4},
+    sliding="pattern",
+)
 _STEP3P5 = Family(
     fields={"qk_norm": "per_head", "has_head_gate": True}, defaults={"has_router_bias": True, "num_shared_experts": 1}
 )
@@ -131,10 +137,22 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             reads=frozenset({"mamba_num_heads", "ssm_state_size"}),
         ),
         "granitemoehybrid": Family(defaults=_TIED, reads=frozenset({"mamba_num_heads", "ssm_state_size"})),
+        "bamba": Family(
+            fields={"num_norms_per_layer": 1},
+            defaults={"max_position_embeddings": 262144},
+            reads=frozenset({"mamba_num_heads", "ssm_state_size"}),
+        ),
         "seed_oss": _BIAS_BUT_OUTPUT,
         "olmo2": Family(fields={"qk_norm": "full"}),
         "olmo3": Family(fields={"qk_norm": "full"}, defaults={"sliding_window_pattern": 4}, sliding="pattern"),
-        "exaone4": Family(fields={"qk_norm": "per_head"}, sliding="pattern"),
+        "olmo_hybrid": Family(fields={"qk_norm": "full"}),
+        "exaone4": _EXAONE_4,
+        "exaone4_5": _EXAONE_4,
+        "exaone4_5_text": _EXAONE_4,
+        "muse_glimmer": _MUSE_GLIMMER,
+        "muse_glimmer_text": _MUSE_GLIMMER,
+        "k2_horizon": Family(),
+        "mellum": Family(fields={"qk_norm": "per_head"}, defaults={"sliding_window_pattern": 4}, sliding="pattern"),
         "hunyuan_v1_dense": Family(fields={"qk_norm": "per_head"}),
         "hunyuan_v1_moe": Family(fields={"qk_norm": "per_head"}),
         "jamba": Family(
@@ -185,6 +203,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "deepseek_v32": _DEEPSEEK,
         "kimi_k2": _DEEPSEEK,
         "glm_moe_dsa": _DEEPSEEK,
+        "hy_v4": Family(
+            fields={"has_attention_sinks": True, "has_independent_streams": True},
+            defaults={"has_router_bias": True, "tie_word_embeddings": False},
+        ),
         "glm5_next": _GLM5_NEXT,
         "glm5_next_text": _GLM5_NEXT,
         "kimi_linear": _KIMI_LINEAR,
@@ -237,6 +259,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             fields={**_PLAIN, **_ALL_BIASES},
             defaults={"has_learned_positions": True, **_TIED},
             has_attention_bias_flag=False,
+        ),
+        "gpt_neox": Family(
+            fields={**_PLAIN, **_ALL_BIASES, "has_parallel_attention": True}, has_attention_bias_flag=False
         ),
         "gptj": Family(
             fields={
@@ -293,6 +318,9 @@ UNSUPPORTED_KEYS = (
     "hidden_size_per_layer_input",
     "num_key_value_heads_per_layer",
     "block_configs",
+    "mova_num_experts",
+    "attention_gate_func",
+    "query_key_norm",
 )
 
 

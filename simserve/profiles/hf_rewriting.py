@@ -1,6 +1,6 @@
 """Rewrites configurations of families with several kinds of layers in terms of supported families.
 
-A layer of Granite 4, Falcon-H1 and Jamba becomes two, as Nemotron-H lists them; the two attentions of a layer of
+A layer of Granite 4, Bamba, Falcon-H1 and Jamba becomes two, as Nemotron-H lists them; the two attentions of a layer of
 LongCat-Flash become two layers. Knows how files name and list their layers, not what such layers are.
 """
 
@@ -70,6 +70,14 @@ def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any
     if len(kinds) != reader.integer(*LAYER_KEYS):
         raise reader.refusal(f"must have one entry a layer, has {len(kinds)}", "layer_types")
     return {**read, **_TWO_IN_ONE, "num_hidden_layers": len(blocks), "layers_block_type": blocks}
+
+
+def _bamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
+    """Return the configuration of a Bamba as that of a Nemotron-H; its file lists the layers with attention."""
+    reader = ConfigReader(config, file)
+    chosen = reader.sequence("attn_layer_indices") or []
+    kinds = ["attention" if layer in chosen else "mamba" for layer in range(reader.integer(*LAYER_KEYS))]
+    return _granite_hybrid({"mamba_chunk_size": 256, **config, "layer_types": kinds}, file)
 
 
 def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
@@ -189,6 +197,7 @@ def _same_in_all_layers(config: Mapping[str, Any], file: object) -> Mapping[str,
 _REWRITING: Mapping[str, Callable[[Mapping[str, Any], object], Mapping[str, Any]]] = {
     "granite": _granite_hybrid,
     "granitemoehybrid": _granite_hybrid,
+    "bamba": _bamba,
     "falcon_h1": _falcon_h1,
     "jamba": _jamba,
     "longcat_flash": _longcat_flash,

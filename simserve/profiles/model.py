@@ -289,6 +289,8 @@ class ModelProfile(FrozenModel):
     """Copies of the hidden state that layers update in turn (Gemma 3n); null: one."""
     num_residual_streams: PositiveInt = 1
     """Copies of the hidden state between layers, mixed before and after each sublayer (mHC of DeepSeek-V4)."""
+    has_independent_streams: bool = False
+    """Whether those copies keep their own sums and are not mixed with each other (iHC of Hy4)."""
     residual_block_layers: PositiveInt | None = None
     """Layers per block whose output later sublayers attend to (attention residuals of Kimi-K3, arXiv 2603.15031); null:
     every sublayer adds to one sum."""
@@ -600,7 +602,8 @@ class ModelProfile(FrozenModel):
 
     def stream_gemms(self) -> list[Gemm]:
         """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream."""
-        return stream_gemms(self.hidden_size, self.num_residual_streams)
+        independent = self.has_independent_streams
+        return stream_gemms(self.hidden_size, self.num_residual_streams, is_independent=independent)
 
     @property
     def residual_passes(self) -> float:
@@ -757,9 +760,9 @@ class ModelProfile(FrozenModel):
         if linear is not None:
             count += self.num_linear_layers * linear.num_small_parameters
         if self.num_residual_streams > 1:
-            # Three scales beside each matrix that mixes streams, and the mixing before the head.
-            streams = self.num_residual_streams
-            count += 2 * 3 * self.num_hidden_layers + streams * streams * self.hidden_size + streams + 1
+            # Scales beside each matrix that mixes streams (three, two if independent), and the mixing before the head.
+            streams, scales = self.num_residual_streams, 2 if self.has_independent_streams else 3
+            count += 2 * scales * self.num_hidden_layers + streams * streams * self.hidden_size + streams + 1
         if self.residual_block_layers is not None:
             count += (2 * self.num_hidden_layers + 1) * 2 * self.hidden_size  # a norm and a vector, and before the head
         if self.layer_inputs is not None:

@@ -215,15 +215,15 @@ def latent_attention_gemms(
     ]
 
 
-def stream_gemms(hidden_size: int, num_streams: int) -> list[Gemm]:
+def stream_gemms(hidden_size: int, num_streams: int, *, is_independent: bool = False) -> list[Gemm]:
     """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
 
-    One before attention and one before the MLP: weights for collapsing, expanding and mixing n streams, computed from
-    all of them (``DeepseekV4HyperConnection`` of transformers). Stored in FP32.
+    One before attention and one before the MLP: weights for collapsing, expanding and, unless streams are independent,
+    mixing n streams, computed from all (``DeepseekV4HyperConnection``, ``HYV4HyperConnection``). Stored in FP32.
     """
     if num_streams == 1:
         return []
-    rows, width = (2 + num_streams) * num_streams, num_streams * hidden_size
+    rows, width = (2 if is_independent else 2 + num_streams) * num_streams, num_streams * hidden_size
     return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
 
 

@@ -16,6 +16,10 @@ from simserve.profiles.model import Quantization, WeightFormatName
 _KEPT_NAMES = 4096
 """Names whose plain form is kept: the catalogue's are compared with every name that is asked for."""
 _FORMATS = (
+    ("gptq-int8", "int8-wo"),
+    ("gptq-8bit", "int8-wo"),
+    ("awq-8bit", "int8-wo"),
+    ("bnb-8bit", "int8-wo"),
     ("bnb-4bit", "nf4"),
     ("awq", "awq-int4"),
     ("gptq", "gptq-int4"),
@@ -41,6 +45,8 @@ _FORMATS = (
     ("bf16", "none"),
 )
 """Part of a name -> format; the first that is found counts."""
+_BITS_ALONE = (("3bit", "int3"), ("4bit", "int4"), ("8bit", "int8-wo"))
+"""Parts of a repository's name without any other format -> integers of that width, as MLX names them."""
 _OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
 """Parts that are format names themselves."""
 _NEAREST_GGUF = (
@@ -63,11 +69,16 @@ _GGUF_NAME = re.compile(r"(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4_moe)")
 _BITS = re.compile(r"(?:int)?([48])[- ]?bits?")
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|qat|dynamic|static|pertensor|"
-    r"autoround|a?sym|kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt)$"
+    r"autoround|a?sym|kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt|"
+    r"unsloth|mlx|mixed|abliterated|gptq-4b|w-mxfp\d-a-\w+|qad|(?<=fp[48]-)(?:v2|preview))$"
 )
 """Names of a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
 _PARTING = re.compile(r"[-_: ]+")
-_PREFIX = re.compile(r"^(?:meta-|unsloth-|nvidia-)")
+_PREFIX = re.compile(
+    r"^(?:(?:qwen|google|mistralai|deepseek-ai|zai-org|openai|nvidia|meta-llama|microsoft|moonshotai|ibm-granite|"
+    r"minimaxai|tencent|lgai-exaone|allenai|liquidai|cohereforai|coherelabs)_)?(?:meta-|unsloth-|nvidia-)?"
+)
+"""Owners before an underscore are those of files of bartowski: ``Qwen_Qwen3-32B-GGUF``."""
 SAME_SHAPE = {
     "deepseek-ai/DeepSeek-V3.1": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3.1-Terminus": "deepseek-v3",
@@ -211,6 +222,23 @@ SAME_SHAPE = {
     "MiniMaxAI/MiniMax-M1-40k": "minimax-text-01",
     "MiniMaxAI/MiniMax-M1-80k": "minimax-text-01",
     "tiiuae/Falcon-H1R-7B": "falcon-h1-7b",
+    "inclusionAI/Ling-2.5-1T": "ling-2.6-1t",
+    "inclusionAI/Ring-2.5-1T": "ling-2.6-1t",
+    "inclusionAI/Ring-2.6-1T": "ling-2.6-1t",
+    "tencent/Hy3-preview": "hy3",
+    "LiquidAI/LFM2.5-350M": "lfm2-350m",
+    "deepseek-ai/DeepSeek-Math-V2": "deepseek-v3.2",
+    "google/medgemma-1.5-4b-it": "gemma-3-4b",
+    "google/gemma-1.1-2b-it": "gemma-2b",
+    "google/gemma-1.1-7b-it": "gemma-7b",
+    "google/codegemma-2b": "gemma-2b",
+    "meta-llama/Llama-Guard-3-1B": "llama-3.2-1b",
+    "HuggingFaceTB/SmolLM-135M-Instruct": "smollm2-135m",
+    "HuggingFaceTB/SmolLM-360M-Instruct": "smollm2-360m",
+    "HuggingFaceTB/SmolLM-1.7B-Instruct": "smollm2-1.7b",
+    "bigscience/bloomz-560m": "bloom-560m",
+    "bigscience/bloomz-7b1": "bloom-7b1",
+    "databricks/dolly-v2-12b": "pythia-12b",
 }
 """Repositories of weights tuned from another model -> profile with their shape, as config.json or the model card says
 which model they were tuned from.
@@ -221,7 +249,9 @@ heads of 256, 48 linear value heads of 128 and a vocabulary of 248,320 in public
 August 2024, EXAONE Deep, Ring, Yi, InternLM 2.5, Qwen2, Phi-3 medium 4k and LFM2.5: the same sizes and number of
 parameters as published. MiMo-V2.5, V2.6-Flash and V2.6-Pro: the layers, heads and experts of their config.json in
 public code that reads it. Granite 4.1 3B: the metadata of its GGUF file on ollama.com. EXAONE 4.0.1, Jamba,
-Hunyuan MT (89 rows more), LongCat-Flash-Thinking and MiniMax-M1: their config.json or model card.
+Hunyuan MT (89 rows more), LongCat-Flash-Thinking and MiniMax-M1: their config.json or model card. Ling and Ring 2.5 and
+2.6: one base, by their model cards. SmolLM, Gemma 1.1, CodeGemma, BLOOMZ, Dolly v2, LFM2.5 350M, Llama Guard 3 1B,
+MedGemma 1.5, DeepSeek-Math-V2: the model from which each was made, by its model card.
 """
 
 
@@ -233,7 +263,7 @@ was removed"; sarvam-m is a `MistralForCausalLM`)."""
 def stored_format(name: str) -> str | None:
     """Return the number format that a name of weights states; None: none."""
     last = _last_part(name)
-    return next((quantization for part, quantization in _FORMATS if part in last), None)
+    return next((quantization for part, quantization in (*_FORMATS, *_BITS_ALONE) if part in last), None)
 
 
 def letters(name: str) -> str:
@@ -354,6 +384,17 @@ _WITHOUT_FORMULA = {
     "falcon-mamba": "Mamba-1 in all layers, none with attention",
     "zamba2": "layers of Mamba-2 beside attention that layers share",
     "longcat-flash-lite": "embeddings of n-grams beside those of tokens",
+    "step3": "queries of low rank that share one key-value head (multi-matrix factorization attention)",
+    "inkling": "attention with a bias for relative positions, and short convolutions beside it in all layers",
+    "k2-horizon-mova": "attention whose values come from routed experts (MoVA)",
+    "k2-horizon-36b": "attention whose values come from routed experts (MoVA)",
+    "k2-horizon-375b": "attention whose values come from routed experts (MoVA)",
+    "gpt-oss-puzzle": "layers that differ from each other: in the number of experts and in their windows",
+    "ernie-4.5-vl": "experts of two widths in a layer, one kind for text and one for images",
+    "bitnet": "weights of three values",
+    "phi-3-small": "block-sparse attention in every second layer",
+    "mamba": "a state in all layers, none with attention",
+    "zaya1": "attention over a compressed, convolved hidden state (CCA)",
 }
 """Prefixes of the names of models with layers that have no formula here -> those layers: from their config.json (keys
 of `simserve.profiles.hf_families.UNSUPPORTED_KEYS`) or modelling code in huggingface/transformers and vLLM 0.33; for
@@ -368,6 +409,9 @@ def layers_without_formula(name: str) -> str | None:
 
 
 _CONTEXTS = {
+    "HuggingFaceTB/SmolLM-135M": 2_048,
+    "HuggingFaceTB/SmolLM-360M": 2_048,
+    "HuggingFaceTB/SmolLM-1.7B": 2_048,
     "XiaomiMiMo/MiMo-V2.5": 1_048_576,
     "Qwen/Qwen3-4B-Instruct-2507": 262_144,
     "Qwen/Qwen3-4B-Thinking-2507": 262_144,

@@ -55,6 +55,9 @@ ON_ONE_GPU = {
     "tpu-v6e-32gb": "llama-3.1-8b",
     "trainium2-96gb": "qwen3-32b",
     "gaudi3-128gb": "qwen3-32b",
+    "rtx-6000d-84gb": "qwen3-32b",
+    "quadro-rtx-8000-48gb": "phi-4",
+    "jetson-orin-nano-8gb": "llama-3.2-1b",
 }
 SMALL_MODEL = "llama-3.2-1b"
 NUM_PARTS = 6

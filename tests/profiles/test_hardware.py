@@ -65,6 +65,10 @@ RENTED = (
     "h800-sxm-80gb",
     "l20-48gb",
     "v100-sxm-32gb",
+    "a800-pcie-80gb",
+    "gaudi2-96gb",
+    "l2-24gb",
+    "rtx-6000d-84gb",
 )
 OWNED = (
     "a16-16gb",
@@ -72,13 +76,16 @@ OWNED = (
     "a30-24gb",
     "arc-b580-12gb",
     "arc-pro-b60-24gb",
+    "gtx-1650-4gb",
     "h20-141gb",
     "jetson-agx-orin-64gb",
+    "jetson-orin-nano-8gb",
     "jetson-thor-128gb",
     "l40-48gb",
     "mi210-64gb",
     "mi250x-64gb",
     "p40-24gb",
+    "quadro-rtx-8000-48gb",
     "r9700-32gb",
     "rtx-2000-ada-16gb",
     "rtx-2080-ti-11gb",
@@ -96,6 +103,7 @@ OWNED = (
     "rtx-4070-ti-super-16gb",
     "rtx-4080-16gb",
     "rtx-4080-super-16gb",
+    "rtx-4090d-24gb",
     "rtx-4500-ada-24gb",
     "rtx-5050-8gb",
     "rtx-5060-8gb",
@@ -103,6 +111,7 @@ OWNED = (
     "rtx-5070-12gb",
     "rtx-5070-ti-16gb",
     "rtx-5080-16gb",
+    "rtx-5880-ada-48gb",
     "rtx-a4000-16gb",
     "rtx-a5000-24gb",
     "rtx-pro-4000-24gb",
@@ -143,7 +152,16 @@ MACS = (
     "m5-ultra-512gb",
 )
 BUNDLED = (*RENTED, *OWNED)
-WITHOUT_BF16 = (*MACS, "p40-24gb", "rtx-2080-ti-11gb", "t4-16gb", "v100s-32gb", "v100-sxm-32gb")
+WITHOUT_BF16 = (
+    *MACS,
+    "gtx-1650-4gb",
+    "p40-24gb",
+    "quadro-rtx-8000-48gb",
+    "rtx-2080-ti-11gb",
+    "t4-16gb",
+    "v100s-32gb",
+    "v100-sxm-32gb",
+)
 WITHOUT_FP16 = ("tpu-v5e-16gb", "tpu-v6e-32gb")
 WITH_LITTLE_INT8 = ("b300-sxm-270gb", "gb300-279gb")
 WITHOUT_PRICE = (
@@ -171,6 +189,10 @@ WITHOUT_PRICE = (
     "h800-sxm-80gb",
     "l20-48gb",
     "v100-sxm-32gb",
+    "a800-pcie-80gb",
+    "gaudi2-96gb",
+    "l2-24gb",
+    "rtx-6000d-84gb",
 )
 BLOCKS = ("memory", "compute", "intra_node", "inter_node", "host_link", "power", "efficiency")
 GIB = 2.0**30
@@ -329,7 +351,7 @@ def test_a_number_of_gpus_is_told_from_their_name(text: str, counted: tuple[int 
     assert counted_gpu(text) == counted
 
 
-@pytest.mark.parametrize("name", ["Moore Threads S4000", "Rubin", "Cerebras", "K80", "GTX 1660"])
+@pytest.mark.parametrize("name", ["Moore Threads S4000", "Rubin", "Cerebras", "K80", "GTX 970"])
 def test_a_gpu_like_no_other_is_to_be_described(name: str) -> None:
     """No name is suggested that has some letters in common by chance."""
     with pytest.raises(ProfileError, match="none is like it; describe it in a YAML file") as refused:
@@ -414,6 +436,19 @@ def test_a_gpu_with_a_slip_has_near_ones(name: str, near: str) -> None:
         ("Intel Arc Pro B60", "arc-pro-b60-24gb"),
         ("Jetson AGX Orin", "jetson-agx-orin-64gb"),
         ("NVIDIA Thor", "jetson-thor-128gb"),
+        ("NVIDIA RTX 6000D", "rtx-6000d-84gb"),
+        ("NVIDIA RTX PRO 6000D Blackwell Server Edition", "rtx-6000d-84gb"),
+        ("Quadro RTX 8000", "quadro-rtx-8000-48gb"),
+        ("NVIDIA GeForce GTX 1650", "gtx-1650-4gb"),
+        ("Jetson Orin Nano", "jetson-orin-nano-8gb"),
+        ("NVIDIA GeForce RTX 4090 D", "rtx-4090d-24gb"),
+        ("RTX 4090 48GB", "rtx-4090-48gb"),
+        ("RTX 4090D 48GB", "rtx-4090d-48gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA A800 80GB PCIe", "a800-pcie-80gb"),
+        ("NVIDIA L2", "l2-24gb"),
+        ("NVIDIA RTX 5880 Ada Generation", "rtx-5880-ada-48gb"),
+        ("Gaudi 2", "gaudi2-96gb"),
     ],
 )
 def test_a_short_name_in_any_case_means_the_usual_variant(asked: str, meant: str) -> None:
@@ -593,6 +628,17 @@ def test_blackwell_ultra_trades_int8_for_fp4() -> None:
         ("arc-pro-b60-24gb", "int8", 197e12),
         ("jetson-agx-orin-64gb", "int8", 85e12),
         ("jetson-thor-128gb", "fp4", 1035e12),
+        ("rtx-6000d-84gb", "bf16", 148e12),
+        ("rtx-6000d-84gb", "fp8", 296e12),
+        ("quadro-rtx-8000-48gb", "fp16", 130.5e12),
+        ("gtx-1650-4gb", "fp16", 2.98e12),
+        ("jetson-orin-nano-8gb", "int8", 33.4e12),
+        ("rtx-4090d-24gb", "bf16", 147.1e12),
+        ("rtx-4090-48gb", "bf16", 165.2e12),
+        ("a800-pcie-80gb", "bf16", 312e12),
+        ("l2-24gb", "bf16", 96.5e12),
+        ("rtx-5880-ada-48gb", "fp8", 554.2e12),
+        ("gaudi2-96gb", "fp8", 865e12),
     ],
 )
 def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
@@ -686,6 +732,16 @@ def test_peaks_are_dense(name: str, dtype: str, flops: float) -> None:
         ("arc-pro-b60-24gb", 0.456),
         ("jetson-agx-orin-64gb", 0.2048),
         ("jetson-thor-128gb", 0.273),
+        ("rtx-6000d-84gb", 1.398),
+        ("quadro-rtx-8000-48gb", 0.672),
+        ("gtx-1650-4gb", 0.192),
+        ("jetson-orin-nano-8gb", 0.1024),
+        ("rtx-4090d-24gb", 1.008),
+        ("rtx-4090-48gb", 1.008),
+        ("a800-pcie-80gb", 1.935),
+        ("l2-24gb", 0.3),
+        ("rtx-5880-ada-48gb", 0.96),
+        ("gaudi2-96gb", 2.46),
     ],
 )
 def test_bandwidth_is_that_of_the_data_sheet(name: str, terabytes: float) -> None:

@@ -19,6 +19,35 @@ from simserve.validation import validate
 # Of the published checkpoint; where that is stored in few bits, as huggingface/transformers (5.23) builds the model
 # from its configuration, with score corrections of routers and scalars of layers, which are buffers there.
 EXACT_PARAMETERS = {
+    "bamba-9b": 9_780_235_392,
+    "bloom-560m": 559_214_592,
+    "bloom-7b1": 7_069_016_064,
+    "exaone-4.5-33b": 32_527_504_384,
+    "falcon-7b": 6_921_720_704,
+    "gemma-2b": 2_506_172_416,
+    "gpt-neox-20b": 20_554_567_680,
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
+    "granite-4.1-30b": 28_865_728_512,
+    "hy4-preview": 769_907_408_797,
+    "lfm2-24b-a2b": 23_843_661_440,
+    "lfm2.5-8b-a1b": 8_467_856_832,
+    "ling-2.6-1t": 1_012_231_160_320,
+    "mellum2-12b-a2.5b": 12_149_923_072,
+    "muse-glimmer-30b": 27_854_780_928,
+    "nemotron-3-nano-4b": 3_973_556_832,
+    "olmo-hybrid-7b": 7_430_870_688,
+    "olmo-2-1b": 1_484_916_736,
+    "k2-horizon-7b": 8_999_178_240,
+    "k2-horizon-32b": 34_779_304_960,
+    "grok-2": 269_515_497_472,
+    "opt-1.3b": 1_315_758_080,
+    "opt-125m": 125_239_296,
+    "opt-2.7b": 2_651_596_800,
+    "opt-30b": 29_974_540_288,
+    "opt-6.7b": 6_658_473_984,
+    "pythia-12b": 11_846_072_320,
+    "pythia-6.9b": 6_857_302_016,
     "falcon-h1-0.5b": 521_411_104,
     "falcon-h1-1.5b": 1_554_859_392,
     "falcon-h1-1.5b-deep": 1_554_872_208,
@@ -276,6 +305,9 @@ EXACT_PARAMETERS = {
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
 # time (Falcon), a vision tower with its projector (Gemma 3, Llama 4, and Pixtral's in Mistral Small and Ministral 3).
 STORED_BESIDE = {
+    "falcon-7b": 65_024 * 4544,
+    "muse-glimmer-30b": 1_921_845_760,
+    "exaone-4.5-33b": 1_200_000_000,
     "falcon-40b": 65_024 * 8192,
     "falcon-180b": 65_024 * 14_848,
     "gemma-3-27b": 423_060_336,
@@ -291,12 +323,16 @@ STORED_BESIDE = {
     "glm-5.3-flash": 7_433_000_000,
 }
 
-# Published to two digits: half of the last one is more than 1 %. Kimi Linear's checkpoint has 98.2 GB in BF16.
+# Published to two digits: half of the last one is more than 1 %. Kimi Linear's checkpoint has 98.2 GB in BF16. The
+# sizes published for Granite 4.1 30B add up to 28.9 B.
 ROUNDING = {
     "deepseek-v4-pro": 0.05 / 1.6,
     "kimi-linear-48b-a3b": 0.024,
     "gemma-4-e4b": 0.012,
     "granite-4.1-8b": 0.5 / 8,
+    "granite-4.1-30b": 0.04,
+    "mellum2-12b-a2.5b": 0.5 / 12,
+    "olmo-hybrid-7b": 0.5 / 7,
     "hunyuan-4b": 0.5 / 4,
     "trinity-nano-6b": 0.021,
     "north-mini-code-1.0": 0.017,
@@ -305,8 +341,14 @@ ROUNDING = {
 
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
 # GLM-4.5 and 4.7, LongCat, Step, MiniMax-M3 and -01, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or the head too, it is
-# added.
+# added; for LFM2.5, whose card has the figures of LFM2, the second half of its vocabulary.
 ADVERTISED_ACTIVE = {
+    "grok-2": (115, 0.005),
+    "hy4-preview": (49, 0.005),
+    "lfm2-24b-a2b": (2.3, 0.02),
+    "lfm2.5-8b-a1b": (1.5 + 0.13, 0.04),
+    "ling-2.6-1t": (63, 0.01),
+    "mellum2-12b-a2.5b": (2.5, 0.03),
     "jamba-mini-1.7": (12, 0.01),
     "jamba-large-1.7": (94, 0.005),
     "longcat-flash-560b": (27 + 0.81, 0.01),
@@ -399,6 +441,24 @@ ADVERTISED_ACTIVE = {
 }
 
 KV_BYTES_PER_TOKEN_16_BIT = {
+    "bamba-9b": 3 * 2 * 8 * 128 * 2,
+    "exaone-4.5-33b": 64 * 2 * 8 * 128 * 2,
+    "falcon-7b": 32 * 2 * 64 * 2,
+    "gpt-neox-20b": 44 * 2 * 6144 * 2,
+    "grok-2": 64 * 2 * 8 * 128 * 2,
+    "k2-horizon-32b": 64 * 2 * 8 * 128 * 2,
+    "k2-horizon-7b": 36 * 2 * 8 * 128 * 2,
+    "olmo-2-1b": 16 * 2 * 16 * 128 * 2,
+    "granite-4.1-30b": 64 * 2 * 8 * 128 * 2,
+    # an indexer in 21 of 78 layers
+    "hy4-preview": 78 * (512 + 64) * 2 + 21 * 132,
+    "lfm2-24b-a2b": 10 * 2 * 8 * 64 * 2,
+    "lfm2.5-8b-a1b": 6 * 2 * 8 * 64 * 2,
+    "ling-2.6-1t": 10 * (512 + 64) * 2,
+    "mellum2-12b-a2.5b": 28 * 2 * 4 * 128 * 2,
+    "muse-glimmer-30b": 52 * 2 * 2 * 128 * 2,
+    "nemotron-3-nano-4b": 4 * 2 * 8 * 128 * 2,
+    "olmo-hybrid-7b": 8 * 2 * 30 * 128 * 2,
     "command-a-plus": 131_072,
     "gemma-4-e2b": 18_432,
     "gemma-4-e4b": 57_344,

@@ -271,6 +271,38 @@ POPULAR = {
     "PrimeIntellect/INTELLECT-3": "glm-4.5-air",
     "alpindale/WizardLM-2-8x22B": "mixtral-8x22b",
     "deepseek-ai/deepseek-math-7b-instruct": "deepseek-llm-7b",
+    "LiquidAI/LFM2-24B-A2B": "lfm2-24b-a2b",
+    "LiquidAI/LFM2.5-8B-A1B": "lfm2.5-8b-a1b",
+    "LiquidAI/LFM2.5-350M": "lfm2-350m",
+    "ibm-granite/granite-4.1-30b": "granite-4.1-30b",
+    "inclusionAI/Ling-2.6-1T": "ling-2.6-1t",
+    "inclusionAI/Ring-2.5-1T": "ling-2.6-1t",
+    "allenai/Olmo-Hybrid-7B": "olmo-hybrid-7b",
+    "allenai/OLMo-2-0425-1B-Instruct": "olmo-2-1b",
+    "LGAI-EXAONE/EXAONE-4.5-33B": "exaone-4.5-33b",
+    "ibm-ai-platform/Bamba-9B-v2": "bamba-9b",
+    "tencent/Hy4-preview": "hy4-preview",
+    "tencent/Hy3-preview": "hy3",
+    "meta-models/Muse-Glimmer-30B": "muse-glimmer-30b",
+    "JetBrains/Mellum2-12B-A2.5B-Instruct": "mellum2-12b-a2.5b",
+    "IFM/K2-Horizon-7B": "k2-horizon-7b",
+    "IFM/K2-Horizon-32B": "k2-horizon-32b",
+    "nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16": "nemotron-3-nano-4b",
+    "xai-org/grok-2": "grok-2",
+    "deepseek-ai/DeepSeek-Math-V2": "deepseek-v3.2",
+    "google/medgemma-1.5-4b-it": "gemma-3-4b",
+    "google/gemma-2b-it": "gemma-2b",
+    "google/gemma-1.1-7b-it": "gemma-7b",
+    "facebook/opt-125m": "opt-125m",
+    "facebook/opt-6.7b": "opt-6.7b",
+    "EleutherAI/gpt-neox-20b": "gpt-neox-20b",
+    "EleutherAI/pythia-12b": "pythia-12b",
+    "databricks/dolly-v2-12b": "pythia-12b",
+    "openai-community/gpt2": "gpt2",
+    "bigscience/bloomz-7b1": "bloom-7b1",
+    "tiiuae/falcon-7b-instruct": "falcon-7b",
+    "meta-llama/Llama-Guard-3-1B": "llama-3.2-1b",
+    "HuggingFaceTB/SmolLM-1.7B-Instruct": "smollm2-1.7b",
 }
 """Repository -> profile of its architecture."""
 
@@ -285,6 +317,14 @@ WITHOUT_FORMULA = (
     "meituan-longcat/LongCat-Flash-Lite",
     "Zyphra/Zamba2-7B-Instruct",
     "tiiuae/falcon-mamba-7b-instruct",
+    "stepfun-ai/step3",
+    "thinkingmachines/Inkling",
+    "IFM/K2-Horizon-MoVA-36B",
+    "baidu/ERNIE-4.5-VL-28B-A3B-PT",
+    "microsoft/Phi-3-small-8k-instruct",
+    "nvidia/gpt-oss-puzzle-88B",
+    "Zyphra/ZAYA1-8B",
+    "microsoft/bitnet-b1.58-2B-4T",
 )
 
 
@@ -334,3 +374,25 @@ def test_tuned_weights_have_checkpoints_of_their_own(weights: str, checkpoint: s
         each.repository for each in load_model(str(tuned.shape_of)).checkpoints
     )
     assert (alone.stored, alone.shape_of, alone.is_named_like) == (found, tuned.shape_of, False)
+
+
+@pytest.mark.parametrize(
+    ("pasted", "profile", "stored"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b", "int8-wo"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "gptq-int4"),
+        ("mlx-community/Qwen3-8B-4bit", "qwen3-8b", "int4"),
+        ("mlx-community/Qwen3-8B-8bit", "qwen3-8b", "int8-wo"),
+        ("unsloth/Llama-3.2-3B-Instruct-unsloth-bnb-4bit", "llama-3.2-3b", "nf4"),
+        ("bartowski/google_gemma-3-27b-it-GGUF", "gemma-3-27b", "gguf-q4_k_m"),
+        ("amd/DeepSeek-R1-0528-MXFP4-Preview", "deepseek-r1", "mxfp4"),
+        ("amd/Kimi-K2-Instruct-0905-w-mxfp4-a-fp8", "kimi-k2", "mxfp4"),
+        ("Intel/Qwen3-30B-A3B-Instruct-2507-int4-mixed-AutoRound", "qwen3-30b-a3b", "int4"),
+        ("nvidia/DeepSeek-R1-FP4-v2", "deepseek-r1", "nvfp4"),
+    ],
+)
+def test_a_name_pasted_from_the_hub_is_its_model_in_its_format(pasted: str, profile: str, stored: str) -> None:
+    """Repositories of those who quantise: bits, tools and owners stand in their names."""
+    model = load_model(pasted)
+
+    assert (model.catalogue_name, model.stored.format) == (profile, stored)
