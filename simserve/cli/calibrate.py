@@ -15,14 +15,13 @@ import typer
 from simserve.cli import calibrate_serving
 from simserve.cli.one_line import Asked
 from simserve.cli.options import (
-    JsonOption,
-    QuietOption,
+    PAGE,
     SetOption,
-    print_json,
+    Shown,
     print_lines,
     print_table,
-    print_version_notes,
     seconds_of,
+    set_words,
     share,
     takes_flags,
 )
@@ -57,6 +56,7 @@ def _calibrate() -> None:
     pass
 
 
+@takes_flags(without=PAGE)
 def kernels(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder of the run; one that was stopped is taken up again.")
@@ -94,8 +94,8 @@ def kernels(
         str | None, typer.Option(metavar="YYYY-MM-DD", help="Date that provenance names. Default: today.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a run of another device or of other models.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Measure what the kernels of a model take on this machine, as operator tables for deployment.operator_tables.
 
@@ -117,7 +117,7 @@ def kernels(
     opened.engine = engine_kernels(opened.torch, opened.kind, engine)
     models = [load_model(name) for name in model or [DEFAULT_MODELS[opened.kind]]]
     check_choices(models, number_format or ())
-    with progress(is_shown=not quiet) as tell:
+    with progress(is_shown=not shown.quiet) as tell:
         try:
             measure(
                 out,
@@ -135,10 +135,7 @@ def kernels(
                 "interrupted; what was measured is kept", file=out, remedy="the same command goes on from there"
             ) from None
     run = read_run(out)
-    if as_json:
-        print_json(_run_summary(run))
-    elif not quiet:
-        _render_kernels(run)
+    shown.tell(_run_summary(run), lambda: _render_kernels(run))
 
 
 def _run_summary(run: KernelRun) -> dict[str, Any]:
@@ -178,6 +175,7 @@ def _render_kernels(run: KernelRun) -> None:
     print_lines([f"next: simserve calibrate fit {shlex.quote(str(run.folder))}"])
 
 
+@takes_flags(without=PAGE)
 def fit(
     run: Annotated[
         Path,
@@ -199,8 +197,8 @@ def fit(
         typer.Option(metavar="FILE", help="Roofline plot, .svg or .png. Default: beside the profile."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a profile of another run.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Fit a GPU's profile to its measured kernels, for deployment.hardware.
 
@@ -240,10 +238,7 @@ def fit(
     write_figure(roofline(series, used, profile.memory.bandwidth, str(measured.provenance["device_name"])), picture)
     summary = fit_summary(measured, found, _models(measured))
     files = {"profile": str(target), "plot": str(picture), "name": profile.name}
-    if as_json:
-        print_json(files | summary)
-    elif not quiet:
-        _render_fit(measured, found, summary, files)
+    shown.tell(files | summary, lambda: _render_fit(measured, found, summary, files))
 
 
 def _check_files(target: Path, picture: Path, run: KernelRun, *, force: bool) -> None:
@@ -321,13 +316,8 @@ def _render_fit(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], fi
     print_lines([f"next: simserve run chatbot --set {shlex.quote('deployment.hardware=' + files['profile'])}"])
 
 
-@takes_flags()
-def loads(
-    asked: Asked,
-    overrides: SetOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
+@takes_flags(without=PAGE)
+def loads(asked: Asked, overrides: SetOption = None, *, shown: Shown) -> None:
     """Name the two loads of a server that are most worth measuring, with the commands and the expected gain.
 
     They stand for all loads from one client to as many requests as the scenario has in flight at a time.
@@ -338,13 +328,10 @@ def loads(
     from simserve.calibrate.simulated import ServingModel
 
     scenario = asked.load(overrides or ())
-    print_version_notes([scenario], as_json=as_json, quiet=quiet)
-    with progress(is_shown=not quiet) as tell:
+    shown.notes(scenario)
+    with progress(is_shown=not shown.quiet) as tell:
         proposal = propose(ServingModel(scenario), tell)
-    if as_json:
-        print_json(as_mapping(proposal))
-    elif not quiet:
-        _render_loads(proposal, [*asked.words, *(word for change in overrides or () for word in ("--set", change))])
+    shown.tell(as_mapping(proposal), lambda: _render_loads(proposal, [*asked.words, *set_words(overrides or ())]))
 
 
 def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
@@ -376,6 +363,7 @@ def _deviations(deviations: Mapping[str, float]) -> str:
     return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
 
 
+@takes_flags(without=PAGE)
 def check(
     profile: Annotated[
         str,
@@ -406,8 +394,8 @@ def check(
     ] = False,
     as_format: Annotated[str, typer.Option("--format", metavar="text|md", help="md: for a pull request.")] = "text",
     set_: SetOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Fail with exit code 99 where kernels or benchmarks have moved away from a profile, slower or faster.
 
@@ -422,16 +410,14 @@ def check(
 
     if as_format not in FORMATS:
         raise UsageError("must be text or md", key="--format", value=as_format)
-    if as_json and as_format == "md":
+    if shown.as_json and as_format == "md":
         raise UsageError("cannot be had with --json", key="--format", value="md")
     limit = share(tolerance, "--tolerance")
     drift = _drift(profile, against, limit, scenario, engine, set_ or (), may_be_faster=may_be_faster)
-    if as_json:
-        print_json(drift.as_mapping())
-    elif as_format == "md":
+    if as_format == "md":
         print_lines(markdown(drift).splitlines())
-    elif not quiet:
-        _render_check(drift)
+    else:
+        shown.tell(drift.as_mapping(), lambda: _render_check(drift))
     if not drift.passed:
         raise typer.Exit(EXIT_THRESHOLD_FAILED)
 

@@ -12,14 +12,14 @@ import typer
 
 from simserve.cli.importing import ForceOption
 from simserve.cli.options import (
-    JsonOption,
-    QuietOption,
+    PAGE,
     SetOption,
+    Shown,
     check_page,
     console,
-    print_json,
     print_lines,
     print_table,
+    takes_flags,
     write_all,
 )
 from simserve.cli.progress import progress
@@ -61,6 +61,7 @@ ScenarioOption = Annotated[
 ]
 
 
+@takes_flags(without=PAGE)
 def serving(
     results: ResultsArgument,
     scenario: ScenarioOption,
@@ -87,8 +88,8 @@ def serving(
     statistic: Annotated[str, typer.Option(metavar="median|mean", help="TTFT and TPOT that are fitted.")] = "median",
     set_: SetOption = None,
     force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Fit five factors of a server to its benchmarks, from one file up, and say how much it helped.
 
@@ -123,7 +124,7 @@ def serving(
         "settings": settings,
         "date": date or max(days, default=None),
     }
-    with progress(is_shown=not quiet) as tell:
+    with progress(is_shown=not shown.quiet) as tell:
         model = ServingModel(loaded)
         if fit:
             constants = serving.ServingCalibration(model, fit, statistic, tell).fit(measured).fit_
@@ -133,16 +134,11 @@ def serving(
             text = factors_text(server, loaded, out.stem if out else "", date or "")
             answer = serving_factors.as_mapping(server)
     doubt = serving_factors.misfit((constants if fit else server).runs)
-    if doubt is not None and not quiet:
+    if doubt is not None and not shown.quiet:
         print(f"simserve: warning: {doubt}", file=sys.stderr)
     if out is not None:
         write_all({out: text}, force=force)
-    if as_json:
-        print_json(answer | said)
-    elif not quiet and fit:
-        _render(constants, out)
-    elif not quiet:
-        _render_factors(server, settings, out)
+    shown.tell(answer | said, lambda: _render(constants, out) if fit else _render_factors(server, settings, out))
 
 
 def _kv_settings(log: Path, scenario: Scenario) -> list[str]:

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, console, print_json, share
+from simserve.cli.options import PAGE, Shown, console, print_json, share, takes_flags
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, UsageError
 
 
+@takes_flags(without=PAGE)
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A result's folder, or its result.json.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The other result's.")],
@@ -29,8 +30,8 @@ def diff(
         ),
     ] = None,
     output: Annotated[str, typer.Option("--format", metavar="text|md|json", help="Format of the output.")] = "text",
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Say what moved between two results; with --tolerance, exit with 99 if a figure moved further, up or down.
 
@@ -45,9 +46,9 @@ def diff(
     allowed = [_choice("--allow", each, ("scenario", "version")) for each in allow or ()]
     overall, single = _tolerances(tolerance or ())
     found = api.diff(first, second, tolerance=overall, tolerances=single, allow=allowed)
-    if as_json or chosen == "json":
+    if shown.as_json or chosen == "json":
         print_json(found.summary)
-    elif not quiet:
+    elif shown.is_printed:
         from simserve.report.diff import diff_markdown, render_diff
 
         if chosen == "md":

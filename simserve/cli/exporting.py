@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags, write_all
+from simserve.cli.options import PAGE, SetOption, Shown, takes_flags, write_all
 
 if TYPE_CHECKING:
     from simserve.planner.export.deployment import Export
     from simserve.scenario.schema import Scenario
 
 
-@takes_flags()
+@takes_flags(without=PAGE)
 def export(
     asked: Asked,
     target: Annotated[
@@ -45,8 +45,8 @@ def export(
     ] = False,
     overrides: SetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Write the command that starts the server, for its engine and version, or manifests of the whole deployment.
 
@@ -57,14 +57,11 @@ def export(
     from simserve.planner.export.export import export as export_scenario
 
     loaded = asked.load(overrides or (), needs_traffic=False)
-    with misfit_printed(loaded, as_json=as_json):
+    with shown.misfit_printed(loaded):
         result = export_scenario(loaded, target, explicit=explicit, checkpoint=checkpoint)
     if out is not None:
         _write(result, out, _measuring(loaded, result, out, force=force), force=force)
-    if as_json:
-        print_json(_document(result))
-    elif not quiet:
-        _show(result, out)
+    shown.tell(_document(result), lambda: _show(result, out))
 
 
 def _document(result: Export) -> dict[str, Any]:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.cli.options import (
-    JsonOption,
-    QuietOption,
-    SetOption,
-    console,
-    misfit_printed,
-    print_json,
-    print_lines,
-    print_table,
-)
+from simserve.cli.options import PAGE, SetOption, Shown, console, print_lines, print_table, takes_flags
 from simserve.cli.progress import progress_bar
 
 
-def frameworks(overrides: SetOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+@takes_flags(without=PAGE)
+def frameworks(overrides: SetOption = None, *, shown: Shown) -> None:
     """Compare serving frameworks on one workload, and say where and why the published ratios differ.
 
     simserve frameworks
@@ -27,12 +19,9 @@ def frameworks(overrides: SetOption = None, as_json: JsonOption = False, quiet: 
     """
     from simserve.planner.frameworks import compare_frameworks
 
-    with misfit_printed(None, as_json=as_json), progress_bar(is_shown=not quiet, label="frameworks") as progress:
+    with shown.misfit_printed(None), progress_bar(is_shown=not shown.quiet, label="frameworks") as progress:
         result = compare_frameworks(overrides=overrides or (), progress=progress)
-    if as_json:
-        print_json(result)
-    elif not quiet:
-        _render(result)
+    shown.tell(result, lambda: _render(result))
 
 
 def _render(result: Mapping[str, Any]) -> None:

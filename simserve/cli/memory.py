@@ -6,29 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import (
-    JsonOption,
-    QuietOption,
-    SetOption,
-    console,
-    print_json,
-    print_lines,
-    print_table,
-    print_version_notes,
-    takes_flags,
-)
+from simserve.cli.options import PAGE, SetOption, Shown, console, print_lines, print_table, takes_flags
 
 if TYPE_CHECKING:
     from simserve.scenario.resolve import ResolvedScenario
 
 
-@takes_flags()
-def memory(
-    asked: Asked,
-    overrides: SetOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
+@takes_flags(without=PAGE)
+def memory(asked: Asked, overrides: SetOption = None, *, shown: Shown) -> None:
     """Say what fits in memory: weights, KV cache, how many full-length requests at once, with the arithmetic.
 
     Exits with 3 if it does not fit.
@@ -37,10 +22,10 @@ def memory(
     """
     from simserve.scenario.resolve import resolve
 
-    show_memory(resolve(asked.load(overrides or (), needs_traffic=False)), as_json=as_json, quiet=quiet)
+    show_memory(resolve(asked.load(overrides or (), needs_traffic=False)), shown)
 
 
-def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = False) -> None:
+def show_memory(resolved: ResolvedScenario, shown: Shown) -> None:
     """Print the memory of a deployment.
 
     Raises:
@@ -48,12 +33,9 @@ def show_memory(resolved: ResolvedScenario, *, as_json: bool, quiet: bool = Fals
     """
     from simserve.scenario.fit import check_fit, memory_report
 
-    print_version_notes([resolved.scenario], as_json=as_json, quiet=quiet)
+    shown.notes(resolved.scenario)
     report = memory_report(resolved)
-    if as_json:
-        print_json(report)
-    elif not quiet:
-        _render(report)
+    shown.tell(report, lambda: _render(report))
     check_fit(resolved)
 
 

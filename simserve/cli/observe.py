@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.options import (
-    JsonOption,
-    QuietOption,
+    PAGE,
+    Shown,
     make_folder,
-    print_json,
     print_lines,
     print_table,
     seconds_of,
+    takes_flags,
 )
 from simserve.cli.progress import progress
 from simserve.errors import InputError, InterruptedRunError, UsageError
@@ -35,6 +35,7 @@ MOST_RATE = 10_000.0
 MOST_LOADS = 20
 
 
+@takes_flags(without=PAGE)
 def observe(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server, such as http://localhost:8000.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results, one file a load.")],
@@ -62,8 +63,8 @@ def observe(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, prompts and arrivals.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Measure a live OpenAI-compatible server at a few loads. Needs pip install 'simserve\\[observe]'.
 
@@ -91,11 +92,8 @@ def observe(
     address = address_of(url)
     kept = _Kept(out, [each.name for each in loads], force=force)
     key = _key(api_key_env)
-    _measure(address, plan, model, key, kept, quiet=quiet or as_json)
-    if as_json:
-        print_json(kept.summary(address))
-    elif not quiet:
-        kept.render()
+    _measure(address, plan, model, key, kept, quiet=not shown.is_printed)
+    shown.tell(kept.summary(address), kept.render)
 
 
 def _measure(address: str, plan: Plan, model: str | None, key: str | None, kept: _Kept, *, quiet: bool) -> None:

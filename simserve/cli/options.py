@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 160
 _SHOWING = ("--html", "--json", "--quiet", "-q", "--verbose", "-v")
 """Flags that change how an answer is shown, not the answer."""
+PAGE = ("html", "verbose")
+"""Flags of `Shown` that a command without a page and a brief leaves out."""
 
 
 def _out_folder(text: str) -> Path:
@@ -250,12 +252,50 @@ class Shown:
         check_page(self.html)
 
     def notes(self, *scenarios: Scenario) -> None:
-        """Print before the answer which engine versions are unknown."""
-        print_version_notes(scenarios, as_json=self.as_json, quiet=self.quiet)
+        """Print before the answer which engine versions are unknown and whose defaults apply; with JSON on stderr."""
+        from rich.console import Console
 
-    def misfit_printed(self, scenario: Scenario) -> AbstractContextManager[None]:
-        """Print the JSON of a deployment that does not fit, if JSON is asked for."""
-        return misfit_printed(scenario, as_json=self.as_json)
+        from simserve.profiles.engine_profile import load_engine, version_note
+
+        notes: dict[str, None] = {}
+        for scenario in scenarios:
+            asked = scenario.deployment.engine
+            profile = load_engine(asked.name, scenario.folder)
+            note = version_note(profile.base or profile.name, asked.version, profile.version_source(asked.version))
+            if note:
+                notes[note] = None
+        if not self.quiet:
+            out = Console(highlight=False, stderr=True) if self.as_json else console()
+            for note in notes:
+                out.print(note, style="yellow", markup=False, soft_wrap=True)
+
+    @contextmanager
+    def misfit_printed(self, scenario: Scenario | None) -> Iterator[None]:
+        """Print the JSON of a deployment that does not fit, if JSON is asked for: its memory, with the arithmetic.
+
+        Args:
+            scenario: The scenario of the deployment; if it fits, or if there is none, the object says why nothing was
+                found.
+
+        Raises:
+            InfeasibleError: It does not fit.
+        """
+        try:
+            yield
+        except InfeasibleError as failure:
+            if self.as_json:
+                from simserve.api import memory
+
+                fit = None if scenario is None else memory(scenario)
+                print_json(fit if fit is not None and not fit["fits"] else {"feasible": False, "reason": str(failure)})
+            raise
+
+    def tell(self, summary: Mapping[str, Any], render: Callable[[], None]) -> None:
+        """Print an answer that has no page: ``summary`` as JSON, or what ``render`` prints for people."""
+        if self.as_json:
+            print_json(summary)
+        elif not self.quiet:
+            render()
 
     def write_page(self, write: Callable[[Path, str], None]) -> None:
         """Write the page if it was asked for, with the command as given."""
@@ -306,48 +346,6 @@ def print_json(value: Mapping[str, Any]) -> None:
 
         text = json.dumps(in_json(value), indent=2, allow_nan=False)
     sys.stdout.write(f"{text}\n")
-
-
-@contextmanager
-def misfit_printed(scenario: Scenario | None, *, as_json: bool) -> Iterator[None]:
-    """Print the JSON of a deployment that does not fit, if JSON is asked for: its memory, with the arithmetic.
-
-    Args:
-        scenario: The scenario of the deployment; if it fits, or if there is none, the object says why nothing was
-            found.
-        as_json: Whether JSON is asked for.
-
-    Raises:
-        InfeasibleError: It does not fit.
-    """
-    try:
-        yield
-    except InfeasibleError as failure:
-        if as_json:
-            from simserve.api import memory
-
-            fit = None if scenario is None else memory(scenario)
-            print_json(fit if fit is not None and not fit["fits"] else {"feasible": False, "reason": str(failure)})
-        raise
-
-
-def print_version_notes(scenarios: Iterable[Scenario], *, as_json: bool, quiet: bool) -> None:
-    """Print before the answer which engine versions are unknown and whose defaults apply; with JSON on stderr."""
-    from rich.console import Console
-
-    from simserve.profiles.engine_profile import load_engine, version_note
-
-    notes: dict[str, None] = {}
-    for scenario in scenarios:
-        asked = scenario.deployment.engine
-        profile = load_engine(asked.name, scenario.folder)
-        note = version_note(profile.base or profile.name, asked.version, profile.version_source(asked.version))
-        if note:
-            notes[note] = None
-    if not quiet:
-        out = Console(highlight=False, stderr=True) if as_json else console()
-        for note in notes:
-            out.print(note, style="yellow", markup=False, soft_wrap=True)
 
 
 def console() -> Console:

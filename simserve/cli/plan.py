@@ -270,7 +270,7 @@ def _write(result: PlanPage, out: Path) -> Path | None:
     if deployed is None:
         return None
     mapping = moved(deployed.as_mapping(), deployed.folder or Path(), out.parent)
-    _, told, _ = next(plan_sections(result.summary))
+    told = next(plan_sections(result.summary)).lines
     if "autoscaling" in result.summary:
         told = [*told, *thresholds_lines(result.summary["autoscaling"])]
     notes = tuple(each.strip() for each in told[1:] if not each.startswith("simserve "))

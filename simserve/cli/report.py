@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, check_page, print_json, print_lines
+from simserve.cli.options import PAGE, Shown, check_page, print_lines, takes_flags
 from simserve.errors import UsageError
 
 
+@takes_flags(without=PAGE)
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.")],
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="File of the page. Default: DIR/report.html.")
     ] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Write the report of a run again from its files: the same page that the run wrote.
 
@@ -38,7 +39,7 @@ def report(
         raise UsageError(f"cannot be written: {failure.strerror or failure}", file=path) from None
     written_by = result.summary["simserve"]["version"]
     note = "" if written_by == __version__ else f"written by simserve {written_by}, this is {__version__}"
-    if as_json:
-        print_json({"report": str(path), "answer": answer(result), "version": written_by})
-    elif not quiet:
-        print_lines([str(path), answer(result), *([note] if note else [])])
+    shown.tell(
+        {"report": str(path), "answer": answer(result), "version": written_by},
+        lambda: print_lines([str(path), answer(result), *([note] if note else [])]),
+    )

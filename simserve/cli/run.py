@@ -114,7 +114,7 @@ def run(
         resolved = resolve(loaded)
         if shown.is_printed:
             print_resolved(resolved.shape.engine)
-        show_memory(resolved, as_json=shown.as_json, quiet=shown.quiet)
+        show_memory(resolved, shown)
         return
     if by_reference:
         other = {

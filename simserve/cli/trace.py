@@ -12,7 +12,7 @@ import typer
 
 from simserve.cli.importing import ForceOption, named_gpu, on_gpus
 from simserve.cli.one_line import ColumnsOption
-from simserve.cli.options import JsonOption, QuietOption, console, print_json, print_table, write_all
+from simserve.cli.options import PAGE, Shown, console, print_table, takes_flags, write_all
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ FormatOption = Annotated[
 TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its model.")]
 
 
+@takes_flags(without=PAGE)
 def trace(
     file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
     trace_format: FormatOption = "auto",
@@ -45,8 +46,8 @@ def trace(
         typer.Option("--gpus", "--hardware", metavar="[Nx]NAME", help="With --scenario: its GPUs, such as 2xH100."),
     ] = None,
     force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Say what is in a trace (rate, burstiness, lengths, shared prefixes), and write a scenario like it.
 
@@ -75,10 +76,7 @@ def trace(
         texts = {scenario.parent / name: text for name, text in files.items()} | {scenario: draft.text}
         write_all(texts, force=force)
         answer |= {"scenario": str(scenario), "notes": list(draft.notes)}
-    if as_json:
-        print_json(answer)
-    elif not quiet:
-        _show(answer, columns)
+    shown.tell(answer, lambda: _show(answer, columns))
 
 
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:

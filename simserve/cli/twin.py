@@ -19,12 +19,10 @@ import typer
 
 from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.options import (
-    JsonOption,
-    QuietOption,
+    PAGE,
     SetOption,
+    Shown,
     make_folder,
-    misfit_printed,
-    print_json,
     print_lines,
     print_table,
     seconds_of,
@@ -49,7 +47,7 @@ _LARGEST_PORT = 65_535
 LOOPBACK = "127.0.0.1"
 
 
-@takes_flags()
+@takes_flags(without=PAGE)
 def twin(
     source: Annotated[
         str,
@@ -96,8 +94,7 @@ def twin(
         typer.Option(metavar="DIR", help="Folder for twin.json, and for what is scraped."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    shown: Shown,
 ) -> None:
     """Compare a running deployment with its simulation, figure by figure, and say what the coming hours need.
 
@@ -119,7 +116,7 @@ def twin(
     if out is not None:
         make_folder(out, ["twin.json", *([_SCRAPES] if "://" in source else [])], force=force)
     if watch is not None:
-        if as_json:
+        if shown.as_json:
             raise UsageError("prints one object", key="--json", remedy="use it without --watch")
         rounds = looks(source, watch, scraping, loaded, ahead, measured, save=_scrapes_file(out, source))
         with contextlib.ExitStack() as stack:
@@ -129,15 +126,12 @@ def twin(
                 print_lines([f"metrics at {page.url}"])
             _watch(rounds, page, out, until_drift=once)
         return
-    found = Source(source, scraping, quiet=quiet or as_json, save=_scrapes_file(out, source))
-    with misfit_printed(loaded, as_json=as_json):
+    found = Source(source, scraping, quiet=not shown.is_printed, save=_scrapes_file(out, source))
+    with shown.misfit_printed(loaded):
         answer = look(found.scrapes(), source, loaded, ahead, measured)
     if out is not None:
         _write(out, answer)
-    if as_json:
-        print_json(answer.summary)
-    elif not quiet:
-        _render(answer)
+    shown.tell(answer.summary, lambda: _render(answer))
     if once and answer.has_drifted:
         raise typer.Exit(EXIT_THRESHOLD_FAILED)
 

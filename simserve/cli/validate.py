@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli.options import JsonOption, QuietOption, check_page, console, print_json
+from simserve.cli.options import PAGE, Shown, check_page, console, takes_flags
 from simserve.cli.progress import progress_bar
 from simserve.errors import InputError, InterruptedRunError, UsageError
 
@@ -21,6 +21,7 @@ _RESULT_ENDINGS = (".json", ".jsonl")
 _DATED = ("--accuracy", "--expected-errors")
 
 
+@takes_flags(without=PAGE)
 def validate(
     files: Annotated[
         list[Path] | None,
@@ -63,8 +64,8 @@ def validate(
     ] = None,
     date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Date that the tables carry.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: one a core.")] = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Say how far to trust the simulator: replay measured servers and print the errors.
 
@@ -89,7 +90,7 @@ def validate(
     _check_own(files or ())
     pages = [(flag, str(file)) for flag, file in zip(_DATED, (accuracy, expected_errors), strict=True) if file]
     laboratory = load_laboratory(*pages[0]) if pages else None
-    with progress_bar(is_shown=not quiet, label="replaying") as progress:
+    with progress_bar(is_shown=not shown.quiet, label="replaying") as progress:
         result = replay_measurements(
             data, source or (), files=files or (), jobs=jobs or os.cpu_count() or 1, progress=progress
         )
@@ -107,12 +108,9 @@ def validate(
         if accuracy is not None:
             is_exam = source == [UNSEEN] and not files
             laboratory.write_accuracy(result, accuracy, date, data=data, is_exam=is_exam, model=model)
-    if as_json:
-        print_json(result.summary)
-    elif not quiet:
-        from simserve.report.validation import render_validation
+    from simserve.report.validation import render_validation
 
-        render_validation(result.summary, console())
+    shown.tell(result.summary, lambda: render_validation(result.summary, console()))
     if result.was_interrupted:
         raise InterruptedRunError(f"interrupted after {len(result.predictions)} points; their errors are printed")
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import JsonOption, QuietOption, SetOption, misfit_printed, print_json, takes_flags
+from simserve.cli.options import PAGE, SetOption, Shown, takes_flags
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED
+
+if TYPE_CHECKING:
+    from simserve.scenario.verify import Verification
 
 _MOST_LINES = 5
 
 
-@takes_flags(without=("num_requests",))
+@takes_flags(without=("num_requests", *PAGE))
 def verify(
     asked: Asked,
     num_requests: Annotated[
@@ -27,8 +30,8 @@ def verify(
     accelerate: Annotated[
         str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve\\[fast].")
     ] = "auto",
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    shown: Shown,
 ) -> None:
     """Run a scenario twice, fast and step by step in plain SimPy, and compare every request.
 
@@ -39,23 +42,23 @@ def verify(
     simserve verify chatbot --num-requests 300
     """
     from simserve import api
-    from simserve.scenario.formats import formats_line
 
     loaded = asked.load(overrides or ())
-    with misfit_printed(loaded, as_json=as_json):
+    with shown.misfit_printed(loaded):
         found = api.verify(loaded, num_requests=num_requests, accelerate=accelerate)  # type: ignore[arg-type]
-    if as_json:
-        print_json(found.figures)
-    elif not quiet:
-        gap = found.largest_difference
-        apart = f"{gap:.2g} s" if math.isfinite(gap) else "an undefined amount: one of the two has none"
-        if found.requests < found.drawn:
-            print(
-                f"compared the first {found.requests:,} of {found.drawn:,} requests; --num-requests N compares others"
-            )
-        count = f"{found.requests - len(found.differing):,} of {found.requests:,} requests are the same in both"
-        print(f"{count}; times differ by at most {apart}")
-        print(formats_line(found.formats))
-        for index, columns in list(found.differing.items())[:_MOST_LINES]:
-            print(f"  request {index}: {', '.join(columns)}")
+    shown.tell(found.figures, lambda: _render(found))
     raise typer.Exit(EXIT_DONE if found.is_equal else EXIT_THRESHOLD_FAILED)
+
+
+def _render(found: Verification) -> None:
+    from simserve.scenario.formats import formats_line
+
+    gap = found.largest_difference
+    apart = f"{gap:.2g} s" if math.isfinite(gap) else "an undefined amount: one of the two has none"
+    if found.requests < found.drawn:
+        print(f"compared the first {found.requests:,} of {found.drawn:,} requests; --num-requests N compares others")
+    count = f"{found.requests - len(found.differing):,} of {found.requests:,} requests are the same in both"
+    print(f"{count}; times differ by at most {apart}")
+    print(formats_line(found.formats))
+    for index, columns in list(found.differing.items())[:_MOST_LINES]:
+        print(f"  request {index}: {', '.join(columns)}")

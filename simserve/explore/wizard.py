@@ -14,7 +14,7 @@ from simserve.planner.export.export import WHOLE, export
 from simserve.profiles.catalog import load_model
 from simserve.report.plan import PlanPage, plan_sections
 from simserve.report.plan_lines import worth_scaling
-from simserve.report.quantities import number, text_columns
+from simserve.report.quantities import number
 from simserve.scenario.load import from_mapping
 from simserve.units import HOURS_PER_MONTH
 
@@ -127,14 +127,14 @@ def _answer(query: WizardQuery, plan: PlanPage) -> dict[str, Any]:
     best, scaled = summary["best"], worth_scaling(summary.get("autoscaling"))
     parts: list[dict[str, Any]] = [
         {
-            "title": title,
-            "lines": [line.strip().replace(_FLAG, "") for line in lines],
-            "header": list(table[0]) if table else [],
-            "rows": [list(row) for row in table[1]] if table else [],
-            "is_text": list(text_columns(table[1])) if table else [],
+            "title": each.title,
+            "lines": [line.strip().replace(_FLAG, "") for line in each.lines],
+            "header": list(each.header),
+            "rows": [list(row) for row in each.rows],
+            "is_text": list(each.is_text),
         }
-        for title, lines, table in plan_sections(summary)
-        if title not in _NOT_HERE
+        for each in plan_sections(summary)
+        if each.title not in _NOT_HERE
     ]
     if query.is_scaled:
         parts[0]["lines"].append(_day_line(query))

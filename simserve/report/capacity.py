@@ -277,7 +277,6 @@ def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brie
     """
     lines = _answer_lines(capacity)
     levels = capacity.found.levels
-    verdict: Verdict = "holds" if capacity.found.largest.value else "missed"
     told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(capacity, levels[0].load)} on."
     panels = (
         panel("latency", "Latency against load", "", answer_plots.capacity_latency(capacity), told),
@@ -285,8 +284,6 @@ def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brie
     )
     return Page(
         name=f"simserve capacity: {capacity.scenario.name}",
-        answer=lines[0],
-        verdict=verdict,
         brief=brief or capacity_brief(capacity),
         lines=lines[1:],
         sections=(

@@ -352,7 +352,6 @@ def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief 
     ]
     return Page(
         name=f"simserve compare: {comparison.base.scenario.name}",
-        answer=lines[0],
         brief=opening,
         lines=[line for line in lines[1:] if line.partition(": ")[2].rstrip(".") not in said],
         sections=(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from simserve.planner.plan.explain import plan_command
 from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import NOW, SLO_MISSED, STORED, Brief, Fact, Way, api_text, asked_by, fact_text
-from simserve.report.page import Page, Section, html_cells, write_page
+from simserve.report.page import Page, Section, html_sections, write_page
 from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.report.sketch_figure import figure_or_none
@@ -45,7 +44,10 @@ class CostResult:
         return answer(self.summary)
 
     def _repr_html_(self) -> str:
-        return _body(self.summary)
+        formats = self.summary.get("formats")
+        notes = [f"Simulated with {formats_line(formats)}."] if formats else []
+        lines = [*warning_lines(self.summary), self.answer]
+        return html_sections(lines, [*sections(self.summary), Section(notes=notes)])
 
     @property
     def plot(self) -> CostPlots:
@@ -409,7 +411,6 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
     pictures = [Section(title="The two sides", panels=panels)] if panels else []
     return Page(
         name=f"simserve cost: {summary.get('scenario') or 'self-host or API'}",
-        answer=told,
         brief=brief or cost_brief(summary),
         sections=[*pictures, *parts],
         command=command,
@@ -505,19 +506,6 @@ def _way(summary: Mapping[str, Any], reference: Sequence[str]) -> Way:
     if summary["cheaper"] == "api":
         return Way("To see whether fewer or other GPUs cost less:", plan_command(reference))
     return Way("To look for a cheaper deployment:", plan_command(reference))
-
-
-def _body(summary: Mapping[str, Any]) -> str:
-    parts = [f"<p>{html.escape(line)}</p>" for line in warning_lines(summary)]
-    parts.append(f"<h2>{html.escape(answer(summary))}</h2>")
-    for part in sections(summary):
-        parts.append(f"<h3>{html.escape(part.title)}</h3>")
-        parts += [f"<p>{html.escape(line)}</p>" for line in part.lines]
-        if part.rows:
-            parts.append(html_cells(part.header, part.rows))
-    if summary.get("formats"):
-        parts.append(f"<p><small>Simulated with {html.escape(formats_line(summary['formats']))}.</small></p>")
-    return "<div>" + "".join(parts) + "</div>"
 
 
 @dataclass(frozen=True, slots=True)

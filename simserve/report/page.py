@@ -65,8 +65,7 @@ class Page:
 
     Attributes:
         name: Command and scenario.
-        answer: The answer in one sentence.
-        verdict: ``holds``, ``missed`` or ``none``.
+        answer: The answer in one sentence; empty where the brief holds it.
         lines: Further lines at the top.
         sections: The rest, in reading order.
         command: The command that reproduces it; empty if unknown.
@@ -74,8 +73,7 @@ class Page:
     """
 
     name: str
-    answer: str
-    verdict: str = "none"
+    answer: str = ""
     lines: Sequence[str] = ()
     sections: Sequence[Section] = ()
     command: str = ""
@@ -160,10 +158,28 @@ def brief_html(brief: Brief) -> str:
     return str(module.show(brief))
 
 
+def html_sections(lines: Sequence[str], sections: Iterable[Section]) -> str:
+    """Return an answer as a fragment of HTML, for a notebook: sentences, the first in bold, then its sections.
+
+    Args:
+        lines: The answer.
+        sections: Its parts: title, lines with commands set as code, table, notes in small print; plots are left out.
+    """
+    parts = [f"<p><b>{escape(line)}</b></p>" if not at else f"<p>{escape(line)}</p>" for at, line in enumerate(lines)]
+    for section in sections:
+        parts += [f"<h4>{escape(section.title)}</h4>"] if section.title else []
+        for line in section.lines:
+            told = escape(line)
+            parts.append(f"<p><code>{told}</code></p>" if line.startswith("simserve ") else f"<p>{told}</p>")
+        parts += [html_cells(section.header, section.rows)] if section.rows else []
+        parts += [f"<p><small>{escape(note)}</small></p>" for note in section.notes]
+    return "".join(parts)
+
+
 def html_table(
-    lines: Sequence[str], header: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = ()
+    lines: Sequence[str], header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
 ) -> str:
-    """Return sentences, the first in bold, then a table, then notes in small print.
+    """Return an answer of one table, as `html_sections` does.
 
     Args:
         lines: The answer.
@@ -171,12 +187,7 @@ def html_table(
         rows: Cells, as many as titles.
         notes: What limits the answer.
     """
-    paragraphs = [
-        f"<p><b>{escape(line)}</b></p>" if not place else f"<p>{escape(line)}</p>" for place, line in enumerate(lines)
-    ]
-    table = html_cells(header, list(rows)) if header else ""
-    small = "".join(f"<p><small>{escape(note)}</small></p>" for note in notes)
-    return "".join([*paragraphs, table, small])
+    return html_sections(lines, [Section(header=header, rows=rows, notes=notes)])
 
 
 def html_cells(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +15,11 @@ from simserve.planner.plan.plan import Plan
 from simserve.report.answer import share_asked, warning_lines
 from simserve.report.answer_plots import plan_candidates, plan_waterfall
 from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text, resting
-from simserve.report.page import Page, Section, html_cells, write_page
+from simserve.report.page import Page, Section, html_sections, write_page
 from simserve.report.panels import Panel, panel
 from simserve.report.plan_lines import (
+    RUNNERS_UP,
     SURE,
-    Table,
     answer_lines,
     capital,
     changes,
@@ -30,18 +29,18 @@ from simserve.report.plan_lines import (
     left_out,
     met_line,
     miss_lines,
+    part,
     robustness_lines,
     runners_up,
     scaled_met_line,
     self_host_lines,
     sensitivity,
     single_changes,
-    single_lines,
     term,
     worth_scaling,
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
-from simserve.report.quantities import dollars, number, share, text_columns
+from simserve.report.quantities import dollars, number, share
 from simserve.report.sketch_figure import figure_or_none
 from simserve.report.terminal import columns
 from simserve.report.thresholds import TITLE as THRESHOLDS
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 118
-_RUNNERS_UP = "Runners-up, the best of each kind of GPU"
 _TOLD_IN_BRIEF = ("Run it", "How it stands")
 """Parts whose lines are in the brief at the top of a page."""
 _LEAST_MORE, _TOLD_AS_TIMES = 1.01, 2.0
@@ -128,7 +126,8 @@ class PlanPage(Plan):
 
     def _repr_html_(self) -> str:
         """Return the plan as HTML: what the terminal shows."""
-        return "\n".join(_html(self.summary))
+        answer, *parts = plan_sections(self.summary)
+        return html_sections(answer.lines, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +155,11 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     """
     is_fixed = summary["objective"] == "throughput"
     parts = list(plan_sections(summary))
-    answer = parts[0][1]
+    answer = parts[0].lines
     sections = [
-        Section(
-            title=title,
-            lines=() if title == _RUNNERS_UP else lines,
-            header=table[0] if table else (),
-            rows=table[1] if table else (),
-            notes=lines if title == _RUNNERS_UP else (),
-        )
-        for title, lines, table in parts[1:]
-        if title not in _TOLD_IN_BRIEF
+        replace(each, lines=(), notes=each.lines) if each.title == RUNNERS_UP else each
+        for each in parts[1:]
+        if each.title not in _TOLD_IN_BRIEF
     ]
     figure = throughput_front(summary) if is_fixed else plan_candidates(summary)
     if figure is not None and is_fixed:
@@ -197,8 +190,6 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         sections.insert(place + 1, Section(title="Over time", panels=(picture, load)))
     return Page(
         name=f"simserve plan: {summary['scenario']}",
-        answer=answer[0],
-        verdict="holds" if summary["feasible"] else "missed",
         brief=brief or plan_brief(summary),
         lines=[_full_sentence(line) for line in answer[_IN_BRIEF:]] if summary["feasible"] and not is_fixed else (),
         sections=sections,
@@ -352,86 +343,60 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
     from rich.text import Text
 
     width = min(console.width, _WIDEST)
-    for position, (title, lines, table) in enumerate(plan_sections(summary)):
+    for position, section in enumerate(plan_sections(summary)):
         if position:
             console.print()
-        if title:
-            console.print(Text(title, style="bold"), width=width)
-        style = ("bold green" if summary["feasible"] else "bold red") if not title else ""
-        for number_of, line in enumerate(lines):
+        if section.title:
+            console.print(Text(section.title, style="bold"), width=width)
+        style = ("bold green" if summary["feasible"] else "bold red") if not section.title else ""
+        for number_of, line in enumerate(section.lines):
             is_command = line.startswith("simserve ")
             text = Text(line.lstrip(), style=style if number_of == 0 else "")
             shown = Padding(text, (0, 0, 0, 2)) if line.startswith("  ") else text
             console.print(shown, width=None if is_command else width, soft_wrap=is_command)
-        if table is not None:
-            is_text = text_columns(table[1])
-            drawn = columns(table[0], is_text, breaks=is_text)
-            for row in table[1]:
+        if section.rows:
+            drawn = columns(section.header, section.is_text, breaks=section.is_text)
+            for row in section.rows:
                 drawn.add_row(*row)
             console.print(drawn, width=width)
 
 
-def plan_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
-    """Yield title, lines and table of each part, in reading order."""
+def plan_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the parts of a plan in reading order; the first is the answer."""
     if summary["objective"] == "throughput":
         yield from throughput_sections(summary)
         return
     if not summary["feasible"]:
-        yield "", miss_lines(summary), None
+        yield part("", miss_lines(summary))
         inner = (summary["nearest_miss"] or {}).get("relaxed_plan")
         if inner and inner["feasible"]:
             terms = " and ".join(term.upper() for term in summary["nearest_miss"]["unreachable"])
-            yield f"Within reach, without the limit on {terms}", answer_lines(inner), None
-        yield from _others(summary)
+            yield part(f"Within reach, without the limit on {terms}", answer_lines(inner))
+        yield from runners_up(summary)
         return
     best = summary["best"]
-    yield "", answer_lines(summary), None
+    yield part("", answer_lines(summary))
     scaled = worth_scaling(summary.get("autoscaling"))
-    yield "Run it", [(scaled or best)["command"]], None
-    yield "How it stands" if scaled is None else "How it stands without the autoscaler", robustness_lines(summary), None
+    yield part("Run it", [(scaled or best)["command"]])
+    yield part("How it stands" if scaled is None else "How it stands without the autoscaler", robustness_lines(summary))
     if summary.get("purchase"):
         bought = summary["purchase"]
-        yield purchase_title(bought), purchase_lines(bought), purchase_table(bought)
+        yield part(purchase_title(bought), purchase_lines(bought), purchase_table(bought))
     if "autoscaling" in summary:
         found = summary["autoscaling"]
-        yield THRESHOLDS, thresholds_lines(found), thresholds_table(found)
-    yield from _others(summary)
+        yield part(THRESHOLDS, thresholds_lines(found), thresholds_table(found))
+    yield from runners_up(summary)
     if len(summary["pareto"]) > 1:
-        yield "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)", [], front(summary)
+        yield front(summary)
     if summary["sensitivity"]:
-        yield "If something changes", [], sensitivity(summary)
+        yield sensitivity(summary)
     if summary["changes"]:
-        yield (
-            "What each technique brings here (the plan with one change, on the GPUs that it then takes)",
-            [],
-            changes(summary),
-        )
+        yield changes(summary)
     if summary["single_changes"]:
-        title = "What one change does to the deployment as it is (its queue never empty, latency ignored)"
-        yield title, single_lines(summary), single_changes(summary)
+        yield single_changes(summary)
     if summary["search"]["left_out"]:
-        yield "Not searched", [], left_out(summary)
-    yield "When not to host it yourself", self_host_lines(summary), None
-
-
-def _others(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
-    found = runners_up(summary)
-    if found is not None:
-        title = _RUNNERS_UP if summary["feasible"] else "The best of each kind of GPU"
-        yield title, *found
-
-
-def _html(summary: Mapping[str, Any]) -> Iterator[str]:
-    yield "<div>"
-    for title, lines, table in plan_sections(summary):
-        if title:
-            yield f"<h4>{html.escape(title)}</h4>"
-        for line in lines:
-            tag = "code" if line.startswith("simserve ") else "span"
-            yield f"<{tag}>{html.escape(line)}</{tag}><br>"
-        if table is not None:
-            yield html_cells(*table)
-    yield "</div>"
+        yield left_out(summary)
+    yield part("When not to host it yourself", self_host_lines(summary))
 
 
 __all__ = ["PlanPage", "plan_sections", "render_plan"]

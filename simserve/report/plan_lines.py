@@ -8,11 +8,13 @@ from typing import Any
 from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.search.trial import LATENCIES
 from simserve.report.answer import share_asked
+from simserve.report.page import Section
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
 from simserve.scenario.formats import formats_line
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Titles of the columns, and cells."""
+RUNNERS_UP = "Runners-up, the best of each kind of GPU"
 _NO_GAIN = 1.05
 """Least factor on throughput for a change to be called a gain."""
 _FIDELITY = {
@@ -283,21 +285,6 @@ def _time(seconds: float | None) -> str:
     return f"{number(seconds)} s" if seconds >= 1 else f"{number(seconds * 1e3)} ms"
 
 
-def single_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return the throughput of the deployment as it is, and the one change that adds most to it."""
-    single = summary["single_changes"]
-    if single is None:
-        return []
-    own = f"As it is, a replica makes {number(single['output_throughput'])} output tokens/s"
-    possible = [each for each in single["changes"] if each["times"] is not None]
-    if not possible:
-        return [f"{own}; no single change is possible here."]
-    best = possible[0]
-    if best["times"] < _NO_GAIN:
-        return [f"{own}, and no single change adds 5% or more."]
-    return [f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."]
-
-
 def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
     """Return what the listed API with the same weights, or the one named in the scenario, charges for the traffic."""
     if month is None or month["api"] is None:
@@ -358,12 +345,19 @@ def self_host_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def runners_up(summary: Mapping[str, Any]) -> tuple[list[str], Table] | None:
-    """Return the best of each losing kind of GPU and why it lost, with a line on those left out; None if none lost."""
-    runners = list(summary["runners_up"])
-    if not runners:
-        return None
-    ordered = sorted(runners, key=lambda each: (each["usd_per_month"] is None, each["usd_per_month"] or 0.0))
+def part(title: str, lines: Sequence[str], table: Table | None = None) -> Section:
+    """Return a part of a plan."""
+    header, rows = table or ((), ())
+    return Section(title=title, lines=lines, header=header, rows=rows)
+
+
+def runners_up(summary: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the best of each losing kind of GPU and why it lost, with a line on those left out; nothing without any."""
+    if not summary["runners_up"]:
+        return
+    ordered = sorted(
+        summary["runners_up"], key=lambda each: (each["usd_per_month"] is None, each["usd_per_month"] or 0.0)
+    )
     rows = [
         (
             each["label"] or each["hardware"],
@@ -376,10 +370,11 @@ def runners_up(summary: Mapping[str, Any]) -> tuple[list[str], Table] | None:
     ]
     left = len(ordered) - len(rows)
     notes = [f"and {counted(left, 'more kind')} of GPU (--json lists them)"] if left > 0 else []
-    return notes, (("", "$/month", "p95 TTFT", "p95 TPOT", "why"), rows)
+    title = RUNNERS_UP if summary["feasible"] else "The best of each kind of GPU"
+    yield part(title, notes, (("", "$/month", "p95 TTFT", "p95 TPOT", "why"), rows))
 
 
-def front(summary: Mapping[str, Any]) -> Table:
+def front(summary: Mapping[str, Any]) -> Section:
     """Return the Pareto front of fleets in dollars, TTFT and TPOT."""
     shown = summary["pareto"][:_MOST_FRONT]
     rows = [
@@ -392,7 +387,8 @@ def front(summary: Mapping[str, Any]) -> Table:
         )
         for each in shown
     ]
-    return ("", "GPUs", "$/month", "p95 TTFT", "p95 TPOT"), rows
+    title = "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)"
+    return part(title, [], (("", "GPUs", "$/month", "p95 TTFT", "p95 TPOT"), rows))
 
 
 def _told_apart(fleet: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
@@ -404,7 +400,7 @@ def _told_apart(fleet: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) ->
     return "".join(f", default {name}" if value is None else f", {name} {value}" for name, value in named)
 
 
-def sensitivity(summary: Mapping[str, Any]) -> Table:
+def sensitivity(summary: Mapping[str, Any]) -> Section:
     """Return a row for each input that may change: the GPUs and dollars needed with less and with more of it."""
     changes = sorted({each["change"] for each in summary["sensitivity"]})
     found = {(each["what"], each["change"]): each for each in summary["sensitivity"]}
@@ -412,7 +408,7 @@ def sensitivity(summary: Mapping[str, Any]) -> Table:
         (CHANGED[what], *(_needed(found.get((what, change))) for change in changes))
         for what in dict.fromkeys(each["what"] for each in summary["sensitivity"])
     ]
-    return ("", *(f"{change:+.0%}" for change in changes)), rows
+    return part("If something changes", [], (("", *(f"{change:+.0%}" for change in changes)), rows))
 
 
 def _needed(each: Mapping[str, Any] | None) -> str:
@@ -424,7 +420,7 @@ def _needed(each: Mapping[str, Any] | None) -> str:
     return f"{counted(each['num_gpus'], 'GPU')}{price}"
 
 
-def changes(summary: Mapping[str, Any]) -> Table:
+def changes(summary: Mapping[str, Any]) -> Section:
     """Return the plan and a row for each variant of it: its cost, and its latencies or dollars a token."""
     best = summary["best"]
     rows = [("The plan", "", dollars(best["usd_per_month"]), *_figures(best, best))]
@@ -437,7 +433,8 @@ def changes(summary: Mapping[str, Any]) -> Table:
         rows.append(("" if lever == named else lever, instead, _price(each), *_figures(best, each)))
         named = lever
     figures = ("$/M tokens",) if _is_without_slo(best) else ("p95 TTFT", "p95 TPOT")
-    return ("", "instead", "$/month", *figures), rows
+    title = "What each technique brings here (the plan with one change, on the GPUs that it then takes)"
+    return part(title, [], (("", "instead", "$/month", *figures), rows))
 
 
 def _price(each: Mapping[str, Any]) -> str:
@@ -462,12 +459,22 @@ def _is_without_slo(best: Mapping[str, Any]) -> bool:
     return best["attainment"] is None and best["usd_per_million_tokens"] is not None
 
 
-def single_changes(summary: Mapping[str, Any]) -> Table | None:
-    """Return the effect of each single change on the throughput of the deployment as it is; None without changes."""
-    possible = [each for each in (summary["single_changes"] or {"changes": ()})["changes"] if each["times"] is not None]
+def single_changes(summary: Mapping[str, Any]) -> Section:
+    """Return the throughput of the deployment as it is, and the effect of each single change on it, the best first."""
+    single = summary["single_changes"]
+    own = f"As it is, a replica makes {number(single['output_throughput'])} output tokens/s"
+    possible = [each for each in single["changes"] if each["times"] is not None]
     if not possible:
-        return None
-    return ("", "output tokens/s"), [(each["variant"], _times(each["times"])) for each in possible]
+        told = f"{own}; no single change is possible here."
+    elif possible[0]["times"] < _NO_GAIN:
+        told = f"{own}, and no single change adds 5% or more."
+    else:
+        best = possible[0]
+        told = f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."
+    title = "What one change does to the deployment as it is (its queue never empty, latency ignored)"
+    return part(
+        title, [told], (("", "output tokens/s"), [(each["variant"], _times(each["times"])) for each in possible])
+    )
 
 
 def _times(times: float) -> str:
@@ -475,6 +482,7 @@ def _times(times: float) -> str:
     return f"{times:.2g} times" if times >= 2 else f"{'+' if times >= 1 else '-'}{share(abs(times - 1))}"
 
 
-def left_out(summary: Mapping[str, Any]) -> Table:
+def left_out(summary: Mapping[str, Any]) -> Section:
     """Return which options were not searched, and why."""
-    return ("", "why"), [(LEVERS[name], why) for name, why in summary["search"]["left_out"].items()]
+    rows = [(LEVERS[name], why) for name, why in summary["search"]["left_out"].items()]
+    return part("Not searched", [], (("", "why"), rows))

@@ -10,7 +10,8 @@ import numpy as np
 from simserve.report.answer import warning_lines
 from simserve.report.axes import BLUE, GREEN, GREY, INK
 from simserve.report.brief import Brief, Fact, Way
-from simserve.report.plan_lines import Table, capital, probability_lines, term
+from simserve.report.page import Section
+from simserve.report.plan_lines import Table, capital, part, probability_lines, term
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
 from simserve.report.sketch import DOTTED, Curve, Dots, Mark, Note, Rule, Sketch, from_zero
 from simserve.scenario.formats import formats_line
@@ -22,28 +23,28 @@ _CIRCLE = 9.0
 """Points: size of the circle around a marked point."""
 
 
-def throughput_sections(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Table | None]]:
-    """Yield title, lines and table of each part, in reading order."""
+def throughput_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the parts of the plan in reading order; the first is the answer."""
     if not summary["feasible"]:
         miss = summary["nearest_miss"]
         near = [f"Nearest: {miss['label']}."] if miss["label"] else []
         head = f"No deployment of {counted(summary['max_gpus'], 'GPU')} holds the SLO at any load."
-        yield "", [head, *near, f"To relax: {miss['relax']}."], None
+        yield part("", [head, *near, f"To relax: {miss['relax']}."])
     else:
-        yield "", _answer(summary), None
-        yield "Run it", [summary["best"]["command"]], None
+        yield part("", _answer(summary))
+        yield part("Run it", [summary["best"]["command"]])
     if summary["pareto"]:
         assumed = dict.fromkeys(words for each in summary["pareto"] for words in each["assumes"])
         title = "Tokens/s a GPU against tokens/s a user (by short runs; none here is beaten in both)"
-        yield title, [f"With drafts it is assumed that {each}." for each in assumed], _front(summary)
+        yield part(title, [f"With drafts it is assumed that {each}." for each in assumed], _front(summary))
     lost = _lost(summary) if summary["feasible"] else None
     if lost is not None and lost[1]:
-        yield "Runners-up", [], lost
+        yield part("Runners-up", [], lost)
 
 
 def throughput_brief(summary: Mapping[str, Any]) -> Brief:
     """Return the brief: what the GPUs can do and how to run it, or that nothing meets the SLO and what to relax."""
-    (_, lines, _), *_ = throughput_sections(summary)
+    lines = next(throughput_sections(summary)).lines
     warnings = warning_lines(summary)
     if not summary["feasible"]:
         facts = [Fact("Why", line) for line in lines[1:]]

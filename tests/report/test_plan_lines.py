@@ -124,10 +124,10 @@ def test_variants_stand_below_the_plan_and_a_lever_is_named_once() -> None:
     dearer = {"usd_per_month": 2500.0, "usd_per_month_more": 1500.0}
     variants = [_variant("quantise", "16-bit weights"), _variant("quantise", "4-bit weights", **dearer)]
 
-    header, rows = changes({"best": _best(), "changes": variants})
+    found = changes({"best": _best(), "changes": variants})
 
-    assert header == ("", "instead", "$/month", "p95 TTFT", "p95 TPOT")
-    assert rows == [
+    assert found.header == ("", "instead", "$/month", "p95 TTFT", "p95 TPOT")
+    assert found.rows == [
         ("The plan", "", "$1,000", "299 ms", "26.5 ms"),
         ("Quantise weights", "16-bit weights", "same", "484 ms", "43.2 ms"),
         ("", "4-bit weights", "$2,500", "484 ms", "43.2 ms"),
@@ -144,7 +144,7 @@ def test_fleets_of_one_label_are_told_apart_by_their_settings() -> None:
     budget = {"deployment.engine.max_num_batched_tokens": 2048}
     unbeaten = [fleet("3 x h100", **budget), fleet("3 x h100"), fleet("2 x h200", **budget)]
 
-    _, rows = front({"pareto": unbeaten})
+    rows = front({"pareto": unbeaten}).rows
 
     assert [row[0] for row in rows] == [
         "3 x h100, max_num_batched_tokens 2048",
@@ -157,7 +157,7 @@ def test_a_variant_that_cannot_be_says_why_and_shows_no_figures() -> None:
     """A rule that is broken, or a fleet that does not hold."""
     variants = [_refused("chunk", "whole prompts", "k must be 2"), _refused("batch", "one", "does not hold")]
 
-    _, rows = changes({"best": _best(), "changes": variants})
+    rows = changes({"best": _best(), "changes": variants}).rows
 
     assert rows[1:] == [
         ("Chunk prompts", "whole prompts: not possible, k must be 2", UNDEFINED, UNDEFINED, UNDEFINED),
@@ -167,17 +167,17 @@ def test_a_variant_that_cannot_be_says_why_and_shows_no_figures() -> None:
 
 def test_without_an_slo_variants_are_compared_in_dollars_a_token() -> None:
     """Nobody asked for a latency there."""
-    header, rows = changes({"best": _best(attainment=None), "changes": [_variant("quantise", "16-bit weights")]})
+    found = changes({"best": _best(attainment=None), "changes": [_variant("quantise", "16-bit weights")]})
 
-    assert header[-1] == "$/M tokens"
-    assert [row[-1] for row in rows] == ["$0.500", "$0.700"]
+    assert found.header[-1] == "$/M tokens"
+    assert [row[-1] for row in found.rows] == ["$0.500", "$0.700"]
 
 
 def test_without_a_price_a_variant_is_told_in_gpus() -> None:
     """Of a GPU that nobody offers."""
     unpriced = _variant("batch", "8", usd_per_month=None, usd_per_month_more=None, num_gpus=12)
 
-    _, rows = changes({"best": _best(usd_per_month=None), "changes": [unpriced]})
+    rows = changes({"best": _best(usd_per_month=None), "changes": [unpriced]}).rows
 
     assert [row[2] for row in rows] == [UNDEFINED, "12 GPUs"]
 
@@ -189,10 +189,10 @@ def test_what_may_change_has_a_row_and_less_stands_before_more() -> None:
         {"what": "traffic", "change": -0.2, "replicas": 1, "num_gpus": 1, "usd_per_month": 500.0, "reason": None},
     ]
 
-    header, rows = sensitivity({"sensitivity": changes})
+    found = sensitivity({"sensitivity": changes})
 
-    assert header == ("", "-20%", "+20%")
-    assert rows == [("Traffic", "1 GPU, $500.00", "no fleet of four times the size holds")]
+    assert found.header == ("", "-20%", "+20%")
+    assert found.rows == [("Traffic", "1 GPU, $500.00", "no fleet of four times the size holds")]
 
 
 def test_a_single_change_is_told_as_more_or_less_and_from_twice_on_as_a_factor() -> None:
@@ -201,11 +201,9 @@ def test_a_single_change_is_told_as_more_or_less_and_from_twice_on_as_a_factor()
         {"variant": name, "times": times} for name, times in (("a", 2.34), ("b", 1.009), ("c", 0.757), ("d", None))
     ]
 
-    table = single_changes({"single_changes": {"output_throughput": 100.0, "changes": changes}})
+    found = single_changes({"single_changes": {"output_throughput": 100.0, "changes": changes}})
 
-    assert table is not None
-    assert table[1] == [("a", "2.3 times"), ("b", "+0.9%"), ("c", "-24%")]
-    assert single_changes({"single_changes": None}) is None
+    assert found.rows == [("a", "2.3 times"), ("b", "+0.9%"), ("c", "-24%")]
 
 
 def test_runners_up_that_are_too_many_are_counted() -> None:
@@ -215,20 +213,18 @@ def test_runners_up_that_are_too_many_are_counted() -> None:
         for price in (None, *range(10, 0, -1))
     ]
 
-    found = runners_up({"runners_up": fleets})
+    (found,) = runners_up({"runners_up": fleets, "feasible": True})
 
-    assert found is not None
-    notes, (_, rows) = found
-    assert [row[1] for row in rows] == [f"${price}.00" for price in range(1, 9)]
-    assert notes == ["and 3 more kinds of GPU (--json lists them)"]
-    assert runners_up({"runners_up": []}) is None
+    assert [row[1] for row in found.rows] == [f"${price}.00" for price in range(1, 9)]
+    assert found.lines == ["and 3 more kinds of GPU (--json lists them)"]
+    assert not list(runners_up({"runners_up": []}))
 
 
 def test_what_was_not_searched_is_named_with_its_reason() -> None:
     """In the order in which it was decided."""
     reasons = {"route": "one replica", "cache": "no prompt begins like another"}
 
-    assert left_out({"search": {"left_out": reasons}})[1] == [
+    assert left_out({"search": {"left_out": reasons}}).rows == [
         ("Route", "one replica"),
         ("Cache prefixes", "no prompt begins like another"),
     ]

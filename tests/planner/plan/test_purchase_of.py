@@ -87,14 +87,14 @@ def test_what_is_assumed_is_said() -> None:
 def test_the_page_shows_it_month_by_month() -> None:
     """With a table and two pictures; without a horizon there is none of it."""
     summary = planned()
-    titles = [title for title, _, _ in plan_sections(summary)]
+    titles = [each.title for each in plan_sections(summary)]
     page = render_page(plan_page(summary, ""))
 
     assert "What to buy for 24 months, while traffic grows by 4.0% a month" in titles
     assert "Replicas by term" in page
     assert "To buy" in page
     plain = {key: value for key, value in summary.items() if key != "purchase"}
-    assert not any(title.startswith("What to buy") for title, _, _ in plan_sections(plain))
+    assert not any(each.title.startswith("What to buy") for each in plan_sections(plain))
 
 
 @pytest.mark.parametrize(

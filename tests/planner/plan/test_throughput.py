@@ -197,7 +197,7 @@ def test_where_nothing_holds_it_says_what_to_relax(slo: dict[str, Any], metric: 
     assert not summary["feasible"]
     assert summary["nearest_miss"]["metric"] == metric
     assert words in summary["nearest_miss"]["relax"]
-    assert next(iter(plan_sections(summary)))[1][0] == "No deployment of 3 GPUs holds the SLO at any load."
+    assert next(iter(plan_sections(summary))).lines[0] == "No deployment of 3 GPUs holds the SLO at any load."
 
 
 def test_an_slo_is_needed_and_headroom_has_no_meaning() -> None:
@@ -210,15 +210,14 @@ def test_an_slo_is_needed_and_headroom_has_no_meaning() -> None:
 
 def test_a_person_reads_what_the_gpus_can_do_first(steady: dict[str, Any]) -> None:
     """Tokens a second, a GPU and a user; then the load, the command, the front and what lost."""
-    (_, answer, _), (_, run_it, _), (title, _, front), *_ = plan_sections(steady)
+    answer, run_it, front, *_ = plan_sections(steady)
 
     best = steady["best"]
-    assert answer[0].startswith(f"3 x l4-24gb can do {best['output_throughput']:,.0f} output tokens/s")
-    assert "percentiles, not means" in " ".join(answer)
-    assert f"workload.arrivals.rate={best['rate']:.4g}" in run_it[0]
-    assert title.startswith("Tokens/s a GPU against tokens/s a user")
-    assert front is not None
-    assert len(front[1]) > 1
+    assert answer.lines[0].startswith(f"3 x l4-24gb can do {best['output_throughput']:,.0f} output tokens/s")
+    assert "percentiles, not means" in " ".join(answer.lines)
+    assert f"workload.arrivals.rate={best['rate']:.4g}" in run_it.lines[0]
+    assert front.title.startswith("Tokens/s a GPU against tokens/s a user")
+    assert len(front.rows) > 1
 
 
 def test_the_picture_shows_the_front_the_plan_and_the_limit(steady: dict[str, Any]) -> None:
@@ -291,7 +290,7 @@ def test_gpus_of_two_kinds_do_more_together_than_either_alone(short_runs: None) 
     assert (best["num_gpus"], answer["max_gpus"], answer["gpus_by_kind"]) == (3, 3, {"l4-24gb": 2, "l40s-48gb": 1})
     assert {pool["hardware"]: pool["replicas"] for pool in best["deployment"]["pools"]} == answer["gpus_by_kind"]
     assert best["rate"] == pytest.approx(sum(alone.values()), rel=0.1)
-    assert next(plan_sections(answer))[1][0].startswith("2 x l4-24gb and 1 x l40s-48gb can do ")
+    assert next(plan_sections(answer)).lines[0].startswith("2 x l4-24gb and 1 x l40s-48gb can do ")
     shares = best["deployment"]["routing"]["weights"]
     assert shares["l40s-48gb"] / shares["l4-24gb"] == pytest.approx(alone["l40s-48gb"] / alone["l4-24gb"], rel=0.05)
 
