@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_computed(
     computed: list[str] = []
     monkeypatch.setattr(pages, "answer", lambda name, _values: computed.append(name) or {})
 
-    with pytest.raises(UsageError, match="--export: .*cannot be written"):
+    with pytest.raises(UsageError, match=r"--export: .*cannot be written"):
         pages.write_pages(tmp_path / "file" / "site", grids=SMALL)
 
     assert not computed
