@@ -10,6 +10,7 @@ import base64
 import itertools
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -115,6 +116,7 @@ def write_pages(
         UsageError: The folder cannot be written, or holds something else.
     """
     check_folder(folder, force=force)
+    _make(folder)
     answers: dict[str, dict[str, Any]] = {name: {} for name in grids}
     total, done, is_whole = count(grids), 0, True
     try:
@@ -130,12 +132,24 @@ def write_pages(
     data = {"catalogue": {**catalogue(), "offered": offered}, "answers": answers, "twin": twin}
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / ANSWERS, f"window.SIMSERVE={text};\n")
         write_text(folder / INDEX, page())
     except OSError as failure:
-        raise UsageError(f"cannot be written: {failure.strerror}", key="--export", value=str(folder)) from failure
+        raise _unwritable(folder, failure) from failure
     return is_whole
+
+
+def _make(folder: Path) -> None:
+    """Make the folder, and see whether files can be written to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as failure:
+        raise _unwritable(folder, failure) from failure
+
+
+def _unwritable(folder: Path, failure: OSError) -> UsageError:
+    return UsageError(f"cannot be written: {failure.strerror}", key="--export", value=str(folder))
 
 
 def check_folder(folder: Path, *, force: bool) -> None:

@@ -321,10 +321,10 @@ def test_a_plain_question_that_nobody_waits_for_is_ended(monkeypatch: pytest.Mon
             raise
         return {}
 
-    monkeypatch.setitem(application.QUESTIONS, "wizard", replace(QUESTIONS["wizard"], answer=search))  # type: ignore[misc]
+    monkeypatch.setitem(application.QUESTIONS, "wizard", replace(QUESTIONS["wizard"], answer=search))
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/api/wizard", "headers": headers, "query_string": b""}
-    messages = [{"type": "http.request", "body": b"{}"}, {"type": "http.disconnect"}]
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": b"{}"}, {"type": "http.disconnect"}]
 
     async def receive() -> dict[str, Any]:
         await anyio.sleep(0.02)

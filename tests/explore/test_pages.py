@@ -93,6 +93,20 @@ def test_what_was_computed_is_kept_when_stopped(tmp_path: Path) -> None:
     assert len(data_of(tmp_path / "site")["answers"]["memory-wall"]) == 3
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of a whole page take minutes."""
+    (tmp_path / "file").write_text("mine")
+    computed: list[str] = []
+    monkeypatch.setattr(pages, "answer", lambda name, _values: computed.append(name) or {})
+
+    with pytest.raises(UsageError, match=r"--export: .*cannot be written"):
+        pages.write_pages(tmp_path / "file" / "site", grids=SMALL)
+
+    assert not computed
+
+
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     """Unless it is said that both may stay."""
     (tmp_path / "thesis.txt").write_text("mine")
