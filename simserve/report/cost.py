@@ -44,6 +44,9 @@ class CostResult:
         """The answer in a sentence."""
         return answer(self.summary)
 
+    def __repr__(self) -> str:
+        return f"<Cost: {self.answer}>"
+
     def _repr_html_(self) -> str:
         return _body(self.summary)
 

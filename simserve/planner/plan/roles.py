@@ -36,7 +36,7 @@ def role_limits(fleet: Fleet) -> list[dict[str, Any]]:
     """Return the limits of each role of a fleet, looked at with three times the workers of the other; empty without.
 
     Plain values: ``role worker workers``; ``finishes``, the most requests a second (None where traffic has no rate of
-    its own); ``can_scale``, whether other traffic was tried (never of a trace); ``breaks_at``, the least multiple of the
+    its own); ``can_scale``, whether other traffic was tried (not of a trace); ``breaks_at``, the least multiple of the
     traffic, to `STEP`, at which the SLO breaks (None: it holds up to four times it, if that was tried), and
     ``breaks_first``, the SLO term that fails first there, or ``queue`` where the queue grows;
     ``one_fewer``, the run with one worker fewer in this role and the other as it is (None where none would be left).
