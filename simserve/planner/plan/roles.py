@@ -12,7 +12,7 @@ from simserve.planner.plan.fleet import Fleet
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, fleet_of, request_limit, try_fleet
+from simserve.planner.search.trial import Trial, deployed, fleet_of
 from simserve.planner.space.links import SLOWER, Link, Side, links_between
 from simserve.planner.space.makeup import POOLS_KEY, merged
 from simserve.planner.space.roles import KNOBS, LINK_KEY
@@ -89,7 +89,7 @@ def _breaking(fleet: Fleet, counts: list[int]) -> tuple[int | None, str | None]:
         if busier is None:
             return True
         try:
-            trial = try_fleet(busier, overrides, sum(counts), request_limit(busier, MOST_REQUESTS))
+            trial = deciding_run(busier, overrides, sum(counts))
         except InputError:
             return True
         if not trial.holds:
