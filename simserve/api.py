@@ -327,7 +327,7 @@ def compare(
     Args:
         scenario: The base: a loaded scenario, a path, or a bundled name.
         variants: Name -> changes: a mapping of dotted keys to values, or texts ``"KEY=VALUE"``.
-        replications: Runs of each, at least 2; None: 10. A trace has one, without intervals.
+        replications: Runs of each, at least 2, and 5 for intervals; None: 10. A trace has one, without intervals.
         independent: Whether each deployment sees its own requests, instead of the same ones.
         progress: Called after each run with the number of runs done and of all runs.
 

@@ -34,7 +34,9 @@ def compare(
         typer.Option("--with", metavar="'NAME: KEY=VALUE, ...'", help="A variant: what it changes; repeats."),
     ],
     overrides: SetOption = None,
-    replications: Annotated[int | None, typer.Option(min=2, help="Runs of each. Default: 10.")] = None,
+    replications: Annotated[
+        int | None, typer.Option(min=2, help="Runs of each; 5 or more give intervals. Default: 10.")
+    ] = None,
     independent: Annotated[
         bool, typer.Option("--independent", help="Give each variant its own requests, instead of the same ones.")
     ] = False,

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
 
 _RATE = re.compile(
-    r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?)\s*(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day)|(rpm)|rps|req|qps)?",
+    r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?|m(?=[^/m]*/))\s*"
+    r"(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day|month)|(rpm)|rps|req|qps)?",
     re.IGNORECASE,
 )
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "month": 30 * 86400}
+_MULTIPLES = {"": 1, "k": 1000, "m": 1_000_000}
 _PANEL = "Instead of a file, or over it"
 
 
@@ -29,17 +31,17 @@ def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -
 
 
 def _rate(text: str | float) -> float:
-    """Return requests a second from ``3``, ``3/s``, ``90/min`` or ``10k/h``.
+    """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day`` or ``150M/month`` (30 days).
 
     Raises:
         UsageError: It is not a rate, or is 0.
     """
     found = _RATE.fullmatch(str(text).strip().replace(",", ""))
     if found is None or not float(found[1]):
-        remedy = "write 3 (requests a second), 3/s, 90/min or 10k/h"
+        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h or 5M/day"
         raise UsageError("is no rate" if found is None else "must be above 0", key="--rate", value=text, remedy=remedy)
-    thousands, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
-    return float(found[1]) * (1000 if thousands else 1) / _SECONDS[unit[0]]
+    multiple, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
+    return float(found[1]) * _MULTIPLES[multiple] / _SECONDS["month" if unit == "month" else unit[0]]
 
 
 def _written(rate: float) -> str:
@@ -88,7 +90,8 @@ class Asked:
         str | None, _option("--quantization", metavar="FORMAT", help="Weight format, such as fp8. Default: as stored.")
     ] = None
     rate: Annotated[
-        float | None, _option("--rate", metavar="RATE", parser=_rate, help="Requests a second (Poisson): 3, or 90/min.")
+        float | None,
+        _option("--rate", metavar="RATE", parser=_rate, help="Requests a second (Poisson): 3, 90/min or 5M/day."),
     ] = None
     concurrency: Annotated[
         int | None, _option("--concurrency", min=1, help="Clients, each with one request at a time; also --users.")

@@ -50,6 +50,9 @@ class Capacity(capacity_answer.Capacity):
         """
         write_page(_capacity_page(self, command, brief), file)
 
+    def __repr__(self) -> str:
+        return f"<Capacity: {_answer_lines(self)[0]}>"
+
     def _repr_html_(self) -> str:
         notes = [*_trust_lines(self), f"Simulated with {formats_line(self.summary['formats'])}."]
         lines = [*warning_lines(self.summary), *_answer_lines(self)]

@@ -93,6 +93,9 @@ class Comparison(compare.Comparison):
         """
         write_page(_comparison_page(self, command, brief), file)
 
+    def __repr__(self) -> str:
+        return f"<Comparison: {' '.join(_answer_lines(self))}>"
+
     def _repr_html_(self) -> str:
         notes = [*_reading_lines(self), *_formats_lines(self)]
         return html_table(comparison_lines(self), header(self), _rows(self), notes)

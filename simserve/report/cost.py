@@ -43,6 +43,9 @@ class CostResult:
         """The answer in a sentence."""
         return answer(self.summary)
 
+    def __repr__(self) -> str:
+        return f"<Cost: {self.answer}>"
+
     def _repr_html_(self) -> str:
         formats = self.summary.get("formats")
         notes = [f"Simulated with {formats_line(formats)}."] if formats else []

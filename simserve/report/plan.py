@@ -124,6 +124,9 @@ class PlanPage(Plan):
         """Write the plan as one self-contained page; ``command`` is the command that reproduces it."""
         write_page(plan_page(self.summary, command, self.brief), file)
 
+    def __repr__(self) -> str:
+        return f"<Plan: {answer_lines(self.summary)[0]}>"
+
     def _repr_html_(self) -> str:
         """Return the plan as HTML: what the terminal shows."""
         answer, *parts = plan_sections(self.summary)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from simserve.errors import UsageError
 from simserve.metrics import result
 from simserve.report import plots
+from simserve.report.answer import answer
 from simserve.report.curves import turning_point
 from simserve.report.preemption import seats_points
 from simserve.report.sketch_figure import sketch_figure
@@ -52,6 +53,9 @@ class RunResult(result.RunResult):
         from simserve.report.film import Film
 
         return Film({self.summary["simserve"]["scenario_name"]: self, **others})
+
+    def __repr__(self) -> str:
+        return f"<RunResult of {self.summary['simserve']['scenario_name']}: {answer(self)}>"
 
     def _repr_html_(self) -> str:
         from simserve.report.html import run_html

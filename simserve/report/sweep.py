@@ -47,6 +47,9 @@ class Sweep(sweep.Sweep):
         """Write the answer as one self-contained page; ``command`` is the command that reproduces it."""
         write_page(_sweep_page(self, command), file)
 
+    def __repr__(self) -> str:
+        return f"<Sweep: {_sweep_lines(self)[0]}>"
+
     def _repr_html_(self) -> str:
         lines = [*warning_lines(self.summary), *_sweep_lines(self)]
         return html_table(lines, header(self), _shown_rows(self), error_lines(self))

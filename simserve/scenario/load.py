@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from simserve.documents import parse_yaml, read_mapping, read_text
-from simserve.errors import ScenarioError, SimserveError
+from simserve.errors import InputError, ScenarioError, SimserveError
 from simserve.profiles import catalog
+from simserve.profiles.catalog import load_model
 from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
 
@@ -88,9 +89,20 @@ def _find(path_or_name: str) -> Path:
     try:
         return catalog.find("scenario", path_or_name)
     except ScenarioError:
-        if not os.path.isdir(Path(path_or_name).expanduser()):
-            raise
-        raise ScenarioError("is a folder, not a scenario file", file=path_or_name) from None
+        if os.path.isdir(Path(path_or_name).expanduser()):
+            raise ScenarioError("is a folder, not a scenario file", file=path_or_name) from None
+        if _is_model(path_or_name):
+            remedy = f"load one, such as chatbot, with model={path_or_name} and deployment.hardware"
+            raise ScenarioError("is a model, not a scenario", value=path_or_name, remedy=remedy) from None
+        raise
+
+
+def _is_model(name: str) -> bool:
+    try:
+        load_model(name)
+    except InputError:
+        return False
+    return True
 
 
 def from_mapping(

@@ -579,7 +579,16 @@ def test_a_rate_is_written_so_that_it_is_read_to_the_bit(simserve: Simserve, giv
 
 
 @pytest.mark.parametrize(
-    ("rate", "seconds"), [("90/min", 1.5), ("90rpm", 1.5), ("2 req/s", 2.0), ("7.2k/h", 2.0), ("3", 3.0)]
+    ("rate", "seconds"),
+    [
+        ("90/min", 1.5),
+        ("90rpm", 1.5),
+        ("2 req/s", 2.0),
+        ("7.2k/h", 2.0),
+        ("3", 3.0),
+        ("0.1728M/day", 2.0),
+        ("5.184m req/month", 2.0),
+    ],
 )
 def test_a_rate_has_the_unit_that_is_written(simserve: Simserve, rate: str, seconds: float) -> None:
     """Requests a second where none is."""

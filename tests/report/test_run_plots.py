@@ -76,6 +76,19 @@ def test_a_run_shows_itself() -> None:
     assert "xpected error (median): TPOT" in shown
 
 
+def test_an_answer_prints_as_its_first_sentence() -> None:
+    """A prompt without a notebook shows the answer, not every figure of the summary."""
+    scenario = ss.load("chatbot", ["workload.num_requests=60"])
+    compared = ss.compare(scenario, {"bf16": ["deployment.quantization=none"]}, replications=2)
+
+    assert repr(run("stable")).startswith("<RunResult of ")
+    assert "The SLO holds" in repr(run("stable"))
+    assert repr(compared) == "<Comparison: bf16: too few runs for intervals (--replications 5).>"
+    for answer in (run("stable"), compared, ss.cost(scenario), ss.sweep(scenario, {"workload.arrivals.rate": [3]})):
+        assert str(answer) == repr(answer)
+        assert len(repr(answer)) < 300
+
+
 def test_a_run_writes_its_report(tmp_path: Path) -> None:
     """The same page as in its folder."""
     run("stable").to_html(tmp_path / "page.html")

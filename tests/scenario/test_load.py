@@ -185,6 +185,13 @@ def test_a_mistake_in_the_file_is_not_blamed_on_an_override() -> None:
     assert str(caught.value).startswith("deployment.replica: is not a known key")
 
 
+@pytest.mark.parametrize("name", ["deepseek-v3", "Qwen/Qwen3-8B"])
+def test_a_model_is_no_scenario(name: str) -> None:
+    """The key that takes it is named."""
+    with pytest.raises(ScenarioError, match=f"is a model, not a scenario; .*model={name} and deployment.hardware"):
+        load(name)
+
+
 @pytest.mark.parametrize("name", [".", "{folder}", "{folder}/"])
 def test_a_folder_is_no_scenario(tmp_path: Path, name: str) -> None:
     """What is there is said, not that nothing is."""

@@ -12,7 +12,7 @@ from simserve.planner.plan.fleet import Fleet
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.trial import MOST_REQUESTS, Trial, deployed, fleet_of, request_limit, try_fleet
+from simserve.planner.search.trial import Trial, deployed, fleet_of
 from simserve.planner.space.links import SLOWER, Link, Side, links_between
 from simserve.planner.space.makeup import POOLS_KEY, merged
 from simserve.planner.space.roles import KNOBS, LINK_KEY
@@ -36,7 +36,7 @@ def role_limits(fleet: Fleet) -> list[dict[str, Any]]:
     """Return the limits of each role of a fleet, looked at with three times the workers of the other; empty without.
 
     Plain values: ``role worker workers``; ``finishes``, the most requests a second (None where traffic has no rate of
-    its own); ``can_scale``, whether other traffic was tried (never of a trace); ``breaks_at``, the least multiple of the
+    its own); ``can_scale``, whether other traffic was tried (not of a trace); ``breaks_at``, the least multiple of the
     traffic, to `STEP`, at which the SLO breaks (None: it holds up to four times it, if that was tried), and
     ``breaks_first``, the SLO term that fails first there, or ``queue`` where the queue grows;
     ``one_fewer``, the run with one worker fewer in this role and the other as it is (None where none would be left).
@@ -89,7 +89,7 @@ def _breaking(fleet: Fleet, counts: list[int]) -> tuple[int | None, str | None]:
         if busier is None:
             return True
         try:
-            trial = try_fleet(busier, overrides, sum(counts), request_limit(busier, MOST_REQUESTS))
+            trial = deciding_run(busier, overrides, sum(counts))
         except InputError:
             return True
         if not trial.holds:

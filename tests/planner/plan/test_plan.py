@@ -507,7 +507,7 @@ def test_headroom_on_a_trace_names_the_scale_that_gives_it(tmp_path: Path) -> No
     """1 / 1.25 of its times."""
     trace = tmp_path / "t.csv"
     trace.write_text("arrival_time,prompt_tokens,output_tokens\n0,100,10\n1,100,10\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="time_scale=0.8"):
+    with pytest.raises(UsageError, match=r"time_scale=0\.8"):
         plan(load("chatbot", [f"workload={{trace: {{path: {trace}}}}}"]), PlanOptions(headroom=0.25))
 
 

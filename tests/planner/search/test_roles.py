@@ -19,7 +19,7 @@ from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.fleet import Fleet
 from simserve.planner.plan.levers import LEVERS, levers_of, option_levers
 from simserve.planner.plan.plan import PlanOptions, plan
-from simserve.planner.plan.roles import link_limits, link_line, role_limits, role_lines
+from simserve.planner.plan.roles import STEP, link_limits, link_line, role_limits, role_lines
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import deciding_run, promise_of
 from simserve.planner.search.member import Goal, Member
@@ -235,6 +235,19 @@ def test_what_breaks_first_in_each_role() -> None:
     assert "2 prefill workers (1 x h100-sxm-80gb, fp8)" in line
     assert "what breaks first is TTFT" in line
     assert "with one fewer the SLO breaks" in other
+
+
+@pytest.mark.slow
+def test_a_role_holds_no_more_than_it_finishes_however_short_the_run() -> None:
+    """Some seconds of twice what a role finishes may look fine; the queue that begins there is counted."""
+    there = fleet()
+    loose = {"workload.num_requests": 200, "slo.tpot": "60 ms", "slo.ttft": "3 s"}
+
+    found = role_limits(replace(there, scenario=with_overrides(there.scenario, loose)))
+
+    for each in found:
+        assert each["breaks_at"] is not None
+        assert (each["breaks_at"] - STEP) * 10.0 <= each["finishes"]
 
 
 def test_roles_of_a_trace_do_not_claim_to_hold_more_traffic(tmp_path: Path) -> None:
