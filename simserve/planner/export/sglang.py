@@ -40,7 +40,7 @@ _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 _QUEUE_KEY = "deployment.engine.scheduling_policy"
 _NOT_CHUNKED = -1
 _LARGEST_GRAPH = "--cuda-graph-max-bs-decode"
-_DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
+DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 """Drafting method -> its name in `--speculative-algorithm`."""
 
 
@@ -199,7 +199,7 @@ def _speculative(deployment: Deployment, flags: Flags) -> list[str]:
     asked, key = deployment.take("speculative"), "deployment.speculative"
     if asked is None:
         return []
-    words = flags.render("--speculative-algorithm", _DRAFTERS[asked.method], key=key)
+    words = flags.render("--speculative-algorithm", DRAFTERS[asked.method], key=key)
     drafter = draft_checkpoint(deployment, asked)
     if drafter is not None:
         words += flags.render("--speculative-draft-model-path", drafter, key=key)
