@@ -132,12 +132,13 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   under SGLang, whose limit for this model was not known here and is since then; Qwen3.5-4B with 1,024 clients, of
   which 24 run for a reason that is not known) or sent the KV cache between machines at a pace that stopped everything
   (vLLM's separate workers of the three B200 servers).
-- Nine files more, of five laboratories that were not there and two that were, were predicted blind on the same day, with
-  104 loads: five models in NVFP4 on eight B300 and Kimi-K2.6 on sixteen H200 and H100 (SGLang), Gemma-4, gpt-oss,
-  Nemotron, Qwen3.8 and DeepSeek-V4-Flash on RTX PRO 6000 and RTX 5090, Llama-3.1-8B and Qwen2.5-7B on an A100 of 40 GB,
-  70B models on H100, Qwen3-VL-8B on an H200. Throughput 11 % in the median of 104 figures, TTFT 19 % of 96, TPOT 12 %
-  of 104; ranges of 90 % held 88, 91 and 91 %. First tokens and times a token of Kimi-K2.6 (-99 and +31 %) are not scored
-  since: its client counts a first token when its text is not empty, which can be a minute after it was there.
+- Nine files more, of five laboratories that were not there and two that were, were predicted blind on the same day,
+  with 104 loads: five models in NVFP4 on eight B300 and Kimi-K2.6 on sixteen H200 and H100 (SGLang), Gemma-4,
+  gpt-oss, Nemotron, Qwen3.8 and DeepSeek-V4-Flash on RTX PRO 6000 and RTX 5090, Llama-3.1-8B and Qwen2.5-7B on an
+  A100 of 40 GB, 70B models on H100, Qwen3-VL-8B on an H200. Throughput 11 % in the median of 104 figures, TTFT 19 %
+  of 96, TPOT 12 % of 104; ranges of 90 % held 88, 91 and 91 %. First tokens and times a token of Kimi-K2.6 (-99 and
+  +31 %) are not scored since: its client counts a first token when its text is not empty, which can be a minute after
+  it was there.
 
 calibration/LOG.md says what moved.
 """

@@ -26,10 +26,7 @@ def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
     Raises:
         ScenarioError: It cannot do what was simulated.
     """
-    scaling = worker.scaling
-    assert scaling is not None
-    metric = worker.metric("deployment.autoscaling.metric")
-    _refuse_slo(scaling)
+    scaling, metric = _followed(worker)
     if scaling.min_replicas == 0:
         raise ScenarioError(
             "cannot be exported to k8s: its own autoscaler keeps one replica",
@@ -69,10 +66,7 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
     Raises:
         ScenarioError: It cannot do what was simulated.
     """
-    scaling = worker.scaling
-    assert scaling is not None
-    _refuse_slo(scaling)
-    metric = worker.metric("deployment.autoscaling.metric")
+    scaling, metric = _followed(worker)
     pods = f'{metric}{{pod=~"{deployment or worker.name}-{_OF_DEPLOYMENT}"}}'
     query = f"sum(avg by (pod) ({pods}))" if scaling.metric == "busy" else f"sum({pods})"
     return {
@@ -103,9 +97,7 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
 
 def scaling_notes(worker: Worker, *, is_keda: bool) -> list[str]:
     """Return notes for whoever runs the autoscaler."""
-    scaling = worker.scaling
-    assert scaling is not None
-    metric = worker.metric("deployment.autoscaling.metric")
+    scaling, metric = _followed(worker)
     where = "in Prometheus" if is_keda else "as a pod metric (Prometheus Adapter)"
     notes = [
         f"the autoscaler needs {metric} {where}; it was simulated on {scaling.metric} with target {scaling.target:g}, "
@@ -139,7 +131,14 @@ def _quantity(value: float) -> str:
     return f"{value:g}" if value == int(value) else f"{round(1000 * value)}m"
 
 
-def _refuse_slo(scaling: AutoscalingSpec) -> None:
+def _followed(worker: Worker) -> tuple[AutoscalingSpec, str]:
+    """Return the autoscaling of a worker, and the metric that it follows.
+
+    Raises:
+        ScenarioError: No autoscaler of a cluster follows it, or the server does not expose it.
+    """
+    scaling = worker.scaling
+    assert scaling is not None
     if scaling.metric == "slo":
         raise ScenarioError(
             "cannot be exported: no autoscaler of a cluster adds a replica while attainment is below its target",
@@ -147,6 +146,7 @@ def _refuse_slo(scaling: AutoscalingSpec) -> None:
             value="slo",
             remedy="scale on queue_depth, running, kv_usage or busy",
         )
+    return scaling, worker.metric()
 
 
 def _behavior(scaling: AutoscalingSpec) -> dict[str, Any]:

@@ -34,40 +34,22 @@ and the folder's key used below; in 0.12.0, which cannot leave out the language 
 ECSharedStorageConnector."""
 _TRANSFER = ["--encoder-transfer-backend", "zmq_to_scheduler"]
 """SGLang's default transfer, over ZeroMQ to the scheduler."""
+_MEDIA = "ForConditionalGeneration"
+"""End of the names of most classes that take images or audio."""
 _ENCODED: Mapping[str, tuple[str, ...]] = {
-    "0.5.7": (
-        "Qwen2_5_VLForConditionalGeneration",
-        "Qwen3VLForConditionalGeneration",
-        "Qwen3VLMoeForConditionalGeneration",
-    ),
-    "0.5.10": (
-        "Qwen2VLForConditionalGeneration",
-        "Qwen3OmniMoeForConditionalGeneration",
-        "Qwen2AudioForConditionalGeneration",
-        "Qwen2_5OmniForConditionalGeneration",
-    ),
-    "0.5.11": (
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForConditionalGeneration",
-        "KimiVLForConditionalGeneration",
-        "KimiK25ForConditionalGeneration",
-    ),
-    "0.5.12": ("InternS2PreviewForConditionalGeneration",),
+    "0.5.7": ("Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe"),
+    "0.5.10": ("Qwen2VL", "Qwen3OmniMoe", "Qwen2Audio", "Qwen2_5Omni"),
+    "0.5.11": ("Qwen3_5", "Qwen3_5Moe", "KimiVL", "KimiK25"),
+    "0.5.12": ("InternS2Preview",),
     "0.5.16": ("MiMoV2ForCausalLM",),
-    "0.5.20": ("Dots3NoteForCausalLM", "KimiK3ForConditionalGeneration", "Glm5NextForConditionalGeneration"),
-    "0.5.23": ("MiniMaxM3SparseForConditionalGeneration", "MuseSparkForConditionalGeneration"),
+    "0.5.20": ("Dots3NoteForCausalLM", "KimiK3", "Glm5Next"),
+    "0.5.23": ("MiniMaxM3Sparse", "MuseSpark"),
 }
-"""Version of SGLang -> classes whose encoder it can run separately from then on. From 0.5.10 on its servers stop with
-an error for others (server_args.py, from 0.5.20 on arg_groups/pd_disaggregation_hook.py; read in 0.5.10, 0.5.11,
-0.5.12, 0.5.16, 0.5.20 and 0.5.23); before, these were the models whose code knows `language_only` (srt/models of
-0.5.7 and 0.5.9)."""
-_DYNAMO_ENCODED = (
-    "Qwen2VLForConditionalGeneration",
-    "Qwen2_5_VLForConditionalGeneration",
-    "Qwen3VLForConditionalGeneration",
-    "Qwen3VLMoeForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration",
-)
+"""Version of SGLang -> classes, without that end, whose encoder it can run separately from then on. From 0.5.10 on its
+servers stop with an error for others (server_args.py, from 0.5.20 on arg_groups/pd_disaggregation_hook.py; read in
+0.5.10, 0.5.11, 0.5.12, 0.5.16, 0.5.20 and 0.5.23); before, these were the models whose code knows `language_only`
+(srt/models of 0.5.7 and 0.5.9)."""
+_DYNAMO_ENCODED = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe", "Qwen3_5")
 """Classes of the catalogue that the vLLM encode workers of Dynamo 1.4.0 support; others stop with an error
 (dynamo/vllm/multimodal_utils/model.py, encode_utils.py)."""
 _DYNAMO_SGLANG = "0.5.16"
@@ -108,19 +90,20 @@ def refuse_unencoded(encoders: Worker, target: str) -> None:
     engine, version = encoders.serving.target, encoders.serving.version
     model, workload = encoders.deployment.resolved.shape.model, encoders.deployment.scenario.workload
     its = model.architecture or model.name
+    kind = its.removesuffix(_MEDIA)
     remedy = "use --to vllm, or leave it out"
     if target == "dynamo" and workload.has_audio:
         rule = "cannot be exported to dynamo, whose encode workers take images and video alone"
         raise ScenarioError(rule, key=KEY, remedy=remedy)
     if target == "dynamo" and engine == "vllm":
-        if its not in _DYNAMO_ENCODED:
+        if kind not in _DYNAMO_ENCODED:
             rule = f"cannot be exported to dynamo, whose encode workers do not know {its}"
             raise ScenarioError(rule, key=KEY, remedy=remedy)
         return
     if engine != "sglang":
         return
     version = _DYNAMO_SGLANG if target == "dynamo" else version
-    since = next((each for each, known in _ENCODED.items() if its in known), None)
+    since = next((each for each, known in _ENCODED.items() if kind in known), None)
     if since is None or version_key(version) < version_key(since):
         later = "" if since is None else f" (from {since} on it does)"
         rule = f"cannot be exported to {target}: SGLang {version} does not run the encoder of {its} apart{later}"

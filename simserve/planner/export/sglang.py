@@ -42,7 +42,7 @@ _NOT_CHUNKED = -1
 _LARGEST_GRAPH = "--cuda-graph-max-bs-decode"
 _LARGEST_GRAPH_BEFORE = "--cuda-graph-max-bs"
 """Its name until 0.5.19."""
-_DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
+DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 """Drafting method -> its name in `--speculative-algorithm`."""
 
 
@@ -213,7 +213,7 @@ def _speculative(deployment: Deployment, flags: Flags) -> list[str]:
     asked, key = deployment.take("speculative"), "deployment.speculative"
     if asked is None:
         return []
-    words = flags.render("--speculative-algorithm", _DRAFTERS[asked.method], key=key)
+    words = flags.render("--speculative-algorithm", DRAFTERS[asked.method], key=key)
     drafter = draft_checkpoint(deployment, asked)
     if drafter is not None:
         words += flags.render("--speculative-draft-model-path", drafter, key=key)

@@ -7,7 +7,7 @@ from simserve.planner.export.deployment import Deployment, Export
 from simserve.planner.export.flags import Flags, flags_of
 from simserve.planner.export.shared_flags import DTYPES, arithmetic_dtype
 
-_QUANTIZE = {"fp8": "fp8", "int8-wo": "eetq", "awq-int4": "awq", "gptq-int4": "gptq"}
+QUANTIZE = {"fp8": "fp8", "int8-wo": "eetq", "awq-int4": "awq", "gptq-int4": "gptq"}
 _ONLINE = ("fp8", "int8-wo")
 """Formats to which TGI converts weights on loading; the others are read from the checkpoint."""
 _ROOM = 50
@@ -54,17 +54,17 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         words += flags.render("--dtype", DTYPES[arithmetic_dtype(deployment)], key=key)
-    elif quantization not in _QUANTIZE:
+    elif quantization not in QUANTIZE:
         raise ScenarioError(
             f"cannot be exported: {deployment.label} has no such format",
             key=key,
             value=quantization,
-            remedy="it takes none, " + ", ".join(_QUANTIZE),
+            remedy="it takes none, " + ", ".join(QUANTIZE),
         )
     else:
         if quantization not in _ONLINE and quantization != deployment.stored_quantization:
             deployment.needs_checkpoint(f"TGI does not quantise to {quantization} while it loads")
-        words += flags.render("--quantize", _QUANTIZE[quantization], key=key)
+        words += flags.render("--quantize", QUANTIZE[quantization], key=key)
     if asked.kv_cache_dtype in ("fp8", "int8", "int4"):
         value = "fp8_e4m3fn" if asked.kv_cache_dtype == "fp8" else asked.kv_cache_dtype
         words += flags.render("--kv-cache-dtype", value, key="deployment.kv_cache_dtype")

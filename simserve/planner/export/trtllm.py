@@ -38,7 +38,7 @@ _NUMBERS = {
     "max_num_seqs": "--max_batch_size",
     "max_num_batched_tokens": "--max_num_tokens",
 }
-_DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
+DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
 """Drafting method -> `speculative_config.decoding_type`."""
 _NGRAM_TOKENS = 4
 """Longest look-up of the prompt that TensorRT-LLM's documentation uses for n-gram speculation."""
@@ -171,7 +171,7 @@ def _speculative(deployment: Deployment) -> dict[str, Any]:
     if asked is None:
         return {}
     count, drafter = asked.num_speculative_tokens, draft_checkpoint(deployment, asked)
-    settings: dict[str, Any] = {"decoding_type": _DRAFTERS[asked.method], "max_draft_len": count}
+    settings: dict[str, Any] = {"decoding_type": DRAFTERS[asked.method], "max_draft_len": count}
     if drafter is not None:
         settings["speculative_model_dir"] = drafter
     elif asked.method == "mtp":

@@ -215,7 +215,7 @@ class Worker:
         """Host memory that the ranks on one host need."""
         return self.gpus_per_host * _PROCESS_BYTES + self.shared_bytes
 
-    def metric(self, key: str) -> str:
+    def metric(self) -> str:
         """Return the Prometheus name of the metric that the autoscaler follows.
 
         Raises:
@@ -229,7 +229,7 @@ class Worker:
         if name is None:
             raise ScenarioError(
                 f"cannot be exported: {self.deployment.label} exposes no such metric",
-                key=key,
+                key="deployment.autoscaling.metric",
                 value=asked,
                 remedy="scale on " + " or ".join([*self.server.metrics, "busy"]),
             )

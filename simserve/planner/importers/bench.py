@@ -12,12 +12,12 @@ import numpy as np
 from simserve.errors import TraceError
 from simserve.planner.importers.draft import Draft, Imported, moved, scenario_name
 from simserve.planner.importers.model_names import find_model
+from simserve.planner.importers.server import ASSUMED_HARDWARE
 from simserve.scenario.benchmark import Lengths, arrivals_of, lengths_of
 from simserve.scenario.schema import Scenario
 from simserve.workload.benchmarks.reading import read_results
 from simserve.workload.benchmarks.result import BenchResult
 
-ASSUMED_HARDWARE = "h100-sxm-80gb"
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 """Latencies of a benchmark -> their names in simserve's results."""
 _TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")

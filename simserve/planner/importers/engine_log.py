@@ -28,6 +28,7 @@ from simserve.planner.importers.server import (
     ASSUMED_HARDWARE,
     Reading,
     draft_of,
+    read_kv_cache_dtype,
     read_server,
     read_speculation,
     unsimulated_note,
@@ -407,7 +408,7 @@ def _resolved_vllm(said: _Lines, reading: Reading) -> None:
     if resolved.get("enforce_eager") is True:
         options["enforce_eager"] = True
     if isinstance(resolved.get("kv_cache_dtype"), str) and resolved["kv_cache_dtype"] != "auto":
-        reading.set_kv_cache_dtype("kv_cache_dtype", resolved["kv_cache_dtype"])
+        read_kv_cache_dtype(reading, "kv_cache_dtype", resolved["kv_cache_dtype"])
     length = said.figures.get("max_model_len", resolved.get("max_seq_len"))
     if isinstance(length, int | float) and length >= 1:
         options["max_model_len"] = int(length)

@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.perf.quantization import WEIGHT_FORMATS, format_name
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.server import Program, Reading, counted, only, switched
+from simserve.planner.importers.server import Program, Reading, chosen, counted, only, switched
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
@@ -147,14 +147,6 @@ def _seats(reading: Reading, flag: str, value: Any) -> None:
         reading.options["max_num_seqs"] = reading.count(flag, value)
 
 
-def _kv_type(reading: Reading, flag: str, value: Any) -> None:
-    known = KV_CACHE_TYPES.get(str(value).lower())
-    if known is None:
-        reading.not_simulated.append(f"{flag} {value}")
-    else:
-        reading.deployment["kv_cache_dtype"] = known
-
-
 def _kv_value_type(reading: Reading, flag: str, value: Any) -> None:
     if KV_CACHE_TYPES.get(str(value).lower()) != reading.deployment.get("kv_cache_dtype"):
         reading.not_simulated.append(f"{flag} {value}")
@@ -184,7 +176,7 @@ LLAMA_CPP = Program(
         "--gpu-layers": _layers,
         "--ctx-size": counted("context"),
         "--parallel": _seats,
-        "--cache-type-k": _kv_type,
+        "--cache-type-k": chosen("kv_cache_dtype", KV_CACHE_TYPES, part="deployment"),
         "--cache-type-v": _kv_value_type,
         "--split-mode": only("row", "layer"),
     },

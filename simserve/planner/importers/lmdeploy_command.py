@@ -5,21 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simserve.planner.importers.server import Program, Reading, counted, measured, only, read_dtype, switched
+from simserve.planner.importers.server import Program, Reading, chosen, counted, measured, only, read_dtype, switched
 
 _FORMATS = {"awq": "awq-int4", "gptq": "gptq-int4", "fp8": "fp8", "mxfp4": "mxfp4"}
 """LMDeploy's ``--model-format`` -> the scenario's; all others are 16-bit."""
-_KV_BITS = {"4": "int4", "8": "int8"}
-"""LMDeploy's ``--quant-policy`` -> the KV cache's format."""
 
 
 def _format(reading: Reading, _: str, value: Any) -> None:
     reading.quantization = _FORMATS.get(str(value))
-
-
-def _kv_policy(reading: Reading, _: str, value: Any) -> None:
-    if str(value) in _KV_BITS:
-        reading.deployment["kv_cache_dtype"] = _KV_BITS[str(value)]
 
 
 LMDEPLOY = Program(
@@ -40,7 +33,7 @@ LMDEPLOY = Program(
         "--enable-prefix-caching": switched("enable_prefix_caching"),
         "--model-format": _format,
         "--dtype": read_dtype,
-        "--quant-policy": _kv_policy,
+        "--quant-policy": chosen("kv_cache_dtype", {"4": "int4", "8": "int8"}, default="0", part="deployment"),
         "--cache-max-entry-count": measured("gpu_memory_utilization", "is not a share"),
         "--backend": only("turbomind"),
     },

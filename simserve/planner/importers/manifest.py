@@ -30,6 +30,7 @@ from simserve.planner.importers.server import ASSUMED_HARDWARE, import_line
 from simserve.planner.importers.sglang_command import SGLANG
 from simserve.planner.importers.trtllm_command import with_files
 from simserve.planner.importers.vllm_command import VLLM
+from simserve.scenario.deployment_spec import DeploymentSpec
 
 _WHERE = "manifest"
 _BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
@@ -649,20 +650,10 @@ def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> 
     if own["model"] != first["model"]:
         pool["model"] = own["model"]
     for key in dict.fromkeys([*deployment, *shared]):
-        if key != "replicas" and deployment.get(key, _PLAIN.get(key)) != shared.get(key, _PLAIN.get(key)):
-            pool[key] = deployment.get(key, _PLAIN.get(key))
+        plain = DeploymentSpec.model_fields[key].default
+        if key != "replicas" and deployment.get(key, plain) != shared.get(key, plain):
+            pool[key] = deployment.get(key, plain)
     return pool | ({} if server.scaling is None else {"autoscaling": server.scaling})
-
-
-_PLAIN = {
-    "tensor_parallel_size": 1,
-    "pipeline_parallel_size": 1,
-    "data_parallel_size": 1,
-    "enable_expert_parallel": False,
-    "quantization": "auto",
-    "kv_cache_dtype": "auto",
-}
-"""Key -> its value where a command line does not set it."""
 
 
 def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:

@@ -37,6 +37,7 @@ KV_CACHE_DTYPES = {
     "bf16": "bf16",
     "fp8": "fp8",
     "fp8_e4m3": "fp8",
+    "fp8_e4m3fn": "fp8",
     "fp8_e5m2": "fp8",
     "int8_per_token_head": "int8",
     "fp8_per_token_head": "fp8",
@@ -174,14 +175,6 @@ class Reading:
         if number == math.inf:
             raise ScenarioError("is not a number of bytes", file=self.where, key=flag, value=value)
         return round(number)
-
-    def set_kv_cache_dtype(self, flag: str, value: object) -> None:
-        """Set the format of the KV cache; add it to ``not_simulated`` where it is not simulated."""
-        known = KV_CACHE_DTYPES.get(str(value))
-        if known is None:
-            self.not_simulated.append(f"{flag} {value}")
-        else:
-            self.deployment["kv_cache_dtype"] = known
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,16 +393,33 @@ def implied(key: str, set_to: Any, part: str = "options") -> Reader:
     return read
 
 
-def chosen(key: str, known: Sequence[str], *, default: str = "", part: str = "options") -> Reader:
-    """Return a reader that sets a key to one of the simulated values; ``default`` sets nothing."""
+def chosen(key: str, known: Mapping[str, Any] | Sequence[str], *, default: str = "", part: str = "options") -> Reader:
+    """Return a reader that sets a key to what one of the simulated values stands for.
+
+    Args:
+        key: The key.
+        known: The values, which mean the same in a scenario, or value -> its meaning there.
+        default: Value that sets nothing.
+        part: Part of the reading; empty: the key is an attribute of the reading itself.
+    """
+    meanings = known if isinstance(known, Mapping) else dict(zip(known, known, strict=True))
 
     def read(reading: Reading, flag: str, value: Any) -> None:
-        if value in known:
-            getattr(reading, part)[key] = value
-        elif value != default:
+        name = str(value)
+        if name in meanings and part:
+            getattr(reading, part)[key] = meanings[name]
+        elif name in meanings:
+            setattr(reading, key, meanings[name])
+        elif name != default:
             reading.not_simulated.append(f"{flag} {value}")
 
     return read
+
+
+read_dtype = chosen("dtype", DTYPES, default="auto", part="")
+"""Reads the format that the server computes in."""
+read_kv_cache_dtype = chosen("kv_cache_dtype", KV_CACHE_DTYPES, part="deployment")
+"""Reads the format of the KV cache."""
 
 
 def only(*known: str | bool) -> Reader:
@@ -431,8 +441,9 @@ def _as_given(flag: str, value: Any) -> str:
     return flag if value is True else f"{flag} {value}"
 
 
-def weights(formats: Mapping[str, str]) -> Reader:
-    """Return a reader of the format of the weights, by the engine's names of formats."""
+def weights(names: Mapping[str, Sequence[str]]) -> Reader:
+    """Return a reader of the format of the weights: the scenario's formats -> the engine's names of each."""
+    formats = {name: known for known, several in names.items() for name in several}
 
     def read(reading: Reading, flag: str, value: Any) -> None:
         name = str(value)
@@ -462,11 +473,6 @@ def kept(key: str, part: str) -> Reader:
         getattr(reading, part)[key] = str(value)
 
     return read
-
-
-def read_dtype(reading: Reading, _: str, value: Any) -> None:
-    """Read the format that the server computes in."""
-    reading.dtype = DTYPES.get(str(value))
 
 
 def read_ranks(reading: Reading, flag: str, value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
+from simserve.planner.export.sglang import DRAFTERS
 from simserve.planner.importers.server import (
     HostMemory,
     Program,
@@ -17,6 +18,7 @@ from simserve.planner.importers.server import (
     only,
     read_dtype,
     read_expert_ranks,
+    read_kv_cache_dtype,
     read_overrides,
     read_ranks,
     said,
@@ -28,28 +30,18 @@ from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, S
 _GB = 1e9
 """Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py)."""
 _QUANTIZATIONS = {
-    "fp8": "fp8",
-    "w8a8_fp8": "fp8",
-    "modelopt": "fp8",
-    "modelopt_fp8": "fp8",
-    "w8a8_int8": "int8",
-    "awq": "awq-int4",
-    "awq_marlin": "awq-int4",
-    "gptq": "gptq-int4-exllama",
-    "gptq_marlin": "gptq-int4",
-    "modelopt_fp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "bitsandbytes": "nf4",
+    "fp8": ("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"),
+    "int8": ("w8a8_int8",),
+    "awq-int4": ("awq", "awq_marlin"),
+    "gptq-int4-exllama": ("gptq",),
+    "gptq-int4": ("gptq_marlin",),
+    "nvfp4": ("modelopt_fp4",),
+    "mxfp4": ("mxfp4",),
+    "nf4": ("bitsandbytes",),
 }
-"""SGLang's names of weight formats -> the scenario's."""
+"""Weight format of a scenario -> SGLang's names of it."""
 _TORCHAO = {"int8wo": "int8-wo", "int4wo": "int4", "fp8wo": "fp8"}
-_ALGORITHMS = {
-    "EAGLE": "eagle",
-    "EAGLE3": "eagle3",
-    "NEXTN": "mtp",
-    "STANDALONE": "draft_model",
-    "NGRAM": "ngram",
-}
+_ALGORITHMS = {name: method for method, name in DRAFTERS.items()} | {"EAGLE3": "eagle3"}
 """SGLang's names of speculation methods -> vLLM's."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|random-seed|chat-.*|"
@@ -218,7 +210,7 @@ SGLANG = Program(
         "--quantization": weights(_QUANTIZATIONS),
         "--torchao-config": _torchao,
         "--dtype": read_dtype,
-        "--kv-cache-dtype": Reading.set_kv_cache_dtype,
+        "--kv-cache-dtype": read_kv_cache_dtype,
         "--schedule-policy": chosen("scheduling_policy", ("fcfs",)),
         "--enable-mixed-chunk": implied("scheduler", "mixed"),
         "--json-model-override-args": read_overrides,

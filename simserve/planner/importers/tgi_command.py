@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from simserve.planner.export.flags import flags_of
-from simserve.planner.importers.server import Program, Reading, counted, measured, read_dtype, said
+from simserve.planner.export.tgi import QUANTIZE
+from simserve.planner.importers.server import (
+    Program,
+    Reading,
+    chosen,
+    counted,
+    measured,
+    read_dtype,
+    read_kv_cache_dtype,
+    said,
+)
 
-_QUANTIZATIONS = {
-    "fp8": "fp8",
-    "eetq": "int8-wo",
-    "awq": "awq-int4",
-    "gptq": "gptq-int4",
-    "marlin": "gptq-int4",
-    "bitsandbytes-nf4": "nf4",
-}
-"""TGI's names of weight formats -> the scenario's."""
+_QUANTIZATIONS = {name: known for known, name in QUANTIZE.items()} | {"marlin": "gptq-int4", "bitsandbytes-nf4": "nf4"}
+"""TGI's names of weight formats -> the scenario's; of those of compressed-tensors only the checkpoint gives details."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:hostname|port|revision|trust-remote-code|validation-workers|sharded|max-best-of|max-stop-sequences|"
     r"max-top-n-tokens|shard-uds-path|master-.*|huggingface-hub-cache|weights-cache-override|json-output|otlp-.*|cors-.*|"
@@ -36,29 +39,10 @@ def _spelled(reading: Reading, words: Sequence[str]) -> list[str]:
     return [*found, *words]
 
 
-def _quantize(reading: Reading, flag: str, value: Any) -> None:
-    known = _QUANTIZATIONS.get(str(value))
-    if known is not None:
-        reading.quantization = known
-    elif value != "compressed-tensors":  # only the checkpoint gives the details
-        reading.not_simulated.append(f"{flag} {value}")
-
-
-def _kv_cache_dtype(reading: Reading, flag: str, value: Any) -> None:
-    reading.set_kv_cache_dtype(flag, str(value).removesuffix("fn"))
-
-
 def _seats(reading: Reading, flag: str, value: Any) -> None:
     """Set the batch limit: the smaller of the router's limit on requests and that of a batch."""
     seats = reading.count(flag, value)
     reading.options["max_num_seqs"] = min(seats, reading.options.get("max_num_seqs", seats))
-
-
-def _graphs(reading: Reading, flag: str, value: Any) -> None:
-    if value == "0":
-        reading.options["enforce_eager"] = True
-    else:
-        reading.not_simulated.append(f"{flag} {value}")
 
 
 def _speculate(reading: Reading, flag: str, value: Any) -> None:
@@ -83,13 +67,13 @@ TGI = Program(
         "--max-total-tokens": counted("max_model_len"),
         "--max-batch-prefill-tokens": counted("max_num_batched_tokens"),
         "--model-id": said("model"),
-        "--quantize": _quantize,
+        "--quantize": chosen("quantization", _QUANTIZATIONS, default="compressed-tensors", part=""),
         "--dtype": read_dtype,
-        "--kv-cache-dtype": _kv_cache_dtype,
+        "--kv-cache-dtype": read_kv_cache_dtype,
         "--max-concurrent-requests": _seats,
         "--max-batch-size": _seats,
         "--cuda-memory-fraction": measured("gpu_memory_utilization", "is not a share"),
-        "--cuda-graphs": _graphs,
+        "--cuda-graphs": chosen("enforce_eager", {"0": True}),
         "--speculate": _speculate,
     },
     without_effect=_WITHOUT_EFFECT,

@@ -11,6 +11,7 @@ from typing import Any
 
 from simserve.documents import parse_yaml, read_mapping
 from simserve.errors import ScenarioError
+from simserve.planner.export.trtllm import DRAFTERS
 from simserve.planner.importers.pasted import is_file
 from simserve.planner.importers.server import (
     Program,
@@ -20,6 +21,7 @@ from simserve.planner.importers.server import (
     measured,
     only,
     read_expert_ranks,
+    read_kv_cache_dtype,
     switched,
 )
 from simserve.profiles.engine_options import version_key
@@ -54,7 +56,7 @@ _NOT_PADDED = (
 )
 _PYTORCH_SINCE = version_key("1.0")
 """First version whose default backend captures graphs unless told not to."""
-_METHODS = {"mtp": "mtp", "eagle": "eagle", "eagle3": "eagle3", "ngram": "ngram", "drafttarget": "draft_model"}
+_METHODS = {name.lower(): method for method, name in DRAFTERS.items()} | {"eagle3": "eagle3"}
 """TensorRT-LLM's ``decoding_type``, in lower case -> vLLM's method."""
 
 
@@ -145,7 +147,7 @@ _KEYS: Mapping[str, Reader] = {
     "kv_cache_config.tokens_per_block": counted("block_size"),
     "kv_cache_config.free_gpu_memory_fraction": measured("gpu_memory_utilization", "is not a share"),
     "kv_cache_config.max_tokens": counted("kv_tokens"),
-    "kv_cache_config.dtype": Reading.set_kv_cache_dtype,
+    "kv_cache_config.dtype": read_kv_cache_dtype,
     "lora_config.max_loras": counted("max_loras"),
     "lora_config.max_lora_rank": counted("max_lora_rank"),
     "lora_config.max_cpu_loras": counted("max_cpu_loras"),

@@ -24,6 +24,7 @@ from simserve.planner.importers.server import (
     measured,
     only,
     read_dtype,
+    read_kv_cache_dtype,
     read_overrides,
     read_ranks,
     read_rope_scaling,
@@ -37,28 +38,18 @@ from simserve.profiles.engine_profile import load_engine
 from simserve.units import GIB
 
 _QUANTIZATIONS = {
-    "fp8": "fp8",
-    "fp8_per_tensor": "fp8",
-    "fp8_per_channel": "fp8",
-    "fp8_per_block": "fp8",
-    "ptpc_fp8": "fp8",
-    "fbgemm_fp8": "fp8",
-    "modelopt": "fp8",
-    "awq": "awq-int4",
-    "awq_marlin": "awq-int4",
-    "auto_awq": "awq-int4",
-    "gptq": "gptq-int4-exllama",
-    "gptq_marlin": "gptq-int4",
-    "auto_gptq": "gptq-int4",
-    "int8_per_channel_weight_only": "int8-wo",
-    "experts_int8": "int8-wo",
-    "modelopt_fp4": "nvfp4",
-    "nvfp4": "nvfp4",
-    "bitsandbytes": "nf4",
-    "mxfp4": "mxfp4",
-    "gpt_oss_mxfp4": "mxfp4",
+    "fp8": ("fp8", "fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "ptpc_fp8", "fbgemm_fp8", "modelopt"),
+    "awq-int4": ("awq", "awq_marlin", "auto_awq"),
+    "gptq-int4-exllama": ("gptq",),
+    "gptq-int4": ("gptq_marlin", "auto_gptq"),
+    "int8-wo": ("int8_per_channel_weight_only", "experts_int8"),
+    "nvfp4": ("modelopt_fp4", "nvfp4"),
+    "nf4": ("bitsandbytes",),
+    "mxfp4": ("mxfp4", "gpt_oss_mxfp4"),
 }
-"""vLLM's names of weight formats -> the scenario's."""
+"""Weight format of a scenario -> vLLM's names of it."""
+_RUNNERS = {"generate": False} | dict.fromkeys(("pooling", "embed", "embedding", "score", "classify", "reward"), True)
+"""Runner, or task of releases before 0.13 -> whether it is one of pooling; all kinds of it count alike."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
     r"revision|code-revision|ssl-.*|(?:disable-)?uvicorn-.*|disable-fastapi-docs|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
@@ -142,14 +133,6 @@ def _moe_backend(reading: Reading, flag: str, value: Any) -> None:
     if name in get_args(MoeBackend):
         reading.options["moe_backend"] = name
     elif name != "auto":
-        reading.not_simulated.append(f"{flag} {value}")
-
-
-def _runner(reading: Reading, flag: str, value: Any) -> None:
-    """Read the runner, or the task of releases before 0.13; all kinds of pooling count alike."""
-    if value in ("pooling", "embed", "embedding", "score", "classify", "reward"):
-        reading.is_pooling = True
-    elif value not in ("auto", "generate"):
         reading.not_simulated.append(f"{flag} {value}")
 
 
@@ -344,8 +327,8 @@ VLLM = Program(
         "--moe-backend": _moe_backend,
         "--mamba-ssm-cache-dtype": chosen("mamba_ssm_cache_dtype", get_args(StateDtype), default="auto"),
         "--mm-encoder-tp-mode": chosen("mm_encoder_tp_mode", get_args(EncoderCut)),
-        "--runner": _runner,
-        "--task": _runner,
+        "--runner": chosen("is_pooling", _RUNNERS, default="auto", part=""),
+        "--task": chosen("is_pooling", _RUNNERS, default="auto", part=""),
         "--enable-multimodal-encoder-data-parallel": implied("mm_encoder_tp_mode", "data"),
         "--data-parallel-size": read_ranks,
         "--enable-expert-parallel": switched("enable_expert_parallel", part="deployment"),
@@ -360,7 +343,7 @@ VLLM = Program(
         "--kv-offloading-backend": _offloading_backend,
         "--quantization": weights(_QUANTIZATIONS),
         "--dtype": read_dtype,
-        "--kv-cache-dtype": Reading.set_kv_cache_dtype,
+        "--kv-cache-dtype": read_kv_cache_dtype,
         "--scheduling-policy": chosen("scheduling_policy", ("fcfs", "priority")),
         "--preemption-mode": chosen("preemption_mode", ("recompute", "swap")),
         "--swap-space": _swap_space,

@@ -168,15 +168,11 @@ def _first_object(text: str) -> dict[str, Any]:
 def _of_object(first: dict[str, Any]) -> str | None:
     if "session_id" in first and ("turns" in first or "orchestrator" in first):
         return "aiperf-conversations"
-    if "session_id" in first and ("turns" in first or "orchestrator" in first):
-        return "aiperf-conversations"
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
     if unwrapped(first).get("schema") == DYNAMO_SCHEMA:
         return "dynamo"
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"
-    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(first):
-        return "aiperf-messages"
     if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(first):
         return "aiperf-messages"
     if found == "mooncake" and _has_small_blocks(first):
