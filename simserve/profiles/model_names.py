@@ -16,6 +16,7 @@ from simserve.profiles.model import Quantization, WeightFormatName
 _KEPT_NAMES = 4096
 """Names whose plain form is kept: the catalogue's are compared with every name that is asked for."""
 _FORMATS = (
+    ("unquantized", "none"),
     ("gptq-int8", "int8-wo"),
     ("gptq-8bit", "int8-wo"),
     ("awq-8bit", "int8-wo"),
@@ -70,7 +71,8 @@ _BITS = re.compile(r"(?:int)?([48])[- ]?bits?")
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|qat|dynamic|static|pertensor|"
     r"autoround|a?sym|kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt|"
-    r"unsloth|mlx|mixed|abliterated|gptq-4b|w-mxfp\d-a-\w+|qad|(?<=fp[48]-)(?:v2|preview))$"
+    r"unsloth|mlx|mixed|abliterated|gptq-4b|w-mxfp\d-a-\w+|qad|(?<=fp[48]-)(?:v2|preview)|unquantized|i1|dwq|(?<=dwq-)v\d|"
+    r"(?<=abliterated-)v\d|gptqmodel)$"
 )
 """Names of a tuning or a number format; versions from 1 on name another model, as deepseek-v3 and -v3.2 do."""
 _PARTING = re.compile(r"[-_: ]+")
