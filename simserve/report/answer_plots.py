@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.metrics.thresholds import at as figure_at
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
+from simserve.report.figures import SHOWN
 from simserve.report.quantities import count, dollars, number
 from simserve.report.sketch import (
     DASHED,
@@ -56,7 +57,6 @@ SERIES: tuple[tuple[str, Dashes, Shape], ...] = (
 )
 """Colour, dashes and shape of the first, second, ... line: distinct for the colour-blind and without colour."""
 _MOST_LINES = len(SERIES)
-_SHARES = ("slo_attainment", "busy", "kv_usage_mean")
 _UNITS = {
     "workload.arrivals.rate": "requests/s",
     "workload.arrivals.concurrency": "requests in hand",
@@ -67,13 +67,7 @@ _UNITS = {
     "deployment.tensor_parallel_size": "GPUs",
 }
 """Units of keys whose names do not include one."""
-_COMPARED = (
-    ("p95_ttft_ms", "TTFT p95"),
-    ("p95_tpot_ms", "TPOT p95"),
-    ("p95_e2el_ms", "E2E p95"),
-    ("output_throughput", "output tokens/s"),
-    ("usd_per_million_output_tokens", "dollars a token"),
-)
+_COMPARED = ("p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms", "output_throughput", "usd_per_million_output_tokens")
 _NAMES = 0.3
 """Share of the width for the names of compared figures."""
 _HEADROOM = 1.12
@@ -300,8 +294,8 @@ def _sustained(capacity: Capacity) -> list[Mark]:
 def differences(comparison: Comparison) -> Sketch:
     """Return what each variant changes, in percent of the base, with 95 % intervals; hollow: not shown to differ."""
     names = [
-        (name, label)
-        for name, label in _COMPARED
+        name
+        for name in _COMPARED
         if any(_relative(variant.differences[name]) is not None for variant in comparison.variants)
     ]
     variants = comparison.variants[:_MOST_LINES]
@@ -310,7 +304,7 @@ def differences(comparison: Comparison) -> Sketch:
     for place, variant in enumerate(variants):
         offset = 0.6 * ((place + 0.5) / len(variants) - 0.5)
         rows: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
-        for row, (name, _) in enumerate(names):
+        for row, name in enumerate(names):
             difference = variant.differences[name]
             value = _relative(difference)
             if value is not None:
@@ -325,7 +319,11 @@ def differences(comparison: Comparison) -> Sketch:
         bottom=0.55 / height,
         top=1 - 0.4 / height,
         x=spaced(around(label, ends, _percent_words), (0.96 - _NAMES) * WIDTH_INCHES * POINTS_AN_INCH),
-        y=Axis(low=len(names) - 0.5, high=-0.5, ticks=[(row, label) for row, (_, label) in enumerate(names)]),
+        y=Axis(
+            low=len(names) - 0.5,
+            high=-0.5,
+            ticks=[(row, SHOWN[name].short or SHOWN[name].label) for row, name in enumerate(names)],
+        ),
         marks=marks,
     )
 
@@ -381,13 +379,12 @@ def _relative(difference: Difference) -> tuple[float, float] | None:
     return scale * difference.mean, scale * width
 
 
-def sweep_curves(sweep: Sweep, figure_name: str, label: str) -> Sketch | None:
+def sweep_curves(sweep: Sweep, figure_name: str) -> Sketch | None:
     """Return a figure of the points against the first numeric key, one line for each value of the next key.
 
     Args:
         sweep: The rows.
         figure_name: Column of the table, such as ``p95_ttft_ms``.
-        label: Of the vertical axis, with its unit.
 
     Returns:
         None where no key has at least two numbers, or the figure is undefined throughout.
@@ -410,8 +407,10 @@ def sweep_curves(sweep: Sweep, figure_name: str, label: str) -> Sketch | None:
         title = ", ".join(f"{key.rpartition('.')[2]} {name}" for key, name in zip(others, names, strict=True))
         marks.append(_line(sorted(points), color, dashes, shape, title))
     places, values = zip(*(point for _, points in drawn for point in points), strict=True)
+    figure = SHOWN.get(figure_name)
+    label = figure_name if figure is None else figure.narrow
     height = from_zero(label, values)
-    if figure_name in _SHARES:
+    if figure is not None and figure.kind == "share":
         height = Axis(label=label, high=1.04, words=lambda value: f"{100 * value:.0f}%")
     return Sketch(
         top=0.84 if len(lines) > _MOST_LINES else 0.9,

@@ -18,6 +18,7 @@ from simserve.profiles.expected_errors import load_error_model
 from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
+from simserve.report.figures import SHOWN
 from simserve.report.page import Page, Section, html_table, write_page
 from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
@@ -31,22 +32,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _ROWS = (
-    ("slo_attainment", "within the SLO", "share"),
-    ("mean_ttft_ms", "TTFT mean, ms", "number"),
-    ("p95_ttft_ms", "TTFT p95, ms", "number"),
-    ("mean_tpot_ms", "TPOT mean, ms", "number"),
-    ("p95_tpot_ms", "TPOT p95, ms", "number"),
-    ("p95_itl_ms", "ITL p95, ms", "number"),
-    ("p99_itl_ms", "ITL p99, ms", "number"),
-    ("p95_e2el_ms", "E2E p95, ms", "number"),
-    ("request_throughput", "requests/s", "number"),
-    ("request_goodput", "of them within the SLO", "number"),
-    ("output_throughput", "output tokens/s", "number"),
-    ("busy", "GPUs are busy", "share"),
-    ("kv_usage_mean", "KV memory in use", "share"),
-    ("usd_per_hour", "dollars an hour", "dollars"),
-    ("usd_per_million_output_tokens", "dollars/M output tokens", "dollars"),
-    ("usd_per_million_tokens", "dollars/M tokens", "dollars"),
+    *("slo_attainment", "mean_ttft_ms", "p95_ttft_ms", "mean_tpot_ms", "p95_tpot_ms", "p95_itl_ms", "p99_itl_ms"),
+    *("p95_e2el_ms", "request_throughput", "request_goodput", "output_throughput", "busy", "kv_usage_mean"),
+    *("usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_tokens"),
 )
 _HEADLINES = (
     ("slo_attainment", "requests within the SLO"),
@@ -68,7 +56,6 @@ _COARSE = 2.0
 """From this half width in percent on, decimals are dropped."""
 _NOTHING = 1e-9
 """Widths below this percentage are rounding errors."""
-_WRITE = {"share": share, "number": number, "dollars": dollars}
 _EQUAL = "(equal)"
 """Text for no difference at all."""
 _SMALLEST_SHARE = 5e-5
@@ -149,7 +136,7 @@ def _answer_lines(comparison: compare.Comparison) -> list[str]:
     for variant in comparison.variants:
         runs = len(comparison.base.summaries)
         shown = [
-            f"{label} {_change(variant.differences[name], _kind(name))}"
+            f"{label} {_change(variant.differences[name], SHOWN[name].kind)}"
             for name, label in _HEADLINES
             if _is_headline(variant, name, runs)
         ]
@@ -395,16 +382,17 @@ def _cells(comparison: compare.Comparison) -> list[tuple[str, str, list[tuple[st
     found = []
     base: Any = comparison.base.summary
     summaries = [variant.summary for variant in comparison.variants]
-    for name, label, kind in _ROWS:
+    for name in _ROWS:
+        figure = SHOWN[name]
         value = at(base, FIGURES[name])
         others = [at(summary, FIGURES[name]) for summary in summaries]
         if value is None and all(other is None for other in others):
             continue
         cells = [
-            (_WRITE[kind](other), _change(variant.differences[name], kind), variant.differences[name].is_shown)
+            (figure.text(other), _change(variant.differences[name], figure.kind), variant.differences[name].is_shown)
             for variant, other in zip(comparison.variants, others, strict=True)
         ]
-        found.append((label, _WRITE[kind](value), cells))
+        found.append((figure.title, figure.text(value), cells))
     return found
 
 
@@ -456,12 +444,8 @@ def _is_headline(variant: Variant, name: str, runs: int) -> bool:
     difference = variant.differences[name]
     has_moved = difference.is_shown
     if runs == 1:
-        has_moved = _change(difference, _kind(name)) not in (UNDEFINED, _EQUAL)
+        has_moved = _change(difference, SHOWN[name].kind) not in (UNDEFINED, _EQUAL)
     if not has_moved or name != "p99_itl_ms":
         return has_moved
     low, high = sorted((difference.base, difference.variant))
     return high >= _LEAST_GAP_FACTOR * low
-
-
-def _kind(name: str) -> str:
-    return "share" if name == "slo_attainment" else "number"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simserve.planner import diff
 from simserve.planner.diff import Move
+from simserve.report.figures import SHOWN
 from simserve.report.page import html_table
 from simserve.report.quantities import UNDEFINED, number, share
 from simserve.report.terminal import columns
@@ -97,7 +98,8 @@ def diff_markdown(found: diff.Diff) -> str:
 
 
 def _figure(move: Move, value: float) -> str:
-    return share(value) if move.name in ("slo_attainment", "busy", "kv_usage_mean") else number(value, 4)
+    is_share = move.name in SHOWN and SHOWN[move.name].kind == "share"
+    return share(value) if is_share else number(value, 4)
 
 
 def _change(move: Move) -> str:

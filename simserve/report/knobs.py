@@ -32,29 +32,6 @@ _STATIC = (
     "block_size",
     "gpu_memory_utilization",
 )
-_RARE = (
-    "scheduling_policy",
-    "priority_ageing",
-    "priority_preemption",
-    "preemption_mode",
-    "swap_space",
-    "max_cudagraph_capture_size",
-    "cuda_graph_padding",
-    "cudagraph_mode",
-    "moe_backend",
-    "language_model_only",
-    "mm_encoder_tp_mode",
-    "fp8_gemm_backend",
-    "attention_backend",
-    "mamba_ssm_cache_dtype",
-    "flashinfer_sampler",
-    "cpu_offload_gb",
-    "n_gpu_layers",
-    "num_gpu",
-    "kv_unified",
-    "ubatch_size",
-)
-"""Only shown if the scenario sets them."""
 _NOT_KNOBS = ("name", "version", "requested_version", "sources", "notes")
 _SCENARIO = "scenario"
 _LONGEST_LIST = 8
@@ -90,11 +67,11 @@ def engine_name(result: RunResult) -> str:
 
 
 def important_knobs(result: RunResult) -> list[Knob]:
-    """Return the knobs that decide how requests are served under this kind of batching."""
+    """Return the knobs that decide how requests are served under this kind of batching, and those that are set."""
     resolved = result.summary["simserve"]["engine_resolved"]
     names = _STATIC if resolved.get("batching") == "static" else _CONTINUOUS
-    knobs = [_knob(resolved, name) for name in (*names, *_RARE) if name in resolved]
-    return [knob for knob in knobs if knob.name not in _RARE or knob.is_asked]
+    asked = [knob for knob in all_knobs(result) if knob.is_asked and knob.name not in names]
+    return [*(_knob(resolved, name) for name in names if name in resolved), *asked]
 
 
 def all_knobs(result: RunResult) -> list[Knob]:

@@ -14,9 +14,10 @@ from simserve.planner.sweep import sweep
 from simserve.planner.sweep.point import OK, Row
 from simserve.report.answer import warning_lines
 from simserve.report.answer_plots import sweep_curves
+from simserve.report.figures import SHOWN
 from simserve.report.page import Page, Section, html_table, write_page
 from simserve.report.panels import panel
-from simserve.report.quantities import UNDEFINED, counted, dollars, listed, number, share
+from simserve.report.quantities import UNDEFINED, counted, dollars, listed, share
 from simserve.report.sketch_figure import figure_or_none
 from simserve.report.terminal import columns
 
@@ -26,13 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 20
 _MOST_REASONS = 4
-_FIGURES = (
-    ("within the SLO", "slo_attainment", share),
-    ("TTFT p95, ms", "p95_ttft_ms", number),
-    ("TPOT p95, ms", "p95_tpot_ms", number),
-    ("output tok/s", "output_throughput", number),
-    ("$/M output", "usd_per_million_output_tokens", dollars),
-)
+_FIGURES = ("slo_attainment", "p95_ttft_ms", "p95_tpot_ms", "output_throughput", "usd_per_million_output_tokens")
 
 
 class Sweep(sweep.Sweep):
@@ -66,7 +61,7 @@ class SweepPlots:
 
         None if no key has two numbers, or the figure is undefined everywhere.
         """
-        return figure_or_none(sweep_curves(self.answer, figure, figure))
+        return figure_or_none(sweep_curves(self.answer, figure))
 
 
 def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> None:
@@ -160,20 +155,19 @@ def _reach_lines(answer: sweep.Sweep) -> list[str]:
     if len(done) < 2:
         return []
     reaches = []
-    for label, name, write in _FIGURES:
-        known = [row[name] for row in done if row.get(name) is not None]
+    for name in _FIGURES:
+        figure, known = SHOWN[name], [row[name] for row in done if row.get(name) is not None]
         if known:
-            low, high = write(min(known)), write(max(known))
-            name, _, unit = label.partition(", ")
+            low, high = figure.text(min(known)), figure.text(max(known))
             reach = low if low == high else f"{low} to {high}"
-            reaches.append(f"{name} {reach} {unit}".rstrip())
+            reaches.append(f"{figure.short or figure.label} {reach} {figure.unit}".rstrip())
     text = "; ".join(reaches)
     return [f"{text[:1].upper()}{text[1:]}."] if text else []
 
 
 def header(answer: sweep.Sweep) -> list[str]:
     """Return the titles of the table."""
-    return [*(key.rpartition(".")[2] for key in answer.keys), *(title for title, _, _ in _FIGURES), "the run is"]
+    return [*(key.rpartition(".")[2] for key in answer.keys), *(SHOWN[name].narrow for name in _FIGURES), "the run is"]
 
 
 def _shown_rows(answer: sweep.Sweep) -> list[list[str]]:
@@ -184,7 +178,7 @@ def _shown_rows(answer: sweep.Sweep) -> list[list[str]]:
     return [
         [
             *(_value(row["values"][key]) for key in answer.keys),
-            *(write(row.get(name)) if row["status"] == OK else UNDEFINED for _, name, write in _FIGURES),
+            *(SHOWN[name].text(row.get(name)) if row["status"] == OK else UNDEFINED for name in _FIGURES),
             str(row.get("stability")) if row["status"] == OK else row["status"],
         ]
         for row in rows
@@ -195,8 +189,8 @@ def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
     """Return the answer as a page: curves over the first numeric key, and the table."""
     lines = _sweep_lines(answer)
     panels = []
-    for label, name, _ in _FIGURES:
-        figure = sweep_curves(answer, name, label)
+    for name in _FIGURES:
+        label, figure = SHOWN[name].narrow, sweep_curves(answer, name)
         if figure is not None:
             told = f"{label} at {counted(len(answer.rows), 'point')} of {', '.join(answer.keys)}."
             panels.append(panel(name.replace("_", "-"), f"{label[:1].upper()}{label[1:]}", "", figure, told))

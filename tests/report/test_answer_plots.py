@@ -69,7 +69,6 @@ def sweep(num_lines: int) -> Sketch:
     sketch = sweep_curves(
         Named(keys=["rate", "deployment.tensor_parallel_size"], rows=rows),  # type: ignore[arg-type]
         "p95_ttft_ms",
-        "TTFT p95, ms",
     )
     assert sketch is not None
     return sketch
