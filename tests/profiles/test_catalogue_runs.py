@@ -58,8 +58,11 @@ ON_ONE_GPU = {
     "rtx-6000d-84gb": "qwen3-32b",
     "quadro-rtx-8000-48gb": "phi-4",
     "jetson-orin-nano-8gb": "llama-3.2-1b",
+    "gtx-1650-4gb": "smollm2-360m",
 }
 SMALL_MODEL = "llama-3.2-1b"
+TOO_SMALL = {("gtx-1650-4gb", "sglang")}
+"""GPUs with less memory than an engine sets aside for prompts and graphs on its own."""
 NUM_PARTS = 6
 """Tests that go through a catalogue together, so that workers share it."""
 
@@ -158,7 +161,7 @@ def test_every_gpu_runs_under_every_engine_of_its_maker(part: int) -> None:
         for engine in engines:
             shape = make_shape_of(gpu, ON_ONE_GPU.get(gpu, SMALL_MODEL), engine)
             assert_priced(shape)
-            assert plan_memory(shape).fits, (gpu, engine)
+            assert plan_memory(shape).fits == ((gpu, engine) not in TOO_SMALL), (gpu, engine)
 
 
 @pytest.mark.slow
