@@ -82,7 +82,7 @@ def trace(
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:
     from simserve.workload.traces.statistics import arrival_statistics, length_statistics, task_statistics
 
-    arrivals, tasks = arrival_statistics(read), task_statistics(read)
+    arrivals, tasks = arrival_statistics(read.arrival_time), task_statistics(read)
     return {
         "file": str(file),
         "format": known,

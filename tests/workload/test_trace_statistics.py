@@ -19,7 +19,7 @@ def make_trace(times: list[float]) -> Trace:
 
 def test_arrivals_are_counted_from_the_first() -> None:
     """Three requests in the first minute, one in the second, one in the third, over 150 s."""
-    found = arrival_statistics(make_trace([10, 20, 30, 80, 160]))
+    found = arrival_statistics(make_trace([10, 20, 30, 80, 160]).arrival_time)
 
     assert found is not None
     assert found.span_s == 150
@@ -32,12 +32,12 @@ def test_arrivals_are_counted_from_the_first() -> None:
 
 def test_what_is_not_known_is_nan_or_none() -> None:
     """No times, one instant, less than two minutes."""
-    assert arrival_statistics(make_trace([math.nan, math.nan])) is None
-    instant = arrival_statistics(make_trace([3.0, 3.0]))
+    assert arrival_statistics(make_trace([math.nan, math.nan]).arrival_time) is None
+    instant = arrival_statistics(make_trace([3.0, 3.0]).arrival_time)
     assert instant is not None
     assert math.isnan(instant.mean_rate)
     assert math.isnan(instant.peak_rate)
-    short = arrival_statistics(make_trace([0.0, 1.0, 3.0]))
+    short = arrival_statistics(make_trace([0.0, 1.0, 3.0]).arrival_time)
     assert short is not None
     assert math.isnan(short.dispersion_index)
 
@@ -45,7 +45,7 @@ def test_what_is_not_known_is_nan_or_none() -> None:
 def test_poisson_traffic_shows_as_poisson() -> None:
     """Both measures are 1 within their spread over an hour of 36,000 requests (4 standard errors)."""
     generator = np.random.default_rng(7)
-    found = arrival_statistics(make_trace(np.cumsum(generator.exponential(0.1, 36_000)).tolist()))
+    found = arrival_statistics(make_trace(np.cumsum(generator.exponential(0.1, 36_000)).tolist()).arrival_time)
 
     assert found is not None
     assert found.interarrival_cv == pytest.approx(1.0, abs=4 / math.sqrt(36_000) * math.sqrt(2))

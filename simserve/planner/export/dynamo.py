@@ -13,13 +13,13 @@ from simserve.planner.export.encoders import DYNAMO_ENCODER, KEY, dynamo_encoded
 from simserve.planner.export.kubernetes import applied, on_gpu_nodes, variables
 from simserve.planner.export.trtllm import options_text, role_options
 from simserve.planner.export.workers import (
-    VLLM_NIXL,
     WITHOUT_SCALING,
     Target,
     Worker,
     gib,
     is_disaggregated,
     link_note,
+    role_words,
     shared_notes,
     together,
 )
@@ -79,14 +79,6 @@ _OPTION_KEYS: dict[str, tuple[str, type]] = {
     "--kv_cache_free_gpu_memory_fraction": ("kv_cache_config.free_gpu_memory_fraction", float),
 }
 """Flag of `trtllm-serve` -> its key in the options, and the type of the value."""
-_ROLE_WORDS: dict[tuple[str, str], list[str]] = {
-    ("trtllm", "prefill"): ["--disaggregation-mode", "prefill"],
-    ("trtllm", "decode"): ["--disaggregation-mode", "decode"],
-    ("vllm", "prefill"): ["--disaggregation-mode", "prefill", *VLLM_NIXL],
-    ("vllm", "decode"): ["--disaggregation-mode", "decode", *VLLM_NIXL],
-    ("sglang", "prefill"): ["--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl"],
-    ("sglang", "decode"): ["--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "nixl"],
-}
 
 
 def export_dynamo(name: str, workers: list[Worker]) -> Export:
@@ -208,6 +200,14 @@ def _refuse_other_pools(workers: list[Worker]) -> None:
         )
 
 
+def _told_role(worker: Worker) -> list[str]:
+    """Return the flags of a worker that only prefills or decodes, and of its KV transfer; SGLang has both itself."""
+    if worker.role == "both":
+        return []
+    mode = [] if worker.serving.target == "sglang" else ["--disaggregation-mode", worker.role]
+    return mode if worker.serving.target == "trtllm" else [*mode, *role_words(worker)]
+
+
 def _told_events(worker: Worker) -> list[str]:
     """Return the flags that make a worker report its prefix cache to the router, where routing depends on it."""
     if worker.role == "decode" or worker.whole.routing.policy != "prefix":
@@ -246,7 +246,7 @@ def _container(worker: Worker, image: str, words: Sequence[str], gpus: int) -> d
 def _worker(worker: Worker, image: str) -> dict[str, Any]:
     is_trtllm = worker.serving.target == "trtllm"
     words = ["--extra-engine-args", f"{OPTIONS_FOLDER}/{OPTIONS}"] if is_trtllm else worker.flags
-    words = [*words, *_ROLE_WORDS.get((worker.serving.target, worker.role), []), *_told_events(worker)]
+    words = [*words, *_told_role(worker), *_told_events(worker)]
     words += dynamo_encoded_words(worker)
     container, pod = _container(worker, image, words, worker.gpus_per_host), on_gpu_nodes(worker)
     if is_trtllm:

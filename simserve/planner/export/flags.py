@@ -7,7 +7,7 @@ flags and what values they take, not what they mean.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,8 @@ Takes = Literal["value", "values", "optional", "switch", "toggle", "boolean"]
 
 _FOLDER = Path(__file__).resolve().parent / "engine_flags"
 _NEGATION = "--no-"
+ALL = 1_000_000
+"""Number of words after a flag that stands for all of them up to the next flag."""
 
 
 class ReadVersion(FrozenModel):
@@ -250,3 +252,17 @@ def _word(engine: str, flag: str, takes: Takes | None, given: list[str], *, is_n
 def similar(flags: Flags, flag: str) -> str:
     """Return the flag that an unknown one was probably meant to be; "" where none is similar."""
     return next(iter(difflib.get_close_matches(flag, flags.takes, n=1, cutoff=0.8)), "")
+
+
+def without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
+    """Return a command without some flags and the given number of words after each."""
+    kept, skip = [], 0
+    for word in words:
+        if skip and not (skip > 1 and word.startswith("--")):
+            skip -= 1
+        elif word in flags:
+            skip = flags[word]
+        else:
+            kept.append(word)
+            skip = 0
+    return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simserve.planner.export.deployment import Export
+from simserve.planner.export.flags import without
 from simserve.planner.export.kubernetes import applied, on_gpu_nodes, probes, variables
 from simserve.planner.export.llm_d import by_role
 from simserve.planner.export.workers import (
@@ -22,6 +23,12 @@ from simserve.planner.export.workers import (
 _TARGET = Target(name="kserve", engines=("vllm",), has_roles=True, without_scaling=WITHOUT_SCALING)
 _ACCOUNT = "huggingface"
 """Service account whose secret gives KServe's loader the Hugging Face token."""
+_SET_BY_KSERVE = {
+    "--enable-expert-parallel": 0,
+    **dict.fromkeys(("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"), 1),
+    **dict.fromkeys(("--host", "--port"), 1),
+}
+"""Flags that KServe sets itself -> number of words after each."""
 _BEHIND_SIDECAR = 8001
 """Port of a decode server; the sidecar that KServe puts in front of it requests the prefill (config/llmisvcconfig,
 config-llm-decode-template.yaml)."""
@@ -88,8 +95,7 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
     parallelism: dict[str, Any] = {key: size for key, size in sizes.items() if size > 1}
     if deployment.enable_expert_parallel:
         parallelism["expert"] = True
-    named = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-    words = _without(worker.command[3:], named)
+    words = without(worker.command[3:], _SET_BY_KSERVE)
     container: dict[str, Any] = {
         "name": "main",
         "image": worker.image,
@@ -115,13 +121,6 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
     }
     found: dict[str, Any] = {"replicas": worker.replicas, "template": template}
     return found | {"parallelism": parallelism} if parallelism else found
-
-
-def _without(words: list[str], flags: tuple[str, ...]) -> list[str]:
-    """Return words without some flags and their values, and without the address, which KServe sets itself."""
-    dropped = {n + step for n, word in enumerate(words) if word in (*flags, "--host", "--port") for step in (0, 1)}
-    dropped |= {n for n, word in enumerate(words) if word == "--enable-expert-parallel"}
-    return [word for n, word in enumerate(words) if n not in dropped]
 
 
 def _quoted(words: list[str]) -> str:

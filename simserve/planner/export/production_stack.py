@@ -7,6 +7,7 @@ from typing import Any
 
 from simserve.planner.export.autoscalers import scaled_object, scaling_notes
 from simserve.planner.export.deployment import Export
+from simserve.planner.export.flags import without
 from simserve.planner.export.kubernetes import (
     ON_GPU_NODES,
     PROBE_SECONDS,
@@ -81,10 +82,7 @@ def _model(worker: Worker, release_name: str) -> dict[str, Any]:
     image, _, _ = worker.image.rpartition(":")
     gpus = worker.num_gpus
     tensor = worker.deployment.scenario.deployment.tensor_parallel_size
-    words = list(worker.flags)
-    if "--tensor-parallel-size" in words:
-        at = words.index("--tensor-parallel-size")
-        del words[at : at + 2]
+    words = without(worker.flags, {"--tensor-parallel-size": 1})
     model: dict[str, Any] = {
         "name": worker.name,
         "repository": image,

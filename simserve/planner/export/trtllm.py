@@ -15,7 +15,7 @@ import yaml
 from simserve.documents import yaml_text
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
-from simserve.planner.export.flags import Flags, flags_of
+from simserve.planner.export.flags import Flags, flags_of, without
 from simserve.planner.export.role_servers import (
     SERVERS_FILE,
     Placed,
@@ -266,9 +266,6 @@ def role_options(worker: Worker) -> dict[str, Any]:
 
 
 def _command(server: Placed) -> str:
-    words = list(server.worker.serving.command)
-    if OPTIONS_FILE in words:
-        place = words.index(OPTIONS_FILE)
-        words = [*words[: place - 1], *words[place + 1 :]]
+    words = without(server.worker.serving.command, {"--extra_llm_api_options": 1})
     reachable = ["--host", "0.0.0.0", "--port", str(server.port)]
     return shlex.join([*words, *reachable, "--extra_llm_api_options", _options_file(server.worker)])

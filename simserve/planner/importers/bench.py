@@ -11,8 +11,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.planner.importers.draft import Draft, Imported, moved, scenario_name
-from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.server import ASSUMED_HARDWARE
+from simserve.planner.importers.server import ASSUMED_HARDWARE, Reading, draft_of
 from simserve.scenario.benchmark import Lengths, arrivals_of, lengths_of
 from simserve.scenario.schema import Scenario
 from simserve.workload.benchmarks.reading import read_results
@@ -91,25 +90,19 @@ def _served(
         remedy = "say which with --model, or name what served it: --scenario FILE"
         raise TraceError("does not say its model", file=path, key=result.label, remedy=remedy)
     engine = result.engine or "vllm"
-    found = find_model(result.model, path) if model is None else None
-    deployment: dict[str, Any] = {"hardware": hardware or ASSUMED_HARDWARE}
+    reading = Reading(engine, version, str(path), model=result.model or model)
     if hardware is None:
-        notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
+        reading.notes.append(f"The result does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not result.engine:
-        notes.append("The result does not say its engine: vllm is assumed; --scenario names what served it.")
+        reading.notes.append("The result does not say its engine: vllm is assumed; --scenario names what served it.")
     if version is None:
-        notes.append(
+        reading.notes.append(
             f"The result does not say {engine}'s version: the newest known is assumed; --engine-version names yours."
         )
-    if found is not None and not found.is_exact:
-        notes.append(f"{found.assumption(result.model)}; --model says another.")
-    if found is not None and found.quantization is not None:
-        deployment["quantization"] = found.quantization
-    if found is not None and found.quantization is not None and not found.is_exact:
-        notes.append(f"Weights are {found.quantization}, by the name of {result.model}.")
+    draft = draft_of(reading, model, hardware=hardware, title="", workload={})
+    notes += draft.notes
     notes.append("The server's settings are not in the result: set deployment as it ran, or name it with --scenario.")
-    deployment["engine"] = {"name": engine} | ({"version": version} if version else {})
-    return {"model": model or (found.model if found else ""), "deployment": deployment}
+    return {key: draft.mapping[key] for key in ("model", "deployment")}
 
 
 def _of_scenario(

@@ -18,6 +18,7 @@ from simserve.documents import parse_yaml
 from simserve.errors import ScenarioError
 from simserve.planner.export.compose import POLICIES
 from simserve.planner.export.dynamo import MAIN, MODES
+from simserve.planner.export.flags import ALL, without
 from simserve.planner.export.kubernetes import PRODUCTS
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
@@ -39,8 +40,6 @@ _PRODUCT = "nvidia.com/gpu.product"
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?")
 _LOOK_SECONDS = 15.0
 """Default interval between checks of Kubernetes' own autoscaler (kube-controller-manager)."""
-_ALL = 1_000_000
-"""Number of words after a flag that stands for all of them up to the next flag."""
 _ROLE_FLAGS = {
     "--is-prefill-worker": 0,
     "--is-decode-worker": 0,
@@ -52,7 +51,7 @@ _ROLE_FLAGS = {
     "--ec-transfer-config": 1,
     "--enable-request-id-headers": 0,
     "--language-only": 0,
-    "--encoder-urls": _ALL,
+    "--encoder-urls": ALL,
     "--encoder-transfer-backend": 1,
     "--enable-multimodal": 0,
     "--dedicated-mm-encoder": 0,
@@ -275,7 +274,7 @@ def _of_scripts(
             role = _ENCODE
         server = _Server(
             name=role,
-            words=_without(words, _ADDRESS_FLAGS),
+            words=without(words, _ADDRESS_FLAGS),
             role=role,
             hardware=None if on_host is None else on_host[2],
             variables={key: value for key, value in variables.items() if key not in _ADDRESS_VARIABLES},
@@ -625,7 +624,7 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
 def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
     engine = _engine(server.words)
     known = hardware or server.hardware or _labelled(server.product)
-    words, variables = _without(server.words, _ROLE_FLAGS), server.variables
+    words, variables = without(server.words, _ROLE_FLAGS), server.variables
     line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
     program = {"sglang": SGLANG, "trtllm": with_files(server.files)}.get(str(engine), VLLM)
@@ -654,20 +653,6 @@ def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> 
         if key != "replicas" and deployment.get(key, plain) != shared.get(key, plain):
             pool[key] = deployment.get(key, plain)
     return pool | ({} if server.scaling is None else {"autoscaling": server.scaling})
-
-
-def _without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:
-    """Return a command without some flags and the given number of words after each."""
-    kept, skip = [], 0
-    for word in words:
-        if skip and not (skip > 1 and word.startswith("--")):
-            skip -= 1
-        elif word in flags:
-            skip = flags[word]
-        else:
-            kept.append(word)
-            skip = 0
-    return kept
 
 
 def _engine(words: Sequence[str]) -> str | None:

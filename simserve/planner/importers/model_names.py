@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simserve.errors import ScenarioError, nearest
+from simserve.planner.importers.pasted import is_file
 from simserve.profiles.catalog import catalogue_models, is_repository, load_model, profile_named_like
 from simserve.profiles.model_names import (
     distilled,
@@ -59,10 +60,10 @@ def find_model(name: str, file: object) -> NamedModel:
     Raises:
         ScenarioError: No profile is similar enough; names the most similar one, and the option that sets it.
     """
-    if _is_checkpoint(name):
+    if is_file(f"{name}/config.json"):
         path = Path(name).expanduser()
         return NamedModel(str(path), stored_format(name), is_exact=True)
-    if name.endswith(_FILES) and _is_file(Path(name)):
+    if name.endswith(_FILES) and is_file(name):
         return NamedModel(str(Path(name).expanduser()), None, is_exact=True)
     if (repository := distilled(name)) is not None:
         return replace(find_model(repository, file), quantization=stored_format(name), is_exact=False)
@@ -93,18 +94,6 @@ def find_model(name: str, file: object) -> NamedModel:
         value=name,
         remedy=f"say which with --model, a profile or a config.json; {_nearest(plain_name(name), list(models))}",
     )
-
-
-def _is_checkpoint(name: str) -> bool:
-    return _is_file(Path(name) / "config.json")
-
-
-def _is_file(path: Path) -> bool:
-    """Return whether the file exists; False for what cannot be a path."""
-    try:
-        return path.expanduser().is_file()
-    except (OSError, ValueError, RuntimeError):
-        return False
 
 
 def _nearest(wanted: str, profiles: list[str]) -> str:

@@ -108,8 +108,8 @@ def without_shell(words: Sequence[str]) -> list[str]:
 def is_file(name: str) -> bool:
     """Return whether a word names an existing file; False for what cannot be a name."""
     try:
-        return Path(name).is_file()
-    except (OSError, ValueError):
+        return Path(name).expanduser().is_file()
+    except (OSError, ValueError, RuntimeError):
         return False
 
 

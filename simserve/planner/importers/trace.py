@@ -23,7 +23,7 @@ from simserve.workload.traces.formats import AUTO, COLUMNS, detect, read_trace
 from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.statistics import (
     TaskStatistics,
-    beginning_statistics,
+    arrival_statistics,
     length_statistics,
     mean,
     spread,
@@ -211,7 +211,7 @@ def _fit_count(counts: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _fit_arrivals(times: NDArray[np.float64]) -> tuple[dict[str, Any], str]:
-    statistics = beginning_statistics(times)
+    statistics = arrival_statistics(times)
     if statistics is None or math.isnan(statistics.mean_rate):
         rule = "holds no arrival times" if statistics is None else "holds a single instant"
         note = f"The trace {rule}: {_DEFAULT_RATE:g} request a second is a placeholder."

@@ -97,7 +97,7 @@ def _options_file(reading: Reading, _: str, value: Any, files: Mapping[str, str]
     if text is not None:
         _read_options(reading, parse_yaml(text, reading.where, ScenarioError))
     elif is_file(str(value)):
-        _read_options(reading, read_mapping(Path(str(value)), ScenarioError))
+        _read_options(reading, read_mapping(Path(str(value)).expanduser(), ScenarioError))
     else:
         reading.notes.append(f"{value} is not here: what it sets is not simulated; run this where it lies.")
 

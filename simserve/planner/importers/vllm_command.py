@@ -91,7 +91,7 @@ def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[s
         return list(words)
     _, equals, name = words[place].partition("=")
     name = name if equals else "".join(words[place + 1 : place + 2])
-    path = Path(name)
+    path = Path(name).expanduser()
     if not is_file(name):
         reading.notes.append(f"--config {name} is not here: what it sets is not simulated; run this where it lies.")
         return list(words)

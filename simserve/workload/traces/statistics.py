@@ -70,12 +70,7 @@ class LengthStatistics:
         }
 
 
-def arrival_statistics(trace: Trace) -> ArrivalStatistics | None:
-    """Return the statistics of the requests' arrivals; None if the trace has no times."""
-    return beginning_statistics(trace.arrival_time)
-
-
-def beginning_statistics(arrival_time: NDArray[np.float64]) -> ArrivalStatistics | None:
+def arrival_statistics(arrival_time: NDArray[np.float64]) -> ArrivalStatistics | None:
     """Return the statistics of ascending start times of requests or tasks; None if they are unknown."""
     if np.isnan(arrival_time).any():
         return None

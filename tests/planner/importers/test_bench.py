@@ -161,6 +161,14 @@ def test_a_model_without_a_profile_is_named(tmp_path: Path) -> None:
     assert imported(tmp_path, {**PLAIN, "model_id": "org/unheard"}, model="llama-3.2-1b").draft.scenario.model
 
 
+def test_a_named_profile_keeps_the_format_that_the_file_names(tmp_path: Path) -> None:
+    """As in a command line: the profile stands for the architecture, the name for what was loaded."""
+    result = {**PLAIN, "model_id": "org/unheard-FP8"}
+
+    deployment = imported(tmp_path, result, model="llama-3.2-1b").draft.mapping["deployment"]
+    assert deployment["quantization"] == "fp8"
+
+
 TOOLS: dict[str, tuple[Any, str]] = {
     "vllm": (documents.vllm(), "result.json"),
     "sglang": (documents.sglang(), "result.jsonl"),

@@ -541,6 +541,14 @@ def test_dotted_settings_are_one_json_value() -> None:
     assert (found.method, found.num_speculative_tokens) == ("ngram", 4)
 
 
+def test_a_config_file_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves the tilde of ``--config=~/serve.yaml`` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "serve.yaml").write_text("max-num-seqs: 7\n", encoding="utf-8")
+
+    assert imported(f"{LLAMA} --config=~/serve.yaml").scenario.deployment.engine.max_num_seqs == 7
+
+
 def test_a_config_file_gives_way_to_the_line(tmp_path: Path) -> None:
     """Keys with dashes or underscores, switches with their opposite, nested settings, the model."""
     config = tmp_path / "serve.yaml"
