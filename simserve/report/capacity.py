@@ -16,8 +16,9 @@ from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
 from simserve.report.page import Page, Section, html_table, write_page
 from simserve.report.panels import panel
-from simserve.report.quantities import UNDEFINED, count, counted, number, share
+from simserve.report.quantities import capital, count, counted, load_figure, number, share
 from simserve.report.sketch_figure import sketch_figure
+from simserve.report.tables import TERM_LABELS
 from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 100
-_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT", "task": "the makespan of tasks"}
 _LEAST_SHARE = 0.01
 """A load on nine in ten real servers below this share of the highest load is described in words, not as a rate."""
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
@@ -127,7 +127,7 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
         lines.append(f"On 90% of real servers it holds {far} ({sustained.basis.removeprefix('foreign: ')}).")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
-        parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
+        parts = ", ".join(f"{TERM_LABELS[name]} {share(part)}" for name, part in failing.by_metric.items())
         met = _below(failing.attainment, asked)
         whose = "tasks" if failing.by_metric.get("task") == failing.attainment else "requests"
         lines.append(
@@ -178,7 +178,7 @@ def _trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
     finishable = capacity.found.finishable
     if finishable is not None:
         lines.append(f"With its queue never empty the deployment finishes {number(finishable.rate)} requests/s.")
-    return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
+    return lines + [f"{capital(note)}." for note in capacity.notes]
 
 
 def capacity_brief(
@@ -296,9 +296,7 @@ def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brie
 
 
 def _load(capacity: capacity_answer.Capacity, load: float | None) -> str:
-    if load is None:
-        return UNDEFINED
-    return count(load) if capacity.is_closed_loop else number(load)
+    return load_figure(load, is_closed=capacity.is_closed_loop)
 
 
 def _below(attainment: float, asked: str) -> str:
@@ -313,4 +311,4 @@ def _breaks(capacity: capacity_answer.Capacity) -> str:
         return "nothing breaks up to there, the highest load allowed"
     if binding == "overload":
         return "beyond it the queue grows without end"
-    return f"{_TERMS[binding]} breaks first"
+    return f"{TERM_LABELS[binding]} breaks first"

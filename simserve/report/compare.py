@@ -21,7 +21,7 @@ from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brie
 from simserve.report.figures import SHOWN
 from simserve.report.page import Page, Section, html_table, write_page
 from simserve.report.panels import panel
-from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
+from simserve.report.quantities import UNDEFINED, capital, dollars, latency, listed, number, share
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
@@ -172,7 +172,7 @@ def _real_text() -> str:
 
 def _real_lines() -> list[str]:
     told = _real_text()
-    return [f"{told[0].upper()}{told[1:]}."] if told else []
+    return [f"{capital(told)}."] if told else []
 
 
 def _formats_lines(comparison: compare.Comparison) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.report.panels import Panel, brief_panel
-from simserve.report.quantities import text_columns
+from simserve.report.quantities import capital, text_columns
 from simserve.unfinished import write_text
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    found.filters["capitalize_first"] = capital
     found.filters["as_sentence"] = as_sentence
     found.filters["marked"] = marked
     found.filters["command"] = command
@@ -128,7 +128,7 @@ def breakable(text: str) -> Markup:
 def as_sentence(text: str) -> str:
     """Return a line as a full sentence: a first word without digits gets a capital, and the line a full stop."""
     first = text.split(" ", 1)[0].rstrip(",;:")
-    begun = text[:1].upper() + text[1:] if first.replace("-", "").isalpha() and first not in _NAMES else text
+    begun = capital(text) if first.replace("-", "").isalpha() and first not in _NAMES else text
     return f"{begun}." if begun[-1:].isalnum() or begun[-1:] in (")", "%", "'") else begun
 
 
