@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity import answer as capacity_answer
@@ -14,7 +13,7 @@ from simserve.planner.plan.explain import plan_command
 from simserve.report import answer_plots
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
-from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.page import Page, Paged, Section, html_table
 from simserve.report.panels import panel
 from simserve.report.quantities import capital, count, counted, load_figure, number, share
 from simserve.report.sketch_figure import sketch_figure
@@ -32,7 +31,7 @@ _LEAST_SHARE = 0.01
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
-class Capacity(capacity_answer.Capacity):
+class Capacity(Paged, capacity_answer.Capacity):
     """The highest load that a deployment can sustain: ``.summary``, ``.plot``, and a page in a notebook."""
 
     @property
@@ -40,15 +39,8 @@ class Capacity(capacity_answer.Capacity):
         """Its plots: ``latency()`` and ``goodput()`` against the load."""
         return CapacityPlots(self)
 
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one self-contained page.
-
-        Args:
-            file: Path of the page.
-            command: The command that reproduces it.
-            brief: The brief at the top of the page; None: from a run of the deployment as it is.
-        """
-        write_page(_capacity_page(self, command, brief), file)
+    def _page(self, command: str, brief: Brief | None) -> Page:
+        return _capacity_page(self, command, brief)
 
     def _repr_html_(self) -> str:
         notes = [*_trust_lines(self), f"Simulated with {formats_line(self.summary['formats'])}."]

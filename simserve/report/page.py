@@ -95,6 +95,23 @@ def write_page(page: Page, file: str | Path) -> None:
     write_text(Path(file), render_page(page))
 
 
+class Paged:
+    """An answer that writes itself as a page; its class says what is on it."""
+
+    def _page(self, command: str, brief: Brief | None) -> Page:
+        raise NotImplementedError
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one self-contained page.
+
+        Args:
+            file: Path of the page.
+            command: The command that reproduces it.
+            brief: The brief at the top of the page; None: it is made here.
+        """
+        write_page(self._page(command, brief), file)
+
+
 @cache
 def environment() -> Environment:
     """Return the templates; values are escaped, and undefined ones are an error."""
