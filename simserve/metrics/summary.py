@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -52,29 +52,8 @@ if TYPE_CHECKING:
     from simserve.sim.simulate import Simulation
     from simserve.workload.requests import RequestSpecs
 
-_MEMORY_KEYS = (
-    "fits",
-    "total_bytes",
-    "usable_bytes",
-    "weights_bytes",
-    "draft_weights_bytes",
-    "states_bytes",
-    "lora_bytes",
-    "kv_bytes",
-    "activation_bytes",
-    "non_torch_bytes",
-    "cuda_graph_bytes",
-    "kv_bytes_per_token",
-    "draft_kv_bytes_per_token",
-    "num_kv_blocks",
-    "block_size",
-    "max_concurrent_full_length",
-    "longest_sequence",
-    "shortage_bytes",
-    "host_bytes",
-)
-
-
+_NOT_TOLD = ("max_model_len", "windows", "most_seats", "shape", "parts")
+"""Fields of `simserve.perf.memory.MemoryPlan` that a summary leaves out."""
 MEMORIES_PER_RUN = 12
 """A run counts as settled if it lasts this many times the memory of its queue."""
 
@@ -314,11 +293,15 @@ def _headline(
             "replicas": _replicas(simulation, facts.num_gpus),
             "requests": {**statuses(records), "resent": 0 if timeline is None else timeline.num_resent},
             "rejected": {"by_reason": reasons(records), "refusals": {} if timeline is None else timeline.refusals},
-            "memory": {key: getattr(facts.memory, key) for key in _MEMORY_KEYS},
+            "memory": _memory(facts.memory),
             "quality": list(facts.quality),
             "thresholds": _thresholds(simulation, facts, measured, objective["attainment"], totals | money.dollars),
         },
     }
+
+
+def _memory(plan: MemoryPlan) -> dict[str, Any]:
+    return {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in _NOT_TOLD}
 
 
 def _thresholds(

@@ -147,8 +147,13 @@ def warning_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def warnings(result: RunResult) -> list[str]:
     """Return what limits the answer, the worst first: one sentence each."""
+    return [*(_sentence(each) for each in result.summary["simserve"].get("warnings", ())), *cautions(result)]
+
+
+def cautions(result: RunResult) -> list[str]:
+    """Return `warnings` without those that a brief shows (`warning_lines`)."""
     simserve = result.summary["simserve"]
-    found: list[str | None] = [_sentence(each) for each in simserve.get("warnings", ())]
+    found: list[str | None] = []
     if result.simulation.was_interrupted:
         found.append("Interrupted: only what was finished until then is counted.")
     if simserve["stability"] == "overloaded":

@@ -11,7 +11,7 @@ import numpy as np
 from simserve.metrics.thresholds import at as figure_at
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY, TEXT_POINTS, VERMILION, WIDTH_INCHES
 from simserve.report.figures import SHOWN
-from simserve.report.quantities import count, dollars, number
+from simserve.report.quantities import count, dollars, load_figure, number
 from simserve.report.sketch import (
     DASHED,
     DOTTED,
@@ -283,7 +283,7 @@ def _sustained(capacity: Capacity) -> list[Mark]:
     if not value:
         return []
     marks: list[Mark] = [] if interval is None else [Band(low=interval[0], high=interval[1], color=GREY)]
-    text = f"holds up to {count(value) if capacity.is_closed_loop else number(value)}"
+    text = f"holds up to {load_figure(value, is_closed=capacity.is_closed_loop)}"
     return [
         *marks,
         Rule(x=value, color=INK, dashes=DASHED),

@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity import answer as capacity_answer
@@ -14,10 +13,11 @@ from simserve.planner.plan.explain import plan_command
 from simserve.report import answer_plots
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
-from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.page import Page, Paged, Section, html_table
 from simserve.report.panels import panel
-from simserve.report.quantities import UNDEFINED, count, counted, number, share
+from simserve.report.quantities import capital, count, counted, load_figure, number, share
 from simserve.report.sketch_figure import sketch_figure
+from simserve.report.tables import TERM_LABELS
 from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
 
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 100
-_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT", "task": "the makespan of tasks"}
 _LEAST_SHARE = 0.01
 """A load on nine in ten real servers below this share of the highest load is described in words, not as a rate."""
 _HEADER = ("load", "within the SLO", "TTFT p95 ms", "TPOT p95 ms", "goodput /s", "output tok/s", "the run is")
 
 
-class Capacity(capacity_answer.Capacity):
+class Capacity(Paged, capacity_answer.Capacity):
     """The highest load that a deployment can sustain: ``.summary``, ``.plot``, and a page in a notebook."""
 
     @property
@@ -40,15 +39,8 @@ class Capacity(capacity_answer.Capacity):
         """Its plots: ``latency()`` and ``goodput()`` against the load."""
         return CapacityPlots(self)
 
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one self-contained page.
-
-        Args:
-            file: Path of the page.
-            command: The command that reproduces it.
-            brief: The brief at the top of the page; None: from a run of the deployment as it is.
-        """
-        write_page(_capacity_page(self, command, brief), file)
+    def _page(self, command: str, brief: Brief | None) -> Page:
+        return _capacity_page(self, command, brief)
 
     def __repr__(self) -> str:
         return f"<Capacity: {_answer_lines(self)[0]}>"
@@ -130,7 +122,7 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
         lines.append(f"On 90% of real servers it holds {far} ({sustained.basis.removeprefix('foreign: ')}).")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
-        parts = ", ".join(f"{_TERMS[name]} {share(part)}" for name, part in failing.by_metric.items())
+        parts = ", ".join(f"{TERM_LABELS[name]} {share(part)}" for name, part in failing.by_metric.items())
         met = _below(failing.attainment, asked)
         whose = "tasks" if failing.by_metric.get("task") == failing.attainment else "requests"
         lines.append(
@@ -181,7 +173,7 @@ def _trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
     finishable = capacity.found.finishable
     if finishable is not None:
         lines.append(f"With its queue never empty the deployment finishes {number(finishable.rate)} requests/s.")
-    return lines + [f"{note[:1].upper()}{note[1:]}." for note in capacity.notes]
+    return lines + [f"{capital(note)}." for note in capacity.notes]
 
 
 def capacity_brief(
@@ -299,9 +291,7 @@ def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brie
 
 
 def _load(capacity: capacity_answer.Capacity, load: float | None) -> str:
-    if load is None:
-        return UNDEFINED
-    return count(load) if capacity.is_closed_loop else number(load)
+    return load_figure(load, is_closed=capacity.is_closed_loop)
 
 
 def _below(attainment: float, asked: str) -> str:
@@ -316,4 +306,4 @@ def _breaks(capacity: capacity_answer.Capacity) -> str:
         return "nothing breaks up to there, the highest load allowed"
     if binding == "overload":
         return "beyond it the queue grows without end"
-    return f"{_TERMS[binding]} breaks first"
+    return f"{TERM_LABELS[binding]} breaks first"

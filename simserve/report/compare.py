@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.metrics.thresholds import at
@@ -19,9 +18,9 @@ from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import STORED, Brief, Fact, Way, about, deployed_brief
 from simserve.report.figures import SHOWN
-from simserve.report.page import Page, Section, html_table, write_page
+from simserve.report.page import Page, Paged, Section, html_table
 from simserve.report.panels import panel
-from simserve.report.quantities import UNDEFINED, dollars, latency, listed, number, share
+from simserve.report.quantities import UNDEFINED, capital, dollars, latency, listed, number, share
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
@@ -62,7 +61,7 @@ _SMALLEST_SHARE = 5e-5
 """A change of a share below this, interval included, does not show in any printed digit."""
 
 
-class Comparison(compare.Comparison):
+class Comparison(Paged, compare.Comparison):
     """A base and its variants: ``.summary``, ``.plot``, and a page in a notebook."""
 
     @property
@@ -70,15 +69,8 @@ class Comparison(compare.Comparison):
         """Its plot: ``differences()``."""
         return ComparisonPlots(self)
 
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one self-contained page.
-
-        Args:
-            file: Path of the page.
-            command: The command that reproduces it.
-            brief: The brief at the top of the page; None: from a run of the deployment as it is.
-        """
-        write_page(_comparison_page(self, command, brief), file)
+    def _page(self, command: str, brief: Brief | None) -> Page:
+        return _comparison_page(self, command, brief)
 
     def __repr__(self) -> str:
         return f"<Comparison: {' '.join(_answer_lines(self))}>"
@@ -175,7 +167,7 @@ def _real_text() -> str:
 
 def _real_lines() -> list[str]:
     told = _real_text()
-    return [f"{told[0].upper()}{told[1:]}."] if told else []
+    return [f"{capital(told)}."] if told else []
 
 
 def _formats_lines(comparison: compare.Comparison) -> list[str]:

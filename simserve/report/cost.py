@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.planner.plan.explain import plan_command
 from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
 from simserve.report.brief import NOW, SLO_MISSED, STORED, Brief, Fact, Way, api_text, asked_by, fact_text
-from simserve.report.page import Page, Section, html_sections, write_page
+from simserve.report.page import Page, Paged, Section, html_sections
 from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.report.sketch_figure import figure_or_none
@@ -29,7 +28,7 @@ _OLD = "more than a year before the newest of the catalogue"
 
 
 @dataclass(frozen=True, slots=True)
-class CostResult:
+class CostResult(Paged):
     """What `simserve cost` answers.
 
     Attributes:
@@ -58,15 +57,8 @@ class CostResult:
 
         return CostPlots(self.summary)
 
-    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
-        """Write the answer as one page that needs nothing else.
-
-        Args:
-            file: Path of the page.
-            command: How to reproduce it.
-            brief: What opens the page; None: what the summary alone says.
-        """
-        write_page(cost_page(self.summary, command, brief), file)
+    def _page(self, command: str, brief: Brief | None) -> Page:
+        return cost_page(self.summary, command, brief)
 
 
 def _api_name(api: Mapping[str, Any]) -> str:

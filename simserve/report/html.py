@@ -8,18 +8,19 @@ from typing import Any
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts, knobs, tables
-from simserve.report.answer import steady_state_caveat, verdict, warnings
+from simserve.report.answer import cautions, steady_state_caveat, verdict
 from simserve.report.brief import brief_of_run
-from simserve.report.facts import LOOPS, admission_lines, fleet_lines, gateway_lines, stream_lines, traffic, user_lines
-from simserve.report.kinds import CLASS_COLUMNS, class_rows, round_lines, task_lines
+from simserve.report.facts import LOOPS, traffic
+from simserve.report.kinds import CLASS_COLUMNS, PARTS, class_rows
 from simserve.report.page import brief_html, environment, html_table
-from simserve.report.panels import brief_panel, figure_groups, memory_panel, sentence_case
-from simserve.report.quantities import UNDEFINED, number
+from simserve.report.panels import brief_panel, figure_groups, memory_panel
+from simserve.report.quantities import UNDEFINED, capital, number
 from simserve.report.tables import STATISTICS, latency_rows, slo_rows
 from simserve.scenario.formats import quality_lines
 from simserve.unfinished import write_text
 
 REPORT_FILE = "report.html"
+_OF_THE_FLEET = ("Users", "Tasks", "Rounds", "Front", "Admission", "Fleet", "Stream")
 _WORDS = {"holds": "holds", "missed": "missed", "none": UNDEFINED}
 _CLASSES = {"holds": "is-good", "missed": "is-bad", "none": ""}
 
@@ -65,8 +66,8 @@ def _answer(result: RunResult) -> dict[str, Any]:
         "title": facts.heading(result),
         "traffic": traffic(result),
         "engine": knobs.engine_name(result),
-        "warnings": warnings(result)[len(result.summary["simserve"].get("warnings", ())) :],
-        "caveat": sentence_case(steady_state_caveat(result)),
+        "warnings": cautions(result),
+        "caveat": capital(steady_state_caveat(result) or ""),
     }
 
 
@@ -80,22 +81,14 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "class_rows": class_rows(result),
         "class_columns": CLASS_COLUMNS,
         "statistics": tables.STATISTICS,
-        "fleet_lines": [
-            *user_lines(result),
-            *task_lines(result),
-            *round_lines(result),
-            *gateway_lines(result),
-            *admission_lines(result),
-            *fleet_lines(result),
-            *stream_lines(result),
-        ],
+        "fleet_lines": [line for label in _OF_THE_FLEET for line in PARTS[label](result)],
         "meanings": tables.LATENCY_MEANINGS,
         "memory_rows": tables.memory_rows(summary),
         "memory_bar": memory_panel(result).svg,
         "memory_lines": [*facts.memory_arithmetic(result), *facts.memory_lines(result)[2:]],
         "cost_lines": facts.cost_lines(result),
         "energy_lines": facts.energy_lines(result),
-        "measured": sentence_case(facts.measured(result)),
+        "measured": capital(facts.measured(result)),
         "load": LOOPS[summary["simserve"]["load"]],
         "knobs": knobs.important_knobs(result),
         "all_knobs": knobs.all_knobs(result),
@@ -131,7 +124,7 @@ def run_html(result: RunResult) -> str:
         *([caveat] if caveat else []),
         *facts.throughput_lines(result),
         *facts.cost_lines(result),
-        *warnings(result)[len(result.summary["simserve"].get("warnings", ())) :],
+        *cautions(result),
         *facts.real_server_lines(result),
         *facts.fidelity_lines(result),
     ]

@@ -1,11 +1,12 @@
-"""Special kinds of requests in a run, in lines of text and cells. Empty if there are none."""
+"""Special kinds of requests in a run, in lines of text and cells, empty if there are none; and all parts of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from simserve.metrics.result import RunResult
+from simserve.report import facts
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, number, share
 from simserve.report.tables import Cell, Row
 from simserve.units import format_seconds
@@ -186,3 +187,25 @@ def _row(name: str, figures: Mapping[str, Any]) -> Row:
 
 def _time(milliseconds: float | None) -> str:
     return UNDEFINED if milliseconds is None else format_seconds(milliseconds / 1000)
+
+
+PARTS: Mapping[str, Callable[[RunResult], list[str]]] = {
+    "Throughput": facts.throughput_lines,
+    "Users": facts.user_lines,
+    "Tasks": task_lines,
+    "Rounds": round_lines,
+    "Memory": facts.memory_lines,
+    "Dollars": facts.cost_lines,
+    "Energy": facts.energy_lines,
+    "Step time": facts.step_lines,
+    "Speculation": speculation_lines,
+    "Reasoning": reasoning_lines,
+    "Images": image_lines,
+    "Audio": audio_lines,
+    "Queue": facts.waiting_lines,
+    "Front": facts.gateway_lines,
+    "Admission": facts.admission_lines,
+    "Fleet": facts.fleet_lines,
+    "Stream": facts.stream_lines,
+}
+"""What a run tells besides its latencies, in reading order: a label, and the function that returns its lines."""

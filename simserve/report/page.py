@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simserve.report.panels import Panel, brief_panel
-from simserve.report.quantities import text_columns
+from simserve.report.quantities import capital, text_columns
 from simserve.unfinished import write_text
 
 if TYPE_CHECKING:
@@ -95,6 +95,23 @@ def write_page(page: Page, file: str | Path) -> None:
     write_text(Path(file), render_page(page))
 
 
+class Paged:
+    """An answer that writes itself as a page; its class says what is on it."""
+
+    def _page(self, command: str, brief: Brief | None) -> Page:
+        raise NotImplementedError
+
+    def to_html(self, file: str | Path, command: str = "", brief: Brief | None = None) -> None:
+        """Write the answer as one self-contained page.
+
+        Args:
+            file: Path of the page.
+            command: The command that reproduces it.
+            brief: The brief at the top of the page; None: it is made here.
+        """
+        write_page(self._page(command, brief), file)
+
+
 @cache
 def environment() -> Environment:
     """Return the templates; values are escaped, and undefined ones are an error."""
@@ -108,7 +125,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
+    found.filters["capitalize_first"] = capital
     found.filters["as_sentence"] = as_sentence
     found.filters["marked"] = marked
     found.filters["command"] = command
@@ -128,7 +145,7 @@ def breakable(text: str) -> Markup:
 def as_sentence(text: str) -> str:
     """Return a line as a full sentence: a first word without digits gets a capital, and the line a full stop."""
     first = text.split(" ", 1)[0].rstrip(",;:")
-    begun = text[:1].upper() + text[1:] if first.replace("-", "").isalpha() and first not in _NAMES else text
+    begun = capital(text) if first.replace("-", "").isalpha() and first not in _NAMES else text
     return f"{begun}." if begun[-1:].isalnum() or begun[-1:] in (")", "%", "'") else begun
 
 

@@ -17,7 +17,7 @@ from simserve.report.axes import BLUE, GREY, SKY, VERMILION, clock
 from simserve.report.curves import thinned, turning_point
 from simserve.report.kinds import audio_lines, image_lines, reasoning_lines, speculation_lines
 from simserve.report.preemption import seats_points
-from simserve.report.quantities import count, counted, dollars, listed, number, share
+from simserve.report.quantities import capital, count, counted, dollars, listed, load_figure, number, share
 from simserve.report.sketch import DASHED, DOTTED, Axis, Mark, Note, Rule, Sketch, Steps, area
 from simserve.report.sketch_svg import sketch_svg
 
@@ -153,8 +153,8 @@ def _share_panels(result: RunResult) -> tuple[Panel, ...]:
     per_step = "; ".join(further)
     per_request = facts.waiting_lines(result)[0].partition(";")[0]
     return (
-        panel("steps", "A step", per_step, plots.step_time(result), f"{sentence_case(parts)}."),
-        panel("waiting", "A request in the queue", per_request, plots.waiting_time(result), f"{sentence_case(waits)}."),
+        panel("steps", "A step", per_step, plots.step_time(result), f"{capital(parts)}."),
+        panel("waiting", "A request in the queue", per_request, plots.waiting_time(result), f"{capital(waits)}."),
     )
 
 
@@ -222,11 +222,6 @@ def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
     note += f"{dollars(api['usd_per_request'])} there"
     figure = plots.dollars_a_month(month)
     return (panel("api", f"Against {api['name']} (prices of {api['date']})", note, figure, f"{text}."),)
-
-
-def sentence_case(text: str | None) -> str:
-    """Return a text with a capital first letter."""
-    return text[:1].upper() + text[1:] if text else ""
 
 
 _NUM_SPANS = 80
@@ -356,7 +351,7 @@ def _own(found: Mapping[str, Any]) -> list[Mark]:
 
 
 def _load(found: Mapping[str, Any], load: float) -> str:
-    return count(load) if found["is_closed"] else number(load)
+    return load_figure(load, is_closed=found["is_closed"])
 
 
 def _values(values: Sequence[float | None]) -> list[float]:

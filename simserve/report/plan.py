@@ -21,7 +21,6 @@ from simserve.report.plan_lines import (
     RUNNERS_UP,
     SURE,
     answer_lines,
-    capital,
     changes,
     deployed_month,
     front,
@@ -40,7 +39,7 @@ from simserve.report.plan_lines import (
     worth_scaling,
 )
 from simserve.report.purchase import purchase_lines, purchase_sketch, purchase_table, purchase_title, replica_sketch
-from simserve.report.quantities import dollars, number, share
+from simserve.report.quantities import capital, dollars, number, share
 from simserve.report.sketch_figure import figure_or_none
 from simserve.report.terminal import columns
 from simserve.report.thresholds import TITLE as THRESHOLDS

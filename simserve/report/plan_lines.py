@@ -9,7 +9,8 @@ from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.search.trial import LATENCIES
 from simserve.report.answer import share_asked
 from simserve.report.page import Section
-from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
+from simserve.report.quantities import UNDEFINED, capital, count, counted, dollars, latency, listed, number, share
+from simserve.report.tables import TERM_LABELS
 from simserve.scenario.formats import formats_line
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -21,7 +22,6 @@ _FIDELITY = {
     "fitted": "curves fitted to measured kernels of this GPU",
     "roofline": "a roofline of the data sheet, not measured on this GPU; check with a trial before buying",
 }
-_TERMS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT"}
 LEVERS = {
     "quantise": "Quantise weights",
     "quantise_kv": "Quantise the KV cache",
@@ -89,7 +89,7 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"  the bottleneck of its steps is {best['bottleneck']}")
     elif summary["binding"]:
         lines.append(
-            f"  {_TERMS.get(summary['binding'], summary['binding'])} is what keeps it from being smaller; "
+            f"  {term(summary['binding'])} is what keeps it from being smaller; "
             f"the bottleneck of its steps is {best['bottleneck']}"
         )
     if summary.get("faster"):
@@ -145,7 +145,7 @@ def _measuring(after: Mapping[str, Any]) -> str:
 
 def term(name: str) -> str:
     """Return a term of an SLO in words."""
-    return _TERMS.get(name, name)
+    return TERM_LABELS.get(name, name)
 
 
 def _faster(each: Mapping[str, Any]) -> str:
@@ -154,11 +154,6 @@ def _faster(each: Mapping[str, Any]) -> str:
         f"{dollars(each['usd_per_month_more'])} a month more buys {number(each['times'])}x lower {name} "
         f"(p95 {latency(each['from_ms'])} to {latency(each['to_ms'])}): {each['label']}."
     )
-
-
-def capital(text: str) -> str:
-    """Return a text with a capital first letter."""
-    return text[:1].upper() + text[1:]
 
 
 def met_line(summary: Mapping[str, Any], *, with_latencies: bool = True) -> str:
@@ -232,7 +227,7 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
     miss = summary["nearest_miss"]
     if miss is None:
         return ["Nothing was found before the search was stopped."]
-    name = _TERMS.get(miss["metric"], miss["metric"])
+    name = term(miss["metric"])
     if miss["metric"] == "gpus":
         head = (
             f"No plan: at least {count(miss['reached'])} GPUs are needed (bound), {count(miss['asked'])} are allowed."
@@ -262,9 +257,9 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
         )
         if miss.get("attainment") is not None:
             values = ", ".join(
-                f"{_TERMS[term]} {number(miss[f'p95_{LATENCIES[term]}_ms'])} ms"
-                for term in LATENCIES
-                if miss[f"p95_{LATENCIES[term]}_ms"] is not None
+                f"{term(each)} {number(miss[f'p95_{LATENCIES[each]}_ms'])} ms"
+                for each in LATENCIES
+                if miss[f"p95_{LATENCIES[each]}_ms"] is not None
             )
             lines.append(f"  simulated: {share(miss['attainment'])} of requests meet the SLO; p95: {values}")
     lines.append(f"To relax: {miss['relax']}.")

@@ -90,6 +90,16 @@ def latency(milliseconds: float | None) -> str:
     return UNDEFINED if milliseconds is None else f"{number(milliseconds / factor)} {unit}"
 
 
+def load_figure(load: float | None, *, is_closed: bool) -> str:
+    """Return a load: whole clients of a closed loop, else requests a second."""
+    return count(load) if is_closed else number(load)
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def listed(items: list[str]) -> str:
     """Return ``'a, b and c'``."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

@@ -17,7 +17,7 @@ from simserve.report.answer_plots import sweep_curves
 from simserve.report.figures import SHOWN
 from simserve.report.page import Page, Section, html_table, write_page
 from simserve.report.panels import panel
-from simserve.report.quantities import UNDEFINED, counted, dollars, listed, share
+from simserve.report.quantities import UNDEFINED, capital, counted, dollars, listed, share
 from simserve.report.sketch_figure import figure_or_none
 from simserve.report.terminal import columns
 
@@ -129,7 +129,7 @@ def _found_lines(answer: sweep.Sweep) -> list[str]:
         of = "of those" if judged else f"of {counted(len(answer.rows), 'point')}"
         told.append(f"the cheapest {of} is {_point(cheapest)}: {dollars(cheapest[price])} a million output tokens")
     text = "; ".join(told)
-    return [f"{text[:1].upper()}{text[1:]}."] if text else []
+    return [f"{capital(text)}."] if text else []
 
 
 def _holds(row: Row, asked: float | None) -> bool:
@@ -145,7 +145,7 @@ def _point(row: Row) -> str:
 def _format_lines(answer: sweep.Sweep) -> list[str]:
     """Return the number formats of the points and their origin, one line each if they differ."""
     if len(answer.formats) < 2:
-        return [f"{line[:1].upper()}{line[1:]}." for line in answer.formats]
+        return [f"{capital(line)}." for line in answer.formats]
     return [f"{counted(count, 'point')}: {line}." for line, count in answer.formats.items()]
 
 
@@ -162,7 +162,7 @@ def _reach_lines(answer: sweep.Sweep) -> list[str]:
             reach = low if low == high else f"{low} to {high}"
             reaches.append(f"{figure.short or figure.label} {reach} {figure.unit}".rstrip())
     text = "; ".join(reaches)
-    return [f"{text[:1].upper()}{text[1:]}."] if text else []
+    return [f"{capital(text)}."] if text else []
 
 
 def header(answer: sweep.Sweep) -> list[str]:
@@ -193,7 +193,7 @@ def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
         label, figure = SHOWN[name].narrow, sweep_curves(answer, name)
         if figure is not None:
             told = f"{label} at {counted(len(answer.rows), 'point')} of {', '.join(answer.keys)}."
-            panels.append(panel(name.replace("_", "-"), f"{label[:1].upper()}{label[1:]}", "", figure, told))
+            panels.append(panel(name.replace("_", "-"), capital(label), "", figure, told))
     return Page(
         name="simserve sweep: " + ", ".join(answer.keys),
         answer=lines[0] if _found_lines(answer) else f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",

@@ -14,6 +14,8 @@ from simserve.units import format_bytes, format_seconds
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCY_LABELS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2el_ms": "E2E"}
+TERM_LABELS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "ttfvt": "TTFVT", "task": "the makespan of tasks"}
+"""Term of an SLO -> its name in text."""
 LATENCY_MEANINGS = {
     "TTFT": "time to first token",
     "TPOT": "time per output token after the first",

@@ -12,19 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 from simserve.metrics.result import RunResult
 from simserve.report import facts
-from simserve.report.answer import steady_state_caveat, warnings
+from simserve.report.answer import cautions, steady_state_caveat
 from simserve.report.brief import FILES, Brief, Fact, LatencyLine, Way, brief_of_run
-from simserve.report.facts import admission_lines, fleet_lines, gateway_lines, stream_lines, traffic, user_lines
-from simserve.report.kinds import (
-    CLASS_COLUMNS,
-    audio_lines,
-    class_rows,
-    image_lines,
-    reasoning_lines,
-    round_lines,
-    speculation_lines,
-    task_lines,
-)
+from simserve.report.facts import traffic
+from simserve.report.kinds import CLASS_COLUMNS, PARTS, class_rows
 from simserve.report.knobs import engine_lines
 from simserve.report.tables import STATISTICS, Row, latency_rows, slo_rows
 from simserve.scenario.formats import quality_lines
@@ -341,27 +332,7 @@ def _class_table(classes: Sequence[Row], console: Console) -> Table:
 
 
 def _facts(result: RunResult) -> Table:
-    return _listed(
-        {
-            "Throughput": facts.throughput_lines(result),
-            "Users": user_lines(result),
-            "Tasks": task_lines(result),
-            "Rounds": round_lines(result),
-            "Memory": facts.memory_lines(result),
-            "Dollars": facts.cost_lines(result),
-            "Energy": facts.energy_lines(result),
-            "Step time": facts.step_lines(result),
-            "Speculation": speculation_lines(result),
-            "Reasoning": reasoning_lines(result),
-            "Images": image_lines(result),
-            "Audio": audio_lines(result),
-            "Queue": facts.waiting_lines(result),
-            "Front": gateway_lines(result),
-            "Admission": admission_lines(result),
-            "Fleet": fleet_lines(result),
-            "Stream": stream_lines(result),
-        }
-    )
+    return _listed({label: lines(result) for label, lines in PARTS.items()})
 
 
 def _trust(result: RunResult, folder: Path | None) -> Table:
@@ -371,9 +342,7 @@ def _trust(result: RunResult, folder: Path | None) -> Table:
         "Quality": quality_lines(result.summary["simserve"].get("quality", ())),
     }
     table = _listed(sections)
-    cautions = warnings(result)[len(result.summary["simserve"].get("warnings", ())) :]
-    if cautions:
-        _add(table, "Warnings", cautions, style="yellow")
+    _add(table, "Warnings", cautions(result), style="yellow")
     if folder is not None:
         written = [name for name in _FILES if (folder / name).exists()]
         _add(table, "Files", [f"{folder}/", *([" ".join(written)] if written else [])])

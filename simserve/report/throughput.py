@@ -11,8 +11,8 @@ from simserve.report.answer import warning_lines
 from simserve.report.axes import BLUE, GREEN, GREY, INK
 from simserve.report.brief import Brief, Fact, Way
 from simserve.report.page import Section
-from simserve.report.plan_lines import Table, capital, part, probability_lines, term
-from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency, listed, number, share
+from simserve.report.plan_lines import Table, part, probability_lines, term
+from simserve.report.quantities import UNDEFINED, capital, counted, dollars, latency, listed, load_figure, number, share
 from simserve.report.sketch import DOTTED, Curve, Dots, Mark, Note, Rule, Sketch, from_zero
 from simserve.scenario.formats import formats_line
 from simserve.units import HOURS_PER_MONTH
@@ -112,7 +112,7 @@ def _load_words(summary: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _load(summary: Mapping[str, Any], load: float) -> str:
-    return count(load) if summary["load"] == "closed" else number(load)
+    return load_figure(load, is_closed=summary["load"] == "closed")
 
 
 def _front(summary: Mapping[str, Any]) -> Table:

@@ -19,7 +19,7 @@ from simserve.planner.validation.validate import Validation as Replayed
 from simserve.report.axes import BLUE, GREEN, GREY, INK, ORANGE, SKY
 from simserve.report.page import environment, html_table
 from simserve.report.panels import Panel, panel
-from simserve.report.quantities import counted, listed
+from simserve.report.quantities import capital, counted, listed
 from simserve.report.sketch import DASHED, Axis, Curve, Dots, Mark, Shape, Sketch, log_reach
 from simserve.report.sketch_figure import sketch_figure
 from simserve.unfinished import write_text
@@ -330,7 +330,7 @@ def _panel(validation: Replayed, metric: Metric) -> Panel | None:
             f"{counted(len(scored), 'point')}: median error {errors['median_ape']:.1%}, nine in ten within "
             f"{errors['p90_ape']:.0%}; {within:.0%} within {BAND:.0%}"
         )
-    title = f"{METRICS[metric][:1].upper()}{METRICS[metric][1:]}, {unit}"
+    title = f"{capital(METRICS[metric])}, {unit}"
     return panel(metric, title, note, scatter(series, unit), f"Predicted against measured; {note}.")
 
 
