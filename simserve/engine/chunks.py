@@ -66,6 +66,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     config = replica.config
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
+    is_aligned = replica.has_aligned_chunks
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take are reserved first.
@@ -107,6 +108,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             chunk = min(remaining, max_chunk, budget)
             if has_checkpoints:
                 chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
+            if is_aligned and chunk < remaining:
+                chunk -= chunk % block_size
             if keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, everything if it leaves none.
                 room = int(estimated_room(replica, free, free_window))
@@ -180,8 +183,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         if waits_for_prefix:
             note_contributions(replica, requests)
         while waiting:
-            if replica.num_running >= seats:
-                replica.blocked_by = BLOCKED_BY_SEATS
+            if replica.num_running + len(replica.deferred) >= seats:
+                # Requests that are passed over hold their seats.
+                replica.blocked_by = BLOCKED_BY_SEATS if replica.num_running >= seats else BLOCKED_BY_PREFIX
                 if not is_passed_over(replica, budget, free, free_window, uncommitted):
                     note_full(replica)
                 break
@@ -221,6 +225,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = max_chunk
                 if chunk > budget:
                     chunk = budget
+                if is_aligned and chunk < target:
+                    chunk -= chunk % block_size
             if target == 1 and replica.has_padding and chunk and not num_continued:
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
             if chunk > budget or chunk == 0:
@@ -476,7 +482,10 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         first += waiting
         loading += waiting
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
-    if num_chunks == 1 and not (has_preempted or loading) and (total >= longest_chunk(replica) or total >= budget):
+    most = min(longest_chunk(replica), budget)
+    if replica.has_aligned_chunks:
+        most -= most % replica.block_size
+    if num_chunks == 1 and not (has_preempted or loading) and total >= most:
         # There is more of the prompt than this chunk.
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
@@ -511,6 +520,10 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     done = requests.computed_tokens[index]
     remaining = requests.prompt_tokens[index] + requests.generated_tokens[index] - done
     num_steps = min(remaining - 1, tokens_to_checkpoint(replica, remaining)) // chunk
+    if replica.has_aligned_chunks:
+        # The last one may be longer, up to what the budget leaves.
+        most = min(longest_chunk(replica), replica.token_budget - num_decodes * replica.tokens_per_decode)
+        num_steps = (remaining - most - 1) // chunk + 1
     if replica.keeps_windows:
         # What a chunk leaves outside the window is freed before the next one.
         return 1

@@ -75,6 +75,8 @@ class EngineConfig:
         max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
         lifts_chunk_limit: Whether a request is limited only by the budget, not by ``max_chunk_tokens``, while no other
             request runs or waits (vLLM 0.33).
+        aligns_chunks: With chunked prefill: whether a chunk that does not complete its prompt is as long as whole KV blocks
+            (TensorRT-LLM, ``microBatchScheduler.cpp``); effective if `has_aligned_chunks`.
         checkpoint_tokens: With chunked prefill: a chunk ends this many tokens before the end of a prompt, so that a
             checkpoint of a cache that cannot be rolled back is made there (llama.cpp); 0: nowhere.
         last_checkpoint_tokens: A second such point, at most ``checkpoint_tokens``; if equal, there is only one.
@@ -176,6 +178,7 @@ class EngineConfig:
     max_num_batched_tokens: int
     max_chunk_tokens: int
     lifts_chunk_limit: bool = False
+    aligns_chunks: bool = False
     checkpoint_tokens: int = 0
     last_checkpoint_tokens: int = 0
     max_model_len: int
@@ -244,7 +247,14 @@ class EngineConfig:
         is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
         keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
-        return self.waits_for_prefix and is_paged and is_plain and keeps_order and not self.releases_late
+        return self.waits_for_prefix and is_paged and is_plain and keeps_order
+
+    @property
+    def has_aligned_chunks(self) -> bool:
+        """Whether chunks are whole blocks: in mixed steps that have room for one, without checkpoints."""
+        is_mixed = self.batching == "continuous" and self.scheduler == "mixed" and self.kv_allocation == "paged"
+        has_room = self.max_chunk_tokens >= self.block_size and self.checkpoint_tokens == 0
+        return self.aligns_chunks and self.enable_chunked_prefill and is_mixed and has_room
 
     @property
     def has_ordered_pass(self) -> bool:

@@ -355,6 +355,7 @@ class Replica:
         "has_overlap",
         "has_padding",
         "has_plain_admission",
+        "has_aligned_chunks",
         "has_prefix_waits",
         "has_priorities",
         "has_retracted",
@@ -561,6 +562,7 @@ class Replica:
         # Whether requests wait for prefixes that others compute (`simserve.engine.prefix_cache`): the first blocks that
         # those lack, by segment and place; the requests passed over for it while a step was planned; the requests whose
         # prompts others will find in the step after next, and how many tokens of them.
+        self.has_aligned_chunks = config.has_aligned_chunks
         self.has_prefix_waits = config.has_prefix_waits
         self.contributed: list[int] = []
         self.deferred: list[int] = []

@@ -191,6 +191,8 @@ class ContinuousScheduler(Scheduler):
             return ""
         if self.num_seated == self.config.max_num_seqs:
             return "seats"
+        if self.num_seated + len(step.deferred) >= self.config.max_num_seqs:
+            return "prefix"
         if step.asks_nobody:
             return "blocks"
         asked = [one for one in self.waiting if self.has_adapter_seat(one) and one not in step.deferred]
@@ -202,7 +204,8 @@ class ContinuousScheduler(Scheduler):
         target -= len(found) * self.config.block_size
         is_chunked = self.config.enable_chunked_prefill
         is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
-        if step.budget == 0 or is_padded or (not is_chunked and target > step.budget):
+        is_cut = is_chunked and self.aligned(min(target, step.longest_chunk, step.budget), target) == 0
+        if step.budget == 0 or is_cut or is_padded or (not is_chunked and target > step.budget):
             # SGLang checks memory first, but checks no request once its new prompts have used up the budget.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
                 free = self.free - self.in_pool(self.cached.num_idle(found), 0)
@@ -266,6 +269,7 @@ class ContinuousScheduler(Scheduler):
             if request not in self.running or request in step.passed_over:
                 continue
             chunk = min(to_checkpoint(self.config, request.target - request.computed), step.longest_chunk, step.budget)
+            chunk = self.aligned(chunk, request.target - request.computed)
             if self.keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate has room for, or all if it has no room.
                 room = self.estimated_room(self.free)
@@ -307,14 +311,15 @@ class ContinuousScheduler(Scheduler):
         passed: list[Request] = []
         while not (step.has_preempted or self.is_full) and self.waiting:
             head = self.waiting[0]
-            has_seat = self.num_seated < self.config.max_num_seqs
+            # Requests that wait for a prefix hold their seats.
+            has_seat = self.num_seated + len(step.deferred) < self.config.max_num_seqs
             if has_seat and (not self.has_adapter_seat(head) or self.waits_for_prefix(step, head)):
                 # It needs one adapter too many or another's prefix: it keeps its place, and the next one is tried.
                 passed.append(self.waiting.popleft())
                 continue
             self.cache_decoded(step)
             self.look_up(step)
-            chunk = self.head_chunk(step)
+            chunk = self.head_chunk(step) if has_seat else 0
             if chunk == 0:
                 self.note_refusal(step)
                 break
@@ -480,9 +485,15 @@ class ContinuousScheduler(Scheduler):
             chunk = target if target <= step.budget else 0
         else:
             chunk = min(to_checkpoint(self.config, target), step.longest_chunk, step.budget)
+            chunk = self.aligned(chunk, target)
         if chunk == target == 1:
             chunk = self.padded(step, len(found))
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
+
+    def aligned(self, chunk: int, target: int) -> int:
+        """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
+        is_cut = self.config.has_aligned_chunks and chunk < target
+        return chunk - chunk % self.config.block_size if is_cut else chunk
 
     def padded(self, step: Step, num_found: int) -> int:
         """Return the tokens computed for a request with a single token left; 0 if that exceeds the budget."""

@@ -178,6 +178,7 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
     checkpoint_tokens, last_checkpoint_tokens = CHECKPOINTS[config.static_batch_size]
     return replace(
         config,
+        aligns_chunks=config.transfer_prompt_seconds > 0.0,
         checkpoint_tokens=checkpoint_tokens,
         last_checkpoint_tokens=last_checkpoint_tokens,
         skips_ended=config.strikes_at_once != config.evicts_missing,

@@ -176,6 +176,7 @@ _REPLICA: dict[str, Kind] = {
             "has_padding",
             "has_retracted",
             "has_plain_admission",
+            "has_aligned_chunks",
             "has_prefix_waits",
             "has_priorities",
             "has_slots",
