@@ -11,7 +11,15 @@ from simserve.engine.decoding import (
     note_stall,
     settle_decoders,
 )
-from simserve.engine.kv import estimated_room, has_room, is_scattered, note_full, page_reserve, take_fixed
+from simserve.engine.kv import (
+    estimated_room,
+    has_room,
+    is_scattered,
+    note_full,
+    page_reserve,
+    take_fixed,
+    unused_blocks,
+)
 from simserve.engine.kv_tier import keep_in_store, take_loading_seconds, take_overlapped_seconds
 from simserve.engine.loras import (
     count_decoding,
@@ -157,7 +165,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 budget -= chunk
                 total += chunk
                 if cache is not None and not has_tree:
-                    evict(cache, free)
+                    evict(cache, unused_blocks(replica, requests, free))
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 0)
                     if not waits_for_prefix:
@@ -179,7 +187,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         num_continued = len(chunks)
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
         if cache is not None and not has_tree:
-            evict(cache, free)
+            evict(cache, unused_blocks(replica, requests, free))
         if waits_for_prefix:
             note_contributions(replica, requests)
         while waiting:
@@ -310,7 +318,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free = replica.free_blocks
                 if not has_tree:
                     # What is evicted for its blocks is gone before they are cached.
-                    evict(cache, free)
+                    evict(cache, unused_blocks(replica, requests, free))
                     if not waits_for_prefix:
                         cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
@@ -530,9 +538,11 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     if num_steps < 2 or (replica.prefilling and (len(replica.prefilling) > 1 or replica.prefilling[0] != index)):
         return 1
     if replica.waiting and (
-        replica.uses_estimate or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
+        replica.uses_estimate
+        or replica.takes_lazily
+        or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
     ):
-        # What the chunks cache may let the head of the queue in.
+        # What the chunks cache, or evict, may let the head of the queue in.
         return 1
     if replica.cache is not None and replica.cache.tree is not None:
         # Every chunk is a node of its own.

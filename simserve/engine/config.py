@@ -250,6 +250,14 @@ class EngineConfig:
         return self.waits_for_prefix and is_paged and is_plain and keeps_order
 
     @property
+    def takes_lazily(self) -> bool:
+        """Whether reserved blocks may hold cached prefixes until a request grows into them (TensorRT-LLM).
+
+        A request takes the blocks of its prompt when it is admitted. Without drafts.
+        """
+        return self.has_prefix_waits and self.admission == "reserve" and self.num_speculative_tokens == 0
+
+    @property
     def has_aligned_chunks(self) -> bool:
         """Whether chunks are whole blocks: in mixed steps that have room for one, without checkpoints."""
         is_mixed = self.batching == "continuous" and self.scheduler == "mixed" and self.kv_allocation == "paged"

@@ -47,7 +47,7 @@ from simserve.engine.decoding import (
     settle_decoders,
     steps_until_dry,
 )
-from simserve.engine.kv import forget_left, note_left, release_fixed, used_tokens
+from simserve.engine.kv import blocks_taken, forget_left, note_left, release_fixed, unused_blocks, used_tokens
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
 from simserve.engine.numbers import remove_all
@@ -267,7 +267,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if has_extras:
         cache = replica.cache
         if cache is not None:
-            evict(cache, replica.free_blocks)
+            evict(cache, unused_blocks(replica, requests, replica.free_blocks))
             if replica.late_prefixes:
                 keep_late_prompts(replica, cache)
         replica.num_swapped_blocks += replica.moved_blocks
@@ -648,7 +648,7 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
         give_back(replica, -(-done // replica.block_size))
     else:
         release_fixed(replica, requests, index)
-    leave_prefix(replica, index, done, replica.free_blocks - free_blocks)
+    leave_prefix(replica, index, done, blocks_taken(replica, requests, index, done, free_blocks))
     requests.computed_tokens[index] = 0
 
 
@@ -670,5 +670,5 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
     if not replica.grows:
         release_fixed(replica, requests, index)
     tokens = requests.prompt_tokens[index] + generated - 1
-    leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+    leave_prefix(replica, index, tokens, blocks_taken(replica, requests, index, tokens, free_blocks))
     requests.generated_tokens[index] = generated

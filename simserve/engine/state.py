@@ -357,6 +357,7 @@ class Replica:
         "has_plain_admission",
         "has_aligned_chunks",
         "has_prefix_waits",
+        "takes_lazily",
         "has_priorities",
         "has_retracted",
         "has_slots",
@@ -564,6 +565,7 @@ class Replica:
         # prompts others will find in the step after next, and how many tokens of them.
         self.has_aligned_chunks = config.has_aligned_chunks
         self.has_prefix_waits = config.has_prefix_waits
+        self.takes_lazily = config.enable_prefix_caching and config.takes_lazily
         self.contributed: list[int] = []
         self.deferred: list[int] = []
         self.late_prefixes: list[int] = []

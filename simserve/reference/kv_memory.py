@@ -182,6 +182,7 @@ class Scheduler(ABC):
     def release_departed(self, request: Request, tokens: int) -> None:
         """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
+        self.adopt_copies(request, tokens)
         self.cache(request, tokens)
         self.write_through(request, tokens)
         self.running.remove(request)
@@ -344,9 +345,20 @@ class Scheduler(ABC):
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        own = self.own
+        self.reuse_for_taken()
+
+    def reuse_for_taken(self) -> None:
+        """Evict as much as the blocks that requests have taken leave no room for."""
+        held = sum(self.blocks_taken(one) - len(one.shared) for one in self.running)
+        own = held if self.config.takes_lazily else self.own
         while self.tree is None and own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
             self.reuse_oldest()
+
+    def blocks_taken(self, request: Request) -> int:
+        """Return the blocks that a request has taken; some only as it grows, though all are reserved for it."""
+        if not self.config.takes_lazily:
+            return self.in_pool(request.blocks, request.window_blocks)
+        return self.blocks_of(max(request.computed, request.prompt_tokens))
 
     def longest(self, request: Request) -> int:
         """Return the most tokens that a request may ever need slots for."""
@@ -469,6 +481,20 @@ class Scheduler(ABC):
         # Its own full blocks that duplicate what others cached first, or follow such a block.
         request.num_duplicates = max(num_blocks - len(request.shared), 0)
 
+    def adopt_copies(self, request: Request, tokens: int) -> None:
+        """Let a request that leaves use cached blocks in place of its own copies, so that those behind are cached.
+
+        TensorRT-LLM's ``storeBlocks`` passes over blocks that it has from others.
+        """
+        if not self.config.has_prefix_waits:
+            return
+        blocks = self.blocks_on_path(request, tokens // self.config.block_size)
+        found = blocks[: next((place for place, block in enumerate(blocks) if block not in self.cached), len(blocks))]
+        request.num_copies = max(len(found) - len(request.shared), 0)
+        if request.num_copies:
+            self.cached.use(found[len(request.shared) :])
+            request.shared = found
+
     def first_missing(self, request: Request) -> tuple[int, int] | None:
         """Return the first full block of a request that others could share but the cache lacks, if there is one."""
         tokens = request.prompt_tokens + request.generated
@@ -522,9 +548,10 @@ class Scheduler(ABC):
             return
         num_waiting = request.num_duplicates
         if self.ages_empty_blocks:
-            num_waiting = self.in_pool(request.blocks, request.window_blocks) - len(shared)
+            num_waiting = self.blocks_taken(request) - len(shared)
+        num_waiting += request.num_copies
         request.blocks, request.window_blocks, request.shared = 0, 0, []
-        request.num_duplicates = 0
+        request.num_duplicates = request.num_copies = 0
         if self.config.enable_prefix_caching and self.config.evicts_by_block:
             self.num_given_up += 1
             self.empty.extend([self.num_given_up] * num_waiting)

@@ -700,7 +700,6 @@ class ContinuousScheduler(Scheduler):
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Apply the effects of a step: tokens and finishes."""
         config = self.config
-        self.keep_late_prompts()
         self.hand_over(step, end)
         self.send_tokens(step, end)
         self.passed_before = step.passed_over
@@ -714,6 +713,9 @@ class ContinuousScheduler(Scheduler):
             request.computed = min(request.computed + chunk, request.target)
             if config.has_padding and self.is_growing:
                 self.take(request, self.blocks_of(request.computed) - request.blocks, 0)
+        if config.takes_lazily and config.enable_prefix_caching:
+            self.reuse_for_taken()
+        self.keep_late_prompts()
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
             self.retract_ahead(step, end)
