@@ -302,6 +302,11 @@ class Scheduler(ABC):
         return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
 
     @property
+    def held(self) -> int:
+        """Blocks of those that running requests have taken."""
+        return sum(self.blocks_taken(one) - len(one.shared) for one in self.running)
+
+    @property
     def free_window(self) -> float:
         """Free blocks in the pool that only layers with a window use; unlimited if there is no such pool."""
         if not self.keeps_windows or not self.config.num_window_blocks:
@@ -349,9 +354,8 @@ class Scheduler(ABC):
 
     def reuse_for_taken(self) -> None:
         """Evict as much as the blocks that requests have taken leave no room for."""
-        held = sum(self.blocks_taken(one) - len(one.shared) for one in self.running)
-        own = held if self.config.takes_lazily else self.own
-        while self.tree is None and own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
+        held = self.held
+        while self.tree is None and held + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
             self.reuse_oldest()
 
     def blocks_taken(self, request: Request) -> int:
