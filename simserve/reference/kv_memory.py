@@ -105,7 +105,7 @@ class Scheduler(ABC):
                 self.free_in_host += self.blocks_of(request.computed)
         else:
             # Full blocks stay cached, like those of a finished request.
-            self.cache(request, request.computed)
+            self.leave_cached(request, request.computed)
             self.write_through(request, request.computed)
             self.running.remove(request)
             self.release(request)
@@ -182,8 +182,7 @@ class Scheduler(ABC):
     def release_departed(self, request: Request, tokens: int) -> None:
         """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
-        self.adopt_copies(request, tokens)
-        self.cache(request, tokens)
+        self.leave_cached(request, tokens)
         self.write_through(request, tokens)
         self.running.remove(request)
         self.release(request)
@@ -485,19 +484,19 @@ class Scheduler(ABC):
         # Its own full blocks that duplicate what others cached first, or follow such a block.
         request.num_duplicates = max(num_blocks - len(request.shared), 0)
 
-    def adopt_copies(self, request: Request, tokens: int) -> None:
-        """Let a request that leaves use cached blocks in place of its own copies, so that those behind are cached.
+    def leave_cached(self, request: Request, tokens: int) -> None:
+        """Cache the full blocks of the first ``tokens`` tokens of a request that leaves.
 
-        TensorRT-LLM's ``storeBlocks`` passes over blocks that it has from others.
+        TensorRT-LLM's ``storeBlocks`` passes over what it has from others: used in place of the request's own copies.
         """
-        if not self.config.has_prefix_waits:
-            return
-        blocks = self.blocks_on_path(request, tokens // self.config.block_size)
-        found = blocks[: next((place for place, block in enumerate(blocks) if block not in self.cached), len(blocks))]
-        request.num_copies = max(len(found) - len(request.shared), 0)
-        if request.num_copies:
-            self.cached.use(found[len(request.shared) :])
-            request.shared = found
+        if self.config.has_prefix_waits:
+            blocks = self.blocks_on_path(request, tokens // self.config.block_size)
+            found = blocks[: next((place for place, one in enumerate(blocks) if one not in self.cached), len(blocks))]
+            request.num_copies = max(len(found) - len(request.shared), 0)
+            if request.num_copies:
+                self.cached.use(found[len(request.shared) :])
+                request.shared = found
+        self.cache(request, tokens)
 
     def first_missing(self, request: Request) -> tuple[int, int] | None:
         """Return the first full block of a request that others could share but the cache lacks, if there is one."""

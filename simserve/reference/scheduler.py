@@ -576,7 +576,7 @@ class ContinuousScheduler(Scheduler):
             # The token of the running step is not known yet.
             known -= 1
         if self.tree is None:
-            self.cache(victim, known)
+            self.leave_cached(victim, known)
         self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.in_flight:
