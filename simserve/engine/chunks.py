@@ -13,6 +13,7 @@ from simserve.engine.decoding import (
 )
 from simserve.engine.kv import (
     estimated_room,
+    fixed_need,
     has_room,
     is_scattered,
     note_full,
@@ -186,6 +187,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         has_extras, loras = replica.has_extras, replica.loras
         num_continued = len(chunks)
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
+        # Blocks of requests that the budget leaves less than a block of tokens.
+        set_aside = 0
+        is_cut = False
         if cache is not None and not has_tree:
             evict(cache, unused_blocks(replica, requests, free))
         if waits_for_prefix:
@@ -193,7 +197,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         while waiting:
             if replica.num_running + len(replica.deferred) >= seats:
                 # Requests that are passed over hold their seats.
-                replica.blocked_by = BLOCKED_BY_SEATS if replica.num_running >= seats else BLOCKED_BY_PREFIX
+                replica.blocked_by = _reason_to_pass(replica, seats, is_cut)
                 if not is_passed_over(replica, budget, free, free_window, uncommitted):
                     note_full(replica)
                 break
@@ -237,6 +241,17 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk -= chunk % block_size
             if target == 1 and replica.has_padding and chunk and not num_continued:
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
+            if is_aligned and chunk == 0 and budget > 0 and not grows:
+                need = fixed_need(replica, requests, index) - (blocks - idle)
+                if need > replica.free_blocks:
+                    replica.blocked_by = BLOCKED_BY_BLOCKS
+                    break
+                # What is reserved for it stays so; a shorter prompt may get the rest of the budget.
+                replica.free_blocks -= need
+                set_aside += need
+                is_cut = True
+                defer(replica)
+                continue
             if chunk > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 # SGLang checks memory first, but for no request once its new prompts have used up the budget.
@@ -318,7 +333,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free = replica.free_blocks
                 if not has_tree:
                     # What is evicted for its blocks is gone before they are cached.
-                    evict(cache, unused_blocks(replica, requests, free))
+                    evict(cache, unused_blocks(replica, requests, free + set_aside))
                     if not waits_for_prefix:
                         cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
@@ -330,9 +345,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             elif not waiting:
                 replica.blocked_by = BLOCKED_BY_LORAS
             restore_skipped(replica, loras)
+        replica.free_blocks += set_aside
         if replica.deferred:
             if not waiting:
-                replica.blocked_by = BLOCKED_BY_SEATS if replica.num_running >= seats else BLOCKED_BY_PREFIX
+                replica.blocked_by = _reason_to_pass(replica, seats, is_cut)
             restore_deferred(replica)
     elif waiting:
         # A request has just lost blocks, or none is tried: none is admitted in this step.
@@ -344,6 +360,20 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def _reason_to_pass(replica: Replica, seats: int, is_cut: bool) -> int:
+    """Return what keeps requests out that are passed over: no seat is left, no block of budget, or a prefix."""
+    if replica.num_running >= seats:
+        return BLOCKED_BY_SEATS
+    return BLOCKED_BY_BUDGET if is_cut else BLOCKED_BY_PREFIX
+
+
+def may_pass(replica: Replica) -> bool:
+    """Return whether a request that arrives may be admitted before those that wait."""
+    reason = replica.blocked_by
+    is_short = replica.has_aligned_chunks and reason == BLOCKED_BY_BUDGET
+    return not replica.waiting or reason == BLOCKED_BY_LORAS or reason == BLOCKED_BY_PREFIX or is_short
 
 
 def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int) -> int:
@@ -514,9 +544,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.attended_pairs = pairs
     replica.attended_keys = keys
     replica.num_queued = len(replica.waiting)
-    # Requests that wait for an adapter, or for a prefix, block no others.
-    is_passed = not replica.waiting or replica.blocked_by == BLOCKED_BY_LORAS or replica.blocked_by == BLOCKED_BY_PREFIX
-    replica.is_open = num_steps > 1 and is_passed
+    replica.is_open = num_steps > 1 and may_pass(replica)
     if not is_chunk_limit_lifted(replica) and (replica.num_running >= replica.max_num_seqs or budget <= total):
         # An arrival changes nothing for now.
         replica.is_open = False

@@ -29,6 +29,7 @@ from simserve.engine.chunks import (
     chunk_blocks,
     complete_chunks,
     forget_chunks,
+    may_pass,
     plan_chunks,
     schedule_chunks,
     would_admit,
@@ -68,9 +69,7 @@ from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import make_free_for_leap
 from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
-    BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
-    BLOCKED_BY_PREFIX,
     BLOCKED_BY_SEATS,
     INFINITY,
     LATE_DECODE,
@@ -457,9 +456,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.end_time = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decoding
     replica.num_queued = len(waiting)
-    if waiting and replica.blocked_by != BLOCKED_BY_LORAS and replica.blocked_by != BLOCKED_BY_PREFIX:
-        replica.is_open = False
-    else:
+    replica.is_open = False
+    if may_pass(replica):
         # An arrival that finds no seat makes the batch full.
         has_seat = replica.num_running < replica.max_num_seqs
         replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full

@@ -47,6 +47,8 @@ class Scheduler(ABC):
         # Where cached blocks are kept as a tree, what the step being planned has taken.
         self.tree = RadixTree() if config.has_radix_tree else None
         self.num_taken = 0
+        # Blocks reserved while a step is planned for requests that the budget leaves less than a block of tokens.
+        self.set_aside = 0
         # When each free block without a cached prefix, and each cached one, was released, if both are reused in turn.
         self.empty = deque([0] * config.num_blocks if self.ages_empty_blocks else [])
         self.last_used: dict[tuple[int, int], int] = {}
@@ -292,7 +294,7 @@ class Scheduler(ABC):
     @property
     def free(self) -> int:
         """Blocks (or slots) of the pool that no running request holds, alone or shared."""
-        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0)
+        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0) - self.set_aside
 
     @property
     def own(self) -> int:

@@ -192,12 +192,13 @@ class ContinuousScheduler(Scheduler):
         if self.num_seated == self.config.max_num_seqs:
             return "seats"
         if self.num_seated + len(step.deferred) >= self.config.max_num_seqs:
-            return "prefix"
+            return "budget" if step.is_cut else "prefix"
         if step.asks_nobody:
             return "blocks"
         asked = [one for one in self.waiting if self.has_adapter_seat(one) and one not in step.deferred]
         if not asked:
-            return "blocks" if step.has_preempted else "prefix" if step.deferred else "loras"
+            passed = "budget" if step.is_cut else "prefix" if step.deferred else "loras"
+            return "blocks" if step.has_preempted else passed
         head = asked[0]
         target = head.prompt_tokens + head.generated
         found = self.cached_prefix(head, target)
@@ -320,6 +321,9 @@ class ContinuousScheduler(Scheduler):
             self.cache_decoded(step)
             self.look_up(step)
             chunk = self.head_chunk(step) if has_seat else 0
+            if chunk == 0 and has_seat and self.sets_aside(step):
+                passed.append(self.waiting.popleft())
+                continue
             if chunk == 0:
                 self.note_refusal(step)
                 break
@@ -342,6 +346,7 @@ class ContinuousScheduler(Scheduler):
             step.budget -= chunk
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
+        self.set_aside = 0
         self.waiting.extendleft(reversed(passed))
 
     def look_at_queue(self) -> None:
@@ -494,6 +499,23 @@ class ContinuousScheduler(Scheduler):
         """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
         is_cut = self.config.has_aligned_chunks and chunk < target
         return chunk - chunk % self.config.block_size if is_cut else chunk
+
+    def sets_aside(self, step: Step) -> bool:
+        """Whether the head lacks only a block of budget; its blocks are then reserved, and the next one is tried."""
+        head = self.waiting[0]
+        target = head.prompt_tokens + head.generated
+        found = self.cached_prefix(head, target)
+        target -= len(found) * self.config.block_size
+        is_cut = self.config.has_aligned_chunks and self.config.admission == "reserve" and step.budget > 0
+        if not is_cut or self.aligned(min(target, step.longest_chunk, step.budget), target):
+            return False
+        need = self.blocks_of(self.longest(head)) - len(found) + self.cached.num_idle(found)
+        if need > self.free:
+            return False
+        self.set_aside += need
+        step.is_cut = True
+        step.deferred.append(head)
+        return True
 
     def padded(self, step: Step, num_found: int) -> int:
         """Return the tokens computed for a request with a single token left; 0 if that exceeds the budget."""
