@@ -333,7 +333,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free = replica.free_blocks
                 if not has_tree:
                     # What is evicted for its blocks is gone before they are cached.
-                    evict(cache, unused_blocks(replica, requests, free + set_aside))
+                    if not replica.takes_lazily:
+                        evict(cache, free + set_aside)
                     if not waits_for_prefix:
                         cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
@@ -346,6 +347,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_LORAS
             restore_skipped(replica, loras)
         replica.free_blocks += set_aside
+        if cache is not None and replica.takes_lazily:
+            # All have found theirs before any takes what it lacks.
+            evict(cache, unused_blocks(replica, requests, free))
         if replica.deferred:
             if not waiting:
                 replica.blocked_by = _reason_to_pass(replica, seats, is_cut)

@@ -351,7 +351,8 @@ class Scheduler(ABC):
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        self.reuse_for_taken()
+        if not self.config.takes_lazily:
+            self.reuse_for_taken()
 
     def reuse_for_taken(self) -> None:
         """Evict as much as the blocks that requests have taken leave no room for."""

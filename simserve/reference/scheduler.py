@@ -347,6 +347,8 @@ class ContinuousScheduler(Scheduler):
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
         self.set_aside = 0
+        # Where blocks are taken lazily, all have found theirs before any takes what it lacks.
+        self.reuse_for_taken()
         self.waiting.extendleft(reversed(passed))
 
     def look_at_queue(self) -> None:

@@ -124,26 +124,29 @@ class Blocks:
 
     # What the executor does.
 
-    def add_sequence(self, request):
-        """Give a request the blocks of its prompt; return how many tokens it finds, never its last one."""
-        blocks = self.sequences.setdefault(request.request_id, [])
-        assert not blocks
-        tokens = request.get_unique_tokens(0)
-        num_blocks = -(-request.prompt_len // self.block_size)
-        num_found = 0
-        if self.enable_block_reuse:
-            for end in range(self.block_size, request.prompt_len, self.block_size):
+    def add_sequences(self, requests):
+        """Give requests the blocks of their prompts; return how many tokens each finds, never its last one.
+
+        First all take what they find, then each what it lacks (``addSequenceBatch``).
+        """
+        for request in requests:
+            blocks = self.sequences[request.request_id] = []
+            tokens = request.get_unique_tokens(0)
+            ends = range(self.block_size, request.prompt_len, self.block_size) if self.enable_block_reuse else ()
+            for end in ends:
                 block = self.findable.get(tuple(tokens[:end]))
                 if block is None:
                     break
                 self.free.pop(block.identity, None)
                 block.users += 1
                 blocks.append(block)
-                num_found += 1
-        while len(blocks) < num_blocks:
-            blocks.append(self.take())
-        self.num_tokens[request.request_id] = request.prompt_len
-        return num_found * self.block_size
+        found = [len(self.sequences[request.request_id]) * self.block_size for request in requests]
+        for request in requests:
+            blocks = self.sequences[request.request_id]
+            while len(blocks) * self.block_size < request.prompt_len:
+                blocks.append(self.take())
+            self.num_tokens[request.request_id] = request.prompt_len
+        return found
 
     def add_token(self, request):
         """Make room for the next token of a request."""

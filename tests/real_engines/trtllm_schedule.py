@@ -231,16 +231,15 @@ class Run:
         for request in out.paused_requests:
             self.blocks.remove_sequence(request)
             self.rows[request.request_id]["preemptions"] += 1
-        num_tokens = len(out.generation_requests)
-        for request in out.context_requests:
-            if request.is_first_context_chunk:
-                if not self.case["enable_chunked_prefill"]:
-                    request.context_chunk_size = request.prompt_len
-                request.set_prepopulated(self.blocks.add_sequence(request), self.case["block_size"])
-                row = self.rows[request.request_id]
-                if row["scheduled"] is None:
-                    row["scheduled"], row["cached"] = now, request.prepopulated
-            num_tokens += request.context_chunk_size
+        beginning = [request for request in out.context_requests if request.is_first_context_chunk]
+        for request, found in zip(beginning, self.blocks.add_sequences(beginning), strict=True):
+            if not self.case["enable_chunked_prefill"]:
+                request.context_chunk_size = request.prompt_len
+            request.set_prepopulated(found, self.case["block_size"])
+            row = self.rows[request.request_id]
+            if row["scheduled"] is None:
+                row["scheduled"], row["cached"] = now, request.prepopulated
+        num_tokens = len(out.generation_requests) + sum(request.context_chunk_size for request in out.context_requests)
         for request in out.generation_requests:
             self.blocks.add_token(request)
         step = [*out.context_requests, *out.generation_requests]
