@@ -35,6 +35,7 @@ from simserve.engine.loras import (
 from simserve.engine.preemption import preempt
 from simserve.engine.prefix_cache import (
     cache_blocks,
+    claimed_blocks,
     defer,
     evict,
     find_prefix,
@@ -42,6 +43,7 @@ from simserve.engine.prefix_cache import (
     is_decoded,
     keep_prompt,
     load_prefix,
+    note_claims,
     note_contests,
     note_contributions,
     restore_deferred,
@@ -190,6 +192,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         # Blocks of requests that the budget leaves less than a block of tokens.
         set_aside = 0
         is_cut = False
+        takes_lazily, ignores_found = replica.takes_lazily, replica.takes_lazily and config.ignores_found
+        replica.claimed.clear()
         if cache is not None and not has_tree:
             evict(cache, unused_blocks(replica, requests, free))
         if waits_for_prefix:
@@ -239,10 +243,21 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = budget
                 if is_aligned and chunk < target:
                     chunk -= chunk % block_size
+            charge, surplus = chunk, 0
+            if takes_lazily and cached and cache is not None:
+                # Blocks that count as needed although others use them.
+                surplus = blocks - idle if ignores_found else claimed_blocks(replica, cache, index, blocks)
+                if ignores_found:
+                    charge = target + cached
+                    if is_chunked:
+                        charge = min(charge, max_chunk, budget)
+                        if is_aligned and charge < target + cached:
+                            charge -= charge % block_size
+                    chunk = min(charge, target)
             if target == 1 and replica.has_padding and chunk and not num_continued:
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
             if is_aligned and chunk == 0 and budget > 0 and not grows:
-                need = fixed_need(replica, requests, index) - (blocks - idle)
+                need = fixed_need(replica, requests, index) - (blocks - idle - surplus)
                 if need > replica.free_blocks:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
@@ -252,7 +267,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 is_cut = True
                 defer(replica)
                 continue
-            if chunk > budget or chunk == 0:
+            if chunk > budget or charge > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 # SGLang checks memory first, but for no request once its new prompts have used up the budget.
                 meets_memory = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
@@ -287,9 +302,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if replica.uses_estimate:
                     uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + target - chunk
                     uncommitted += page_reserve(replica)
-            elif not take_fixed(replica, requests, index, blocks - idle):
+            elif not take_fixed(replica, requests, index, blocks - idle - surplus):
                 replica.blocked_by = BLOCKED_BY_SCATTER if is_scattered(replica, requests, index) else BLOCKED_BY_BLOCKS
                 break
+            set_aside += surplus
             waiting.popleft()
             if grows or cache is not None:
                 replica.running.append(index)
@@ -298,7 +314,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 use_adapter(replica, loras, index)
             chunks.append(index)
             sizes.append(chunk)
-            budget -= chunk
+            budget -= max(chunk, charge)
             total += chunk
             if not scheduled_time[index] >= 0.0:
                 scheduled_time[index] = replica.start_time
@@ -323,6 +339,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                             replica.free_blocks -= replica.window_weight * own
                             if has_window_pool:
                                 replica.free_window_blocks -= own
+                    if takes_lazily:
+                        note_claims(replica, cache, index, blocks)
                     if has_tree:
                         use_found(cache, index, blocks)
                     else:
@@ -333,7 +351,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free = replica.free_blocks
                 if not has_tree:
                     # What is evicted for its blocks is gone before they are cached.
-                    if not replica.takes_lazily:
+                    if not takes_lazily:
                         evict(cache, free + set_aside)
                     if not waits_for_prefix:
                         cache_blocks(cache, index, cached + min(chunk, target))
@@ -347,7 +365,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_LORAS
             restore_skipped(replica, loras)
         replica.free_blocks += set_aside
-        if cache is not None and replica.takes_lazily:
+        if cache is not None and takes_lazily:
             # All have found theirs before any takes what it lacks.
             evict(cache, unused_blocks(replica, requests, free))
         if replica.deferred:

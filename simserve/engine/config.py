@@ -101,6 +101,8 @@ class EngineConfig:
             that it lacks, and prompts are cached when they are computed in full (TensorRT-LLM;
             `simserve.engine.prefix_cache`); effective if `has_prefix_waits`.
         caches_at_end: ``waits_for_prefix``: whether others find a prompt only once its request has ended.
+        ignores_found: Whether admission and the budget take a request as if it found nothing in the cache (TensorRT-LLM
+            before 1.3, pull requests 11637 and 11731); effective if `takes_lazily`.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` only.
         max_cpu_loras: Adapters that host memory keeps, including those on the GPU; at least ``max_loras``.
@@ -193,6 +195,7 @@ class EngineConfig:
     touches_waiting: bool = False
     waits_for_prefix: bool = False
     caches_at_end: bool = False
+    ignores_found: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0

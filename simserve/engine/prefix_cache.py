@@ -653,6 +653,45 @@ def is_contributed(replica: Replica, requests: RequestTable, index: int) -> bool
     return False
 
 
+def note_claims(replica: Replica, cache: PrefixCache, index: int, blocks: int) -> None:
+    """Record up to where segments were in use before the first of the requests that a step admits uses more of them."""
+    paths, claimed = cache.paths, replica.claimed
+    entry, start = paths.starts[index], 0
+    while start < blocks:
+        end = paths.ends[entry]
+        slot = cache.slots.get(paths.segments[entry], 0)
+        if (end if end < blocks else blocks) - start > cache.used[slot] and _claimed_from(claimed, slot) < 0:
+            claimed.append(slot)
+            claimed.append(cache.used[slot])
+        start = end
+        entry += 1
+
+
+def claimed_blocks(replica: Replica, cache: PrefixCache, index: int, blocks: int) -> int:
+    """Return how many of the ``blocks`` that a request finds are in use only since this step has admitted others.
+
+    TensorRT-LLM asks for all of them before it gives any out, so that they count as needed.
+    """
+    paths = cache.paths
+    entry, start, num_claimed = paths.starts[index], 0, 0
+    while start < blocks and replica.claimed:
+        end = paths.ends[entry]
+        slot = cache.slots.get(paths.segments[entry], 0)
+        before = _claimed_from(replica.claimed, slot)
+        if before >= 0:
+            num_claimed += max(min((end if end < blocks else blocks) - start, cache.used[slot]) - before, 0)
+        start = end
+        entry += 1
+    return num_claimed
+
+
+def _claimed_from(claimed: list[int], slot: int) -> int:
+    for position in range(0, len(claimed), 2):
+        if claimed[position] == slot:
+            return claimed[position + 1]
+    return -1
+
+
 def defer(replica: Replica) -> None:
     """Pass over the head of the queue, until `restore_deferred`."""
     replica.deferred.append(replica.waiting.popleft())

@@ -322,6 +322,7 @@ class Replica:
         "config",
         "context_squares",
         "context_sum",
+        "claimed",
         "contributed",
         "crossing_heap",
         "decode_attention_base",
@@ -567,6 +568,7 @@ class Replica:
         self.has_prefix_waits = config.has_prefix_waits
         self.takes_lazily = config.enable_prefix_caching and config.takes_lazily
         self.contributed: list[int] = []
+        self.claimed: list[int] = []
         self.deferred: list[int] = []
         self.late_prefixes: list[int] = []
         self.late_prefix_tokens: list[int] = []

@@ -205,8 +205,9 @@ class ContinuousScheduler(Scheduler):
         target -= len(found) * self.config.block_size
         is_chunked = self.config.enable_chunked_prefill
         is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
-        is_cut = is_chunked and self.aligned(min(target, step.longest_chunk, step.budget), target) == 0
-        if step.budget == 0 or is_cut or is_padded or (not is_chunked and target > step.budget):
+        charged = head.prompt_tokens + head.generated if self.ignores_found else target
+        is_cut = is_chunked and self.aligned(min(charged, step.longest_chunk, step.budget), charged) == 0
+        if step.budget == 0 or is_cut or is_padded or (not is_chunked and charged > step.budget):
             # SGLang checks memory first, but checks no request once its new prompts have used up the budget.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
                 free = self.free - self.in_pool(self.cached.num_idle(found), 0)
@@ -309,6 +310,7 @@ class ContinuousScheduler(Scheduler):
         if not self.decoding_on and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
+        step.in_use = set(self.cached.users)
         passed: list[Request] = []
         while not (step.has_preempted or self.is_full) and self.waiting:
             head = self.waiting[0]
@@ -327,7 +329,9 @@ class ContinuousScheduler(Scheduler):
             if chunk == 0:
                 self.note_refusal(step)
                 break
+            charge, surplus = self.charge(step, chunk), self.surplus(step, self.waiting[0])
             request = self.enter(step)
+            self.set_aside += surplus
             if self.is_growing:
                 blocks = self.blocks_of(request.computed + chunk) - request.blocks
                 self.take(request, blocks, self.windows_with(request.blocks, blocks))
@@ -343,10 +347,10 @@ class ContinuousScheduler(Scheduler):
             if self.caches_chunks:
                 self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
-            step.budget -= chunk
+            step.budget -= charge
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
-        self.set_aside = 0
+        step.set_aside, self.set_aside = self.set_aside, 0
         # Where blocks are taken lazily, all have found theirs before any takes what it lacks.
         self.reuse_for_taken()
         self.waiting.extendleft(reversed(passed))
@@ -489,10 +493,10 @@ class ContinuousScheduler(Scheduler):
         found = self.cached_prefix(head, target)
         target -= len(found) * self.config.block_size
         if not self.config.enable_chunked_prefill:
-            chunk = target if target <= step.budget else 0
+            chunk = target if self.charge(step, target) <= step.budget else 0
         else:
             chunk = min(to_checkpoint(self.config, target), step.longest_chunk, step.budget)
-            chunk = self.aligned(chunk, target)
+            chunk = min(self.charge(step, self.aligned(chunk, target)), target)
         if chunk == target == 1:
             chunk = self.padded(step, len(found))
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
@@ -502,16 +506,40 @@ class ContinuousScheduler(Scheduler):
         is_cut = self.config.has_aligned_chunks and chunk < target
         return chunk - chunk % self.config.block_size if is_cut else chunk
 
+    @property
+    def ignores_found(self) -> bool:
+        """Whether admission and the budget take a request as if it found nothing."""
+        return self.config.takes_lazily and self.config.ignores_found and self.config.enable_prefix_caching
+
+    def charge(self, step: Step, chunk: int) -> int:
+        """Return what a chunk of the head of the queue takes of the budget; more where found tokens count."""
+        head = self.waiting[0]
+        whole = head.prompt_tokens + head.generated
+        if not self.ignores_found or not self.cached_prefix(head, whole):
+            return chunk
+        if not self.config.enable_chunked_prefill:
+            return whole
+        return self.aligned(min(whole, step.longest_chunk, step.budget), whole)
+
+    def surplus(self, step: Step, head: Request) -> int:
+        """Return how many blocks in use the head finds that count as needed: those of requests that the step admits."""
+        if not self.config.takes_lazily:
+            return 0
+        found = self.cached_prefix(head, head.prompt_tokens + head.generated)
+        counted = set() if self.ignores_found else step.in_use
+        return sum(block in self.cached.users and block not in counted for block in found)
+
     def sets_aside(self, step: Step) -> bool:
         """Whether the head lacks only a block of budget; its blocks are then reserved, and the next one is tried."""
         head = self.waiting[0]
         target = head.prompt_tokens + head.generated
         found = self.cached_prefix(head, target)
-        target -= len(found) * self.config.block_size
         is_cut = self.config.has_aligned_chunks and self.config.admission == "reserve" and step.budget > 0
+        if not self.ignores_found:
+            target -= len(found) * self.config.block_size
         if not is_cut or self.aligned(min(target, step.longest_chunk, step.budget), target):
             return False
-        need = self.blocks_of(self.longest(head)) - len(found) + self.cached.num_idle(found)
+        need = self.blocks_of(self.longest(head)) - len(found) + self.cached.num_idle(found) + self.surplus(step, head)
         if need > self.free:
             return False
         self.set_aside += need
@@ -537,7 +565,7 @@ class ContinuousScheduler(Scheduler):
         if self.config.kv_allocation in ("pow2", "oracle"):
             return self.first_fit(self.span_of(head)) is not None
         if self.config.admission == "reserve":
-            return free >= self.blocks_of(self.longest(head)) - len(found)
+            return free >= self.blocks_of(self.longest(head)) - len(found) + self.surplus(step, head)
         blocks = self.blocks_of(chunk)
         needed_window = self.windows_with(len(found), blocks)
         needed = self.in_pool(blocks, needed_window)

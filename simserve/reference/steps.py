@@ -42,6 +42,10 @@ class Step:
     blocked_by: str = ""
     contributed: set[tuple[int, int]] | None = None
     deferred: list[Request] = field(default_factory=list)
+    in_use: set[tuple[int, int]] = field(default_factory=set)
+    """Cached blocks that were in use before the step admitted anybody."""
+    set_aside: int = 0
+    """Blocks that the admission of some kept from others."""
     is_cut: bool = False
     """Whether the budget leaves some of them less than a block."""
     num_admitted: int = 0

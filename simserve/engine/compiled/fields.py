@@ -202,6 +202,7 @@ _REPLICA: dict[str, Kind] = {
             "answer_heap",
             "chunk_requests",
             "chunk_tokens",
+            "claimed",
             "contributed",
             "crossing_heap",
             "deferred",
