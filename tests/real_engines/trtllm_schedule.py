@@ -192,7 +192,7 @@ class Run:
             case["num_blocks"],
             case["block_size"],
             enable_block_reuse=case["enable_prefix_caching"],
-            credits_reuse=True,
+            credits_reuse=case.get("credits_reuse", True),
         )
         self.scheduler = scheduling.SimpleUnifiedScheduler(
             max_batch_size=case["max_num_seqs"],
