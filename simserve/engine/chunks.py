@@ -393,9 +393,9 @@ def _reason_to_pass(replica: Replica, seats: int, is_cut: bool) -> int:
 
 def may_pass(replica: Replica) -> bool:
     """Return whether a request that arrives may be admitted before those that wait."""
-    reason = replica.blocked_by
-    is_short = replica.has_aligned_chunks and reason == BLOCKED_BY_BUDGET
-    return not replica.waiting or reason == BLOCKED_BY_LORAS or reason == BLOCKED_BY_PREFIX or is_short
+    is_passed = replica.blocked_by == BLOCKED_BY_LORAS or replica.blocked_by == BLOCKED_BY_PREFIX
+    is_short = replica.has_aligned_chunks and replica.blocked_by == BLOCKED_BY_BUDGET
+    return not replica.waiting or is_passed or is_short
 
 
 def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int) -> int:

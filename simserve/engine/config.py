@@ -75,8 +75,8 @@ class EngineConfig:
         max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
         lifts_chunk_limit: Whether a request is limited only by the budget, not by ``max_chunk_tokens``, while no other
             request runs or waits (vLLM 0.33).
-        aligns_chunks: With chunked prefill: whether a chunk that does not complete its prompt is as long as whole KV blocks
-            (TensorRT-LLM, ``microBatchScheduler.cpp``); effective if `has_aligned_chunks`.
+        aligns_chunks: With chunked prefill: whether a chunk that does not complete its prompt is as long as whole KV
+            blocks (TensorRT-LLM, ``microBatchScheduler.cpp``); effective if `has_aligned_chunks`.
         checkpoint_tokens: With chunked prefill: a chunk ends this many tokens before the end of a prompt, so that a
             checkpoint of a cache that cannot be rolled back is made there (llama.cpp); 0: nowhere.
         last_checkpoint_tokens: A second such point, at most ``checkpoint_tokens``; if equal, there is only one.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
-from simserve.reference.request import Request
+from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.steps import Step
 
 if TYPE_CHECKING:
@@ -500,6 +500,70 @@ class Scheduler(ABC):
                 self.cached.use(found[len(request.shared) :])
                 request.shared = found
         self.cache(request, tokens)
+
+    def aligned(self, chunk: int, target: int) -> int:
+        """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
+        is_cut = self.config.has_aligned_chunks and chunk < target
+        return chunk - chunk % self.config.block_size if is_cut else chunk
+
+    @property
+    def ignores_found(self) -> bool:
+        """Whether admission and the budget take a request as if it found nothing."""
+        return self.config.takes_lazily and self.config.ignores_found and self.config.enable_prefix_caching
+
+    def charge(self, step: Step, chunk: int) -> int:
+        """Return what a chunk of the head of the queue takes of the budget; more where found tokens count."""
+        head = self.waiting[0]
+        whole = head.prompt_tokens + head.generated
+        if not self.ignores_found or not self.cached_prefix(head, whole):
+            return chunk
+        if not self.config.enable_chunked_prefill:
+            return whole
+        return self.aligned(min(whole, step.longest_chunk, step.budget), whole)
+
+    def surplus(self, step: Step, head: Request) -> int:
+        """Return how many blocks in use the head finds that count as needed: those of requests that the step admits."""
+        if not self.config.takes_lazily:
+            return 0
+        found = self.cached_prefix(head, head.prompt_tokens + head.generated)
+        counted = set() if self.ignores_found else step.in_use
+        return sum(block in self.cached.users and block not in counted for block in found)
+
+    def sets_aside(self, step: Step) -> bool:
+        """Whether the head lacks only a block of budget; its blocks are then reserved, and the next one is tried."""
+        head = self.waiting[0]
+        target = head.prompt_tokens + head.generated
+        found = self.cached_prefix(head, target)
+        is_cut = self.config.has_aligned_chunks and self.config.admission == "reserve" and step.budget > 0
+        if not self.ignores_found:
+            target -= len(found) * self.config.block_size
+        if not is_cut or self.aligned(min(target, step.longest_chunk, step.budget), target):
+            return False
+        need = self.blocks_of(self.longest(head)) - len(found) + self.cached.num_idle(found) + self.surplus(step, head)
+        if need > self.free:
+            return False
+        self.set_aside += need
+        step.is_cut = True
+        step.deferred.append(head)
+        return True
+
+    def swap_in(self, step: Step) -> None:
+        """Swap in requests from the head of the queue while a seat and the blocks of a step are free."""
+        while self.waiting and self.waiting[0].is_swapped and len(self.running) < self.config.max_num_seqs:
+            growth = sum(self.blocks_needed(request) for request in self.active if request.is_decoding)
+            head = self.waiting[0]
+            if growth + self.blocks_of(head.computed + 1) > self.free:
+                break
+            self.running.append(self.waiting.popleft())
+            self.num_admitted += 1
+            self.take(head, self.blocks_of(head.computed), 0)
+            head.is_swapped = False
+            self.free_in_host += head.blocks
+            step.moved_blocks += head.blocks
+
+    def tokens_gained(self, request: Request) -> float:
+        """Return the mean number of tokens that a request gains per decode step, drawn beforehand."""
+        return request.pace / ONE_TOKEN
 
     def first_missing(self, request: Request) -> tuple[int, int] | None:
         """Return the first full block of a request that others could share but the cache lacks, if there is one."""

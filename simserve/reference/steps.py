@@ -56,6 +56,11 @@ class Step:
     """The step of each rank, for ranks that step together."""
 
     @property
+    def passed_for(self) -> str:
+        """Why requests were passed over."""
+        return "budget" if self.is_cut else "prefix" if self.deferred else "loras"
+
+    @property
     def requests(self) -> list[Request]:
         """The requests that take part in the step."""
         return self.decoding + [request for request, _ in self.chunks]

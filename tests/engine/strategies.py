@@ -286,6 +286,7 @@ def shared_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES, is_alone: bo
         touches_waiting=draw(st.booleans()),
         waits_for_prefix=draw(st.integers(0, 3)) == 0,
         caches_at_end=draw(st.booleans()),
+        ignores_found=config.reserve_full_prompt,
     )
     if draw(st.integers(0, 4)) == 0:
         drafts = draw(st.integers(1, 3))

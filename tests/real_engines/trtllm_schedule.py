@@ -201,7 +201,9 @@ class Run:
             peft_cache_manager=None,
             scheduler_policy=Policy[case["policy"]],
             # `py_executor_creator.py`: first come, first served, in units of a block.
-            ctx_chunk_config=("FIRST_COME_FIRST_SERVED", case["block_size"]) if case["enable_chunked_prefill"] else None,
+            ctx_chunk_config=("FIRST_COME_FIRST_SERVED", case["block_size"])
+            if case["enable_chunked_prefill"]
+            else None,
         )
         self.waiting = queueing.create_waiting_queue(QueuePolicy(case["scheduling_policy"]))
         self.arrivals = deque(enumerate(case["requests"]))
@@ -297,7 +299,10 @@ class Run:
             self.active.remove(request)
 
     def run(self):
-        """Serve everything: a step at a time, or with the next one launched before the results of the last are known."""
+        """Serve everything: a step at a time, or with the next one launched before the results of the last one.
+
+        A scheduler that no longer schedules anybody leaves -1 in the rows of those that it has not served.
+        """
         now = free_at = 0.0
         previous = None
         while self.arrivals or self.waiting or self.active:
@@ -305,7 +310,10 @@ class Run:
             step, paused = self.schedule(max(now, free_at))
             if step is None and previous is None and not paused:
                 if not self.arrivals:
-                    raise RuntimeError(f"stuck at {now} s")
+                    self.rows = [
+                        {key: -1 if value is None else value for key, value in row.items()} for row in self.rows
+                    ]
+                    break
                 now = max(now, self.arrivals[0][1]["arrival"])
                 continue
             launched = None
