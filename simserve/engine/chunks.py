@@ -11,7 +11,16 @@ from simserve.engine.decoding import (
     note_stall,
     settle_decoders,
 )
-from simserve.engine.kv import estimated_room, has_room, is_scattered, note_full, page_reserve, take_fixed
+from simserve.engine.kv import (
+    estimated_room,
+    fixed_need,
+    has_room,
+    is_scattered,
+    note_full,
+    page_reserve,
+    take_fixed,
+    unused_blocks,
+)
 from simserve.engine.kv_tier import keep_in_store, take_loading_seconds, take_overlapped_seconds
 from simserve.engine.loras import (
     count_decoding,
@@ -26,6 +35,7 @@ from simserve.engine.loras import (
 from simserve.engine.preemption import preempt
 from simserve.engine.prefix_cache import (
     cache_blocks,
+    claimed_blocks,
     defer,
     evict,
     find_prefix,
@@ -33,6 +43,7 @@ from simserve.engine.prefix_cache import (
     is_decoded,
     keep_prompt,
     load_prefix,
+    note_claims,
     note_contests,
     note_contributions,
     restore_deferred,
@@ -66,6 +77,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     config = replica.config
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
+    is_aligned = replica.has_aligned_chunks
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take are reserved first.
@@ -107,6 +119,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             chunk = min(remaining, max_chunk, budget)
             if has_checkpoints:
                 chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
+            if is_aligned and chunk < remaining:
+                chunk -= chunk % block_size
             if keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, everything if it leaves none.
                 room = int(estimated_room(replica, free, free_window))
@@ -154,7 +168,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 budget -= chunk
                 total += chunk
                 if cache is not None and not has_tree:
-                    evict(cache, free)
+                    evict(cache, unused_blocks(replica, requests, free))
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 0)
                     if not waits_for_prefix:
@@ -175,13 +189,19 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         has_extras, loras = replica.has_extras, replica.loras
         num_continued = len(chunks)
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
+        # Blocks of requests that the budget leaves less than a block of tokens.
+        set_aside = 0
+        is_cut = False
+        takes_lazily, ignores_found = replica.takes_lazily, replica.takes_lazily and config.ignores_found
+        replica.claimed.clear()
         if cache is not None and not has_tree:
-            evict(cache, free)
+            evict(cache, unused_blocks(replica, requests, free))
         if waits_for_prefix:
             note_contributions(replica, requests)
         while waiting:
-            if replica.num_running >= seats:
-                replica.blocked_by = BLOCKED_BY_SEATS
+            if replica.num_running + len(replica.deferred) >= seats:
+                # Requests that are passed over hold their seats.
+                replica.blocked_by = _reason_to_pass(replica, seats, is_cut)
                 if not is_passed_over(replica, budget, free, free_window, uncommitted):
                     note_full(replica)
                 break
@@ -221,9 +241,33 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = max_chunk
                 if chunk > budget:
                     chunk = budget
+                if is_aligned and chunk < target:
+                    chunk -= chunk % block_size
+            charge, surplus = chunk, 0
+            if takes_lazily and cached and cache is not None:
+                # Blocks that count as needed although others use them.
+                surplus = blocks - idle if ignores_found else claimed_blocks(replica, cache, index, blocks)
+                if ignores_found:
+                    charge = target + cached
+                    if is_chunked:
+                        charge = min(charge, max_chunk, budget)
+                        if is_aligned and charge < target + cached:
+                            charge -= charge % block_size
+                    chunk = min(charge, target)
             if target == 1 and replica.has_padding and chunk and not num_continued:
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
-            if chunk > budget or chunk == 0:
+            if is_aligned and chunk == 0 and budget > 0 and not grows:
+                need = fixed_need(replica, requests, index) - (blocks - idle - surplus)
+                if need > replica.free_blocks:
+                    replica.blocked_by = BLOCKED_BY_BLOCKS
+                    break
+                # What is reserved for it stays so; a shorter prompt may get the rest of the budget.
+                replica.free_blocks -= need
+                set_aside += need
+                is_cut = True
+                defer(replica)
+                continue
+            if chunk > budget or charge > budget or chunk == 0:
                 replica.blocked_by = BLOCKED_BY_BUDGET
                 # SGLang checks memory first, but for no request once its new prompts have used up the budget.
                 meets_memory = replica.keeps_full and (not is_chunked or len(chunks) == num_continued)
@@ -258,9 +302,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if replica.uses_estimate:
                     uncommitted += min(requests.max_tokens[index], ESTIMATE_CLIP) + target - chunk
                     uncommitted += page_reserve(replica)
-            elif not take_fixed(replica, requests, index, blocks - idle):
+            elif not take_fixed(replica, requests, index, blocks - idle - surplus):
                 replica.blocked_by = BLOCKED_BY_SCATTER if is_scattered(replica, requests, index) else BLOCKED_BY_BLOCKS
                 break
+            set_aside += surplus
             waiting.popleft()
             if grows or cache is not None:
                 replica.running.append(index)
@@ -269,7 +314,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 use_adapter(replica, loras, index)
             chunks.append(index)
             sizes.append(chunk)
-            budget -= chunk
+            budget -= max(chunk, charge)
             total += chunk
             if not scheduled_time[index] >= 0.0:
                 scheduled_time[index] = replica.start_time
@@ -294,6 +339,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                             replica.free_blocks -= replica.window_weight * own
                             if has_window_pool:
                                 replica.free_window_blocks -= own
+                    if takes_lazily:
+                        note_claims(replica, cache, index, blocks)
                     if has_tree:
                         use_found(cache, index, blocks)
                     else:
@@ -304,7 +351,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free = replica.free_blocks
                 if not has_tree:
                     # What is evicted for its blocks is gone before they are cached.
-                    evict(cache, free)
+                    if not takes_lazily:
+                        evict(cache, free + set_aside)
                     if not waits_for_prefix:
                         cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
@@ -316,9 +364,13 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             elif not waiting:
                 replica.blocked_by = BLOCKED_BY_LORAS
             restore_skipped(replica, loras)
+        replica.free_blocks += set_aside
+        if cache is not None and takes_lazily:
+            # All have found theirs before any takes what it lacks.
+            evict(cache, unused_blocks(replica, requests, free))
         if replica.deferred:
             if not waiting:
-                replica.blocked_by = BLOCKED_BY_SEATS if replica.num_running >= seats else BLOCKED_BY_PREFIX
+                replica.blocked_by = _reason_to_pass(replica, seats, is_cut)
             restore_deferred(replica)
     elif waiting:
         # A request has just lost blocks, or none is tried: none is admitted in this step.
@@ -330,6 +382,20 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     replica.prefill_tokens = total
     replica.scheduled_blocks = -1 if has_preempted else taken
     return has_preempted
+
+
+def _reason_to_pass(replica: Replica, seats: int, is_cut: bool) -> int:
+    """Return what keeps requests out that are passed over: no seat is left, no block of budget, or a prefix."""
+    if replica.num_running >= seats:
+        return BLOCKED_BY_SEATS
+    return BLOCKED_BY_BUDGET if is_cut else BLOCKED_BY_PREFIX
+
+
+def may_pass(replica: Replica) -> bool:
+    """Return whether a request that arrives may be admitted before those that wait."""
+    is_passed = replica.blocked_by == BLOCKED_BY_LORAS or replica.blocked_by == BLOCKED_BY_PREFIX
+    is_short = replica.has_aligned_chunks and replica.blocked_by == BLOCKED_BY_BUDGET
+    return not replica.waiting or is_passed or is_short
 
 
 def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int) -> int:
@@ -476,7 +542,10 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         first += waiting
         loading += waiting
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
-    if num_chunks == 1 and not (has_preempted or loading) and (total >= longest_chunk(replica) or total >= budget):
+    most = min(longest_chunk(replica), budget)
+    if replica.has_aligned_chunks:
+        most -= most % replica.block_size
+    if num_chunks == 1 and not (has_preempted or loading) and total >= most:
         # There is more of the prompt than this chunk.
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
@@ -497,9 +566,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     replica.attended_pairs = pairs
     replica.attended_keys = keys
     replica.num_queued = len(replica.waiting)
-    # Requests that wait for an adapter, or for a prefix, block no others.
-    is_passed = not replica.waiting or replica.blocked_by == BLOCKED_BY_LORAS or replica.blocked_by == BLOCKED_BY_PREFIX
-    replica.is_open = num_steps > 1 and is_passed
+    replica.is_open = num_steps > 1 and may_pass(replica)
     if not is_chunk_limit_lifted(replica) and (replica.num_running >= replica.max_num_seqs or budget <= total):
         # An arrival changes nothing for now.
         replica.is_open = False
@@ -511,15 +578,21 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     done = requests.computed_tokens[index]
     remaining = requests.prompt_tokens[index] + requests.generated_tokens[index] - done
     num_steps = min(remaining - 1, tokens_to_checkpoint(replica, remaining)) // chunk
+    if replica.has_aligned_chunks:
+        # The last one may be longer, up to what the budget leaves.
+        most = min(longest_chunk(replica), replica.token_budget - num_decodes * replica.tokens_per_decode)
+        num_steps = (remaining - most - 1) // chunk + 1
     if replica.keeps_windows:
         # What a chunk leaves outside the window is freed before the next one.
         return 1
     if num_steps < 2 or (replica.prefilling and (len(replica.prefilling) > 1 or replica.prefilling[0] != index)):
         return 1
     if replica.waiting and (
-        replica.uses_estimate or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
+        replica.uses_estimate
+        or replica.takes_lazily
+        or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
     ):
-        # What the chunks cache may let the head of the queue in.
+        # What the chunks cache, or evict, may let the head of the queue in.
         return 1
     if replica.cache is not None and replica.cache.tree is not None:
         # Every chunk is a node of its own.

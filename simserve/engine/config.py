@@ -75,6 +75,8 @@ class EngineConfig:
         max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
         lifts_chunk_limit: Whether a request is limited only by the budget, not by ``max_chunk_tokens``, while no other
             request runs or waits (vLLM 0.33).
+        aligns_chunks: With chunked prefill: whether a chunk that does not complete its prompt is as long as whole KV
+            blocks (TensorRT-LLM, ``microBatchScheduler.cpp``); effective if `has_aligned_chunks`.
         checkpoint_tokens: With chunked prefill: a chunk ends this many tokens before the end of a prompt, so that a
             checkpoint of a cache that cannot be rolled back is made there (llama.cpp); 0: nowhere.
         last_checkpoint_tokens: A second such point, at most ``checkpoint_tokens``; if equal, there is only one.
@@ -99,6 +101,8 @@ class EngineConfig:
             that it lacks, and prompts are cached when they are computed in full (TensorRT-LLM;
             `simserve.engine.prefix_cache`); effective if `has_prefix_waits`.
         caches_at_end: ``waits_for_prefix``: whether others find a prompt only once its request has ended.
+        ignores_found: Whether admission and the budget take a request as if it found nothing in the cache (TensorRT-LLM
+            before 1.3, pull requests 11637 and 11731); effective if `takes_lazily`.
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` only.
         max_cpu_loras: Adapters that host memory keeps, including those on the GPU; at least ``max_loras``.
@@ -176,6 +180,7 @@ class EngineConfig:
     max_num_batched_tokens: int
     max_chunk_tokens: int
     lifts_chunk_limit: bool = False
+    aligns_chunks: bool = False
     checkpoint_tokens: int = 0
     last_checkpoint_tokens: int = 0
     max_model_len: int
@@ -190,6 +195,7 @@ class EngineConfig:
     touches_waiting: bool = False
     waits_for_prefix: bool = False
     caches_at_end: bool = False
+    ignores_found: bool = False
     max_loras: int = 0
     max_cpu_loras: int = 0
     lora_host_seconds: float = 0.0
@@ -244,7 +250,22 @@ class EngineConfig:
         is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
         keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
-        return self.waits_for_prefix and is_paged and is_plain and keeps_order and not self.releases_late
+        return self.waits_for_prefix and is_paged and is_plain and keeps_order
+
+    @property
+    def takes_lazily(self) -> bool:
+        """Whether reserved blocks may hold cached prefixes until a request grows into them (TensorRT-LLM).
+
+        A request takes the blocks of its prompt when it is admitted. Without drafts.
+        """
+        return self.has_prefix_waits and self.admission == "reserve" and self.num_speculative_tokens == 0
+
+    @property
+    def has_aligned_chunks(self) -> bool:
+        """Whether chunks are whole blocks: in mixed steps that have room for one, without checkpoints."""
+        is_mixed = self.batching == "continuous" and self.scheduler == "mixed" and self.kv_allocation == "paged"
+        has_room = self.max_chunk_tokens >= self.block_size and self.checkpoint_tokens == 0
+        return self.aligns_chunks and self.enable_chunked_prefill and is_mixed and has_room
 
     @property
     def has_ordered_pass(self) -> bool:

@@ -27,7 +27,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from simserve.engine.kv import release_fixed
+from simserve.engine.kv import blocks_taken, release_fixed
 from simserve.engine.loras import count_decoding, leave_adapter
 from simserve.engine.prefix_cache import cache_blocks, evict, forget_decoder, leave_prefix, note_contests, note_decoder
 from simserve.engine.progress import GRID, Progress
@@ -63,6 +63,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
     replica.num_decoding += 1
     replica.context_sum += context
     heappush(replica.finish_heap, finish_step << SHIFT | index)
+    if replica.takes_lazily:
+        replica.residues[(step - context) % replica.block_size] += 1
     if replica.grows:
         replica.residues[(step - context) % replica.block_size] += 1
         if replica.keeps_windows:
@@ -96,6 +98,8 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
         requests.answer_step[index] = -1
     replica.num_decoding -= 1
     replica.context_sum -= context
+    if replica.takes_lazily:
+        replica.residues[(replica.step - context) % replica.block_size] -= 1
     if replica.grows:
         block_size = replica.block_size
         if replica.keeps_windows:
@@ -495,7 +499,7 @@ def _release(replica: Replica, requests: RequestTable, position: int, tokens: in
     if not replica.grows:
         release_fixed(replica, requests, index)
     if replica.cache is not None:
-        leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+        leave_prefix(replica, index, tokens, blocks_taken(replica, requests, index, tokens, free_blocks))
 
 
 def _num_seated(replica: Replica) -> int:

@@ -29,6 +29,7 @@ from simserve.engine.chunks import (
     chunk_blocks,
     complete_chunks,
     forget_chunks,
+    may_pass,
     plan_chunks,
     schedule_chunks,
     would_admit,
@@ -47,7 +48,7 @@ from simserve.engine.decoding import (
     settle_decoders,
     steps_until_dry,
 )
-from simserve.engine.kv import forget_left, note_left, release_fixed, used_tokens
+from simserve.engine.kv import blocks_taken, forget_left, note_left, release_fixed, unused_blocks, used_tokens
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
 from simserve.engine.numbers import remove_all
@@ -68,9 +69,7 @@ from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import make_free_for_leap
 from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
-    BLOCKED_BY_LORAS,
     BLOCKED_BY_NOTHING,
-    BLOCKED_BY_PREFIX,
     BLOCKED_BY_SEATS,
     INFINITY,
     LATE_DECODE,
@@ -267,7 +266,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if has_extras:
         cache = replica.cache
         if cache is not None:
-            evict(cache, replica.free_blocks)
+            evict(cache, unused_blocks(replica, requests, replica.free_blocks))
             if replica.late_prefixes:
                 keep_late_prompts(replica, cache)
         replica.num_swapped_blocks += replica.moved_blocks
@@ -457,9 +456,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.end_time = now + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     replica.num_scheduled_decodes = num_decoding
     replica.num_queued = len(waiting)
-    if waiting and replica.blocked_by != BLOCKED_BY_LORAS and replica.blocked_by != BLOCKED_BY_PREFIX:
-        replica.is_open = False
-    else:
+    replica.is_open = False
+    if may_pass(replica):
         # An arrival that finds no seat makes the batch full.
         has_seat = replica.num_running < replica.max_num_seqs
         replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full
@@ -648,7 +646,7 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
         give_back(replica, -(-done // replica.block_size))
     else:
         release_fixed(replica, requests, index)
-    leave_prefix(replica, index, done, replica.free_blocks - free_blocks)
+    leave_prefix(replica, index, done, blocks_taken(replica, requests, index, done, free_blocks))
     requests.computed_tokens[index] = 0
 
 
@@ -670,5 +668,5 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
     if not replica.grows:
         release_fixed(replica, requests, index)
     tokens = requests.prompt_tokens[index] + generated - 1
-    leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
+    leave_prefix(replica, index, tokens, blocks_taken(replica, requests, index, tokens, free_blocks))
     requests.generated_tokens[index] = generated

@@ -102,6 +102,34 @@ def release_range(replica: Replica, requests: RequestTable, index: int, need: in
         ranges.insert(position, (start, end - start))
 
 
+def unused_blocks(replica: Replica, requests: RequestTable, free: int) -> int:
+    """Return the blocks that no request has taken: ``free`` ones, and where blocks are taken lazily, reserved ones."""
+    cache = replica.cache
+    if not replica.takes_lazily or cache is None:
+        return free
+    block_size, step = replica.block_size, replica.step
+    # The blocks of decoding requests: their contexts, each up to the end of a block.
+    padded = int(replica.context_sum)
+    for residue in range(block_size):
+        padded += replica.residues[residue] * ((residue - step) % block_size)
+    taken = padded // block_size
+    for position in range(len(replica.prefilling)):
+        taken += -(-requests.prompt_tokens[replica.prefilling[position]] // block_size)
+    for position in range(len(replica.departing)):
+        taken += -(-replica.departing_tokens[position] // block_size)
+    return replica.num_blocks + cache.num_duplicates - taken
+
+
+def blocks_taken(replica: Replica, requests: RequestTable, index: int, tokens: int, free_blocks: int) -> int:
+    """Return how many blocks a request has taken that leaves with ``tokens`` computed.
+
+    What it had reserved has been released; before that there were ``free_blocks``.
+    """
+    if not replica.takes_lazily:
+        return replica.free_blocks - free_blocks
+    return -(-max(tokens, requests.prompt_tokens[index]) // replica.block_size)
+
+
 def used_tokens(replica: Replica) -> int:
     """Return the KV tokens currently reserved."""
     config = replica.config

@@ -163,30 +163,36 @@ def _computing_seconds(cache: PrefixCache, position: int, blocks: int) -> float:
 
 def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
     """Let a request that is admitted use what `find_prefix` found, at least one block."""
-    paths, slots, used, users = cache.paths, cache.slots, cache.used, cache.users
+    paths, slots = cache.paths, cache.slots
     segments, ends = paths.segments, paths.ends
     entry = paths.starts[index]
     start = 0
     while start < blocks:
-        slot, end = slots.get(segments[entry], 0), ends[entry]
+        end = ends[entry]
         reach = (end if end < blocks else blocks) - start
-        in_use = used[slot]
-        if reach == in_use:
-            users[slot] += 1
-        elif reach < in_use:
-            add_reach(cache, slot, reach, 1)
-        else:
-            if in_use:
-                add_reach(cache, slot, in_use, users[slot])
-            used[slot] = reach
-            users[slot] = 1
-            _take_idle(cache, slot, reach)
+        _use(cache, slots.get(segments[entry], 0), reach)
         start += reach
         entry += 1
     cache.num_idle -= idle
     cache.num_duplicates += blocks - idle
     paths.pinned_until[index] = entry
     paths.shared_blocks[index] = blocks
+
+
+def _use(cache: PrefixCache, slot: int, reach: int) -> None:
+    """Record that one request more uses the first ``reach`` blocks of a segment."""
+    used, users = cache.used, cache.users
+    in_use = used[slot]
+    if reach == in_use:
+        users[slot] += 1
+    elif reach < in_use:
+        add_reach(cache, slot, reach, 1)
+    else:
+        if in_use:
+            add_reach(cache, slot, in_use, users[slot])
+        used[slot] = reach
+        users[slot] = 1
+        _take_idle(cache, slot, reach)
 
 
 def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
@@ -250,6 +256,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
         position = replica.late_prefixes.index(index)
         replica.late_prefixes.pop(position)
         replica.late_prefix_tokens.pop(position)
+    num_copies = adopt_copies(replica, cache, index, tokens) if replica.has_prefix_waits else 0
     cache_blocks(cache, index, tokens)
     if cache.num_decoders:
         note_contests(cache, index)
@@ -259,6 +266,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.evicts_by_block:
         # Full blocks that another request cached first wait for their turn too. The request's end is given up first.
         waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
+        waiting += num_copies
         if waiting > 0:
             cache.num_empty += waiting
             _add_stretch(cache, 0, waiting)
@@ -293,6 +301,45 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     paths.pinned_until[index] = first
     paths.shared_blocks[index] = 0
     paths.is_private[index] = 0
+
+
+def adopt_copies(replica: Replica, cache: PrefixCache, index: int, tokens: int) -> int:
+    """Let a request that leaves use the cache's blocks in place of its own copies, so that those after them are cached.
+
+    Returns:
+        How many copies are given up.
+    """
+    paths, slots, used, users = cache.paths, cache.slots, cache.used, cache.users
+    segments, ends, first = paths.segments, paths.ends, paths.starts[index]
+    shared = paths.shared_blocks[index]
+    blocks, idle = find_prefix(cache, index, tokens + 1)
+    if blocks <= shared:
+        return 0
+    entry = paths.pinned_until[index]
+    start = shared
+    if entry > first and ends[entry - 1] > shared:
+        # It uses a part of this segment, and is going to use more.
+        entry -= 1
+        start = ends[entry - 1] if entry > first else 0
+        slot = slots.get(segments[entry], 0)
+        if shared - start < used[slot]:
+            remove_reach(cache, slot, shared - start)
+        elif users[slot] > 1:
+            users[slot] -= 1
+        else:
+            used[slot], users[slot] = take_longest_reach(cache, slot) if cache.num_others[slot] else (0, 0)
+    while start < blocks:
+        end = ends[entry]
+        _use(cache, slots.get(segments[entry], 0), (end if end < blocks else blocks) - start)
+        start = end
+        entry += 1
+    num_copies = blocks - shared
+    cache.num_idle -= idle
+    cache.num_duplicates += num_copies - idle
+    replica.free_blocks += num_copies - idle
+    paths.pinned_until[index] = entry
+    paths.shared_blocks[index] = blocks
+    return num_copies
 
 
 def new_slot(cache: PrefixCache, segment: int) -> int:
@@ -604,6 +651,45 @@ def is_contributed(replica: Replica, requests: RequestTable, index: int) -> bool
     contributed.append(segment)
     contributed.append(place)
     return False
+
+
+def note_claims(replica: Replica, cache: PrefixCache, index: int, blocks: int) -> None:
+    """Record up to where segments were in use before the first of the requests that a step admits uses more of them."""
+    paths, claimed = cache.paths, replica.claimed
+    entry, start = paths.starts[index], 0
+    while start < blocks:
+        end = paths.ends[entry]
+        slot = cache.slots.get(paths.segments[entry], 0)
+        if (end if end < blocks else blocks) - start > cache.used[slot] and _claimed_from(claimed, slot) < 0:
+            claimed.append(slot)
+            claimed.append(cache.used[slot])
+        start = end
+        entry += 1
+
+
+def claimed_blocks(replica: Replica, cache: PrefixCache, index: int, blocks: int) -> int:
+    """Return how many of the ``blocks`` that a request finds are in use only since this step has admitted others.
+
+    TensorRT-LLM asks for all of them before it gives any out, so that they count as needed.
+    """
+    paths = cache.paths
+    entry, start, num_claimed = paths.starts[index], 0, 0
+    while start < blocks and replica.claimed:
+        end = paths.ends[entry]
+        slot = cache.slots.get(paths.segments[entry], 0)
+        before = _claimed_from(replica.claimed, slot)
+        if before >= 0:
+            num_claimed += max(min((end if end < blocks else blocks) - start, cache.used[slot]) - before, 0)
+        start = end
+        entry += 1
+    return num_claimed
+
+
+def _claimed_from(claimed: list[int], slot: int) -> int:
+    for position in range(0, len(claimed), 2):
+        if claimed[position] == slot:
+            return claimed[position + 1]
+    return -1
 
 
 def defer(replica: Replica) -> None:

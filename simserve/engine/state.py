@@ -319,6 +319,7 @@ class Replica:
         "cache",
         "chunk_requests",
         "chunk_tokens",
+        "claimed",
         "config",
         "context_squares",
         "context_sum",
@@ -347,6 +348,7 @@ class Replica:
         "gap_step_runs",
         "gap_values",
         "grows",
+        "has_aligned_chunks",
         "has_encoder",
         "has_extras",
         "has_late_first_token",
@@ -423,6 +425,7 @@ class Replica:
         "step_runs",
         "swapped_in",
         "swaps",
+        "takes_lazily",
         "times",
         "token_budget",
         "token_seconds",
@@ -561,8 +564,11 @@ class Replica:
         # Whether requests wait for prefixes that others compute (`simserve.engine.prefix_cache`): the first blocks that
         # those lack, by segment and place; the requests passed over for it while a step was planned; the requests whose
         # prompts others will find in the step after next, and how many tokens of them.
+        self.has_aligned_chunks = config.has_aligned_chunks
         self.has_prefix_waits = config.has_prefix_waits
+        self.takes_lazily = config.enable_prefix_caching and config.takes_lazily
         self.contributed: list[int] = []
+        self.claimed: list[int] = []
         self.deferred: list[int] = []
         self.late_prefixes: list[int] = []
         self.late_prefix_tokens: list[int] = []

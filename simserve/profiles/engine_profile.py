@@ -129,6 +129,8 @@ class Scheduling(UbatchRules):
     """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
+    aligns_chunks: bool = False
+    """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
     lifts_chunk_limit: bool = False
     """Whether `long_prefill_token_threshold` does not apply to a request that is alone."""
     ends_pass: bool = False
@@ -153,6 +155,8 @@ class Scheduling(UbatchRules):
     """`reserve`, `on_demand`: whether a request waits while another computes the first block that it lacks."""
     caches_at_end: bool = False
     """`waits_for_prefix`: whether a prompt is shared only once its request has ended, or once it is computed."""
+    ignores_found: bool = False
+    """`waits_for_prefix`, `reserve`: whether admission and the budget take a request as if it found nothing."""
     reserves_page: bool = False
     """`estimate`: whether admission requires one block beyond a request's tokens."""
     expects_max_tokens: bool = False

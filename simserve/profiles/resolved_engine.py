@@ -98,6 +98,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     max_chunk_tokens: int
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
+    aligns_chunks: bool
     lifts_chunk_limit: bool
     ends_pass: bool
     misses_next: bool
@@ -110,6 +111,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     touches_waiting: bool
     waits_for_prefix: bool
     caches_at_end: bool
+    ignores_found: bool
     reserves_page: bool
     expects_max_tokens: bool
     strikes_at_once: bool

@@ -26,7 +26,7 @@ def check(scheduler: ContinuousScheduler, step: Step) -> None:
     assert step.requests or step.beyond, "a step that holds nothing"
     assert len(set(step.requests)) == len(step.requests)
     assert all(request in scheduler.running for request in step.requests)
-    assert scheduler.own + scheduler.in_pool(len(scheduler.cached), 0) <= scheduler.capacity
+    assert scheduler.held + scheduler.in_pool(len(scheduler.cached), 0) <= scheduler.capacity
     assert scheduler.free >= 0
     assert scheduler.free_window >= 0
     assert len(scheduler.running) <= config.max_num_seqs
@@ -48,7 +48,9 @@ def check_queue(scheduler: ContinuousScheduler, step: Step) -> None:
     if scheduler.waiting and not (step.has_preempted or step.moved_blocks or step.asks_nobody):
         eligible = [one for one in scheduler.waiting if scheduler.has_adapter_seat(one) and one not in step.deferred]
         asked = next(iter(eligible), None)
+        scheduler.set_aside = step.set_aside
         assert asked is not scheduler.waiting[0] or scheduler.head_chunk(step) == 0, "the head would be admitted"
+        scheduler.set_aside = 0
 
 
 def check_space(scheduler: ContinuousScheduler, step: Step) -> None:

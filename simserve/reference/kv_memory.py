@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
-from simserve.reference.request import Request
+from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.steps import Step
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Scheduler(ABC):
         # Where cached blocks are kept as a tree, what the step being planned has taken.
         self.tree = RadixTree() if config.has_radix_tree else None
         self.num_taken = 0
+        # Blocks reserved while a step is planned for requests that the budget leaves less than a block of tokens.
+        self.set_aside = 0
         # When each free block without a cached prefix, and each cached one, was released, if both are reused in turn.
         self.empty = deque([0] * config.num_blocks if self.ages_empty_blocks else [])
         self.last_used: dict[tuple[int, int], int] = {}
@@ -105,7 +107,7 @@ class Scheduler(ABC):
                 self.free_in_host += self.blocks_of(request.computed)
         else:
             # Full blocks stay cached, like those of a finished request.
-            self.cache(request, request.computed)
+            self.leave_cached(request, request.computed)
             self.write_through(request, request.computed)
             self.running.remove(request)
             self.release(request)
@@ -182,7 +184,7 @@ class Scheduler(ABC):
     def release_departed(self, request: Request, tokens: int) -> None:
         """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
-        self.cache(request, tokens)
+        self.leave_cached(request, tokens)
         self.write_through(request, tokens)
         self.running.remove(request)
         self.release(request)
@@ -292,13 +294,18 @@ class Scheduler(ABC):
     @property
     def free(self) -> int:
         """Blocks (or slots) of the pool that no running request holds, alone or shared."""
-        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0)
+        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0) - self.set_aside
 
     @property
     def own(self) -> int:
         """Blocks (or slots) of the pool that running requests hold unshared."""
         blocks = sum(request.blocks - len(request.shared) for request in self.running)
         return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
+
+    @property
+    def held(self) -> int:
+        """Blocks of those that running requests have taken."""
+        return sum(self.blocks_taken(one) - len(one.shared) for one in self.running)
 
     @property
     def free_window(self) -> float:
@@ -344,9 +351,20 @@ class Scheduler(ABC):
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        own = self.own
-        while self.tree is None and own + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
+        if not self.config.takes_lazily:
+            self.reuse_for_taken()
+
+    def reuse_for_taken(self) -> None:
+        """Evict as much as the blocks that requests have taken leave no room for."""
+        held = self.held
+        while self.tree is None and held + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
             self.reuse_oldest()
+
+    def blocks_taken(self, request: Request) -> int:
+        """Return the blocks that a request has taken; some only as it grows, though all are reserved for it."""
+        if not self.config.takes_lazily:
+            return self.in_pool(request.blocks, request.window_blocks)
+        return self.blocks_of(max(request.computed, request.prompt_tokens))
 
     def longest(self, request: Request) -> int:
         """Return the most tokens that a request may ever need slots for."""
@@ -469,6 +487,84 @@ class Scheduler(ABC):
         # Its own full blocks that duplicate what others cached first, or follow such a block.
         request.num_duplicates = max(num_blocks - len(request.shared), 0)
 
+    def leave_cached(self, request: Request, tokens: int) -> None:
+        """Cache the full blocks of the first ``tokens`` tokens of a request that leaves.
+
+        TensorRT-LLM's ``storeBlocks`` passes over what it has from others: used in place of the request's own copies.
+        """
+        if self.config.has_prefix_waits:
+            blocks = self.blocks_on_path(request, tokens // self.config.block_size)
+            found = blocks[: next((place for place, one in enumerate(blocks) if one not in self.cached), len(blocks))]
+            request.num_copies = max(len(found) - len(request.shared), 0)
+            if request.num_copies:
+                self.cached.use(found[len(request.shared) :])
+                request.shared = found
+        self.cache(request, tokens)
+
+    def aligned(self, chunk: int, target: int) -> int:
+        """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
+        is_cut = self.config.has_aligned_chunks and chunk < target
+        return chunk - chunk % self.config.block_size if is_cut else chunk
+
+    @property
+    def ignores_found(self) -> bool:
+        """Whether admission and the budget take a request as if it found nothing."""
+        return self.config.takes_lazily and self.config.ignores_found and self.config.enable_prefix_caching
+
+    def charge(self, step: Step, chunk: int) -> int:
+        """Return what a chunk of the head of the queue takes of the budget; more where found tokens count."""
+        head = self.waiting[0]
+        whole = head.prompt_tokens + head.generated
+        if not self.ignores_found or not self.cached_prefix(head, whole):
+            return chunk
+        if not self.config.enable_chunked_prefill:
+            return whole
+        return self.aligned(min(whole, step.longest_chunk, step.budget), whole)
+
+    def surplus(self, step: Step, head: Request) -> int:
+        """Return how many blocks in use the head finds that count as needed: those of requests that the step admits."""
+        if not self.config.takes_lazily:
+            return 0
+        found = self.cached_prefix(head, head.prompt_tokens + head.generated)
+        counted = set() if self.ignores_found else step.in_use
+        return sum(block in self.cached.users and block not in counted for block in found)
+
+    def sets_aside(self, step: Step) -> bool:
+        """Whether the head lacks only a block of budget; its blocks are then reserved, and the next one is tried."""
+        head = self.waiting[0]
+        target = head.prompt_tokens + head.generated
+        found = self.cached_prefix(head, target)
+        is_cut = self.config.has_aligned_chunks and self.config.admission == "reserve" and step.budget > 0
+        if not self.ignores_found:
+            target -= len(found) * self.config.block_size
+        if not is_cut or self.aligned(min(target, step.longest_chunk, step.budget), target):
+            return False
+        need = self.blocks_of(self.longest(head)) - len(found) + self.cached.num_idle(found) + self.surplus(step, head)
+        if need > self.free:
+            return False
+        self.set_aside += need
+        step.is_cut = True
+        step.deferred.append(head)
+        return True
+
+    def swap_in(self, step: Step) -> None:
+        """Swap in requests from the head of the queue while a seat and the blocks of a step are free."""
+        while self.waiting and self.waiting[0].is_swapped and len(self.running) < self.config.max_num_seqs:
+            growth = sum(self.blocks_needed(request) for request in self.active if request.is_decoding)
+            head = self.waiting[0]
+            if growth + self.blocks_of(head.computed + 1) > self.free:
+                break
+            self.running.append(self.waiting.popleft())
+            self.num_admitted += 1
+            self.take(head, self.blocks_of(head.computed), 0)
+            head.is_swapped = False
+            self.free_in_host += head.blocks
+            step.moved_blocks += head.blocks
+
+    def tokens_gained(self, request: Request) -> float:
+        """Return the mean number of tokens that a request gains per decode step, drawn beforehand."""
+        return request.pace / ONE_TOKEN
+
     def first_missing(self, request: Request) -> tuple[int, int] | None:
         """Return the first full block of a request that others could share but the cache lacks, if there is one."""
         tokens = request.prompt_tokens + request.generated
@@ -522,9 +618,10 @@ class Scheduler(ABC):
             return
         num_waiting = request.num_duplicates
         if self.ages_empty_blocks:
-            num_waiting = self.in_pool(request.blocks, request.window_blocks) - len(shared)
+            num_waiting = self.blocks_taken(request) - len(shared)
+        num_waiting += request.num_copies
         request.blocks, request.window_blocks, request.shared = 0, 0, []
-        request.num_duplicates = 0
+        request.num_duplicates = request.num_copies = 0
         if self.config.enable_prefix_caching and self.config.evicts_by_block:
             self.num_given_up += 1
             self.empty.extend([self.num_given_up] * num_waiting)

@@ -61,6 +61,7 @@ class Request:
     shared: list[tuple[int, int]] = field(default_factory=list)
     promised: set[tuple[int, int]] = field(default_factory=set)
     num_duplicates: int = 0
+    num_copies: int = 0
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
     is_stand_in: bool = False

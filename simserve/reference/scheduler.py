@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
-from simserve.reference.request import ONE_TOKEN, Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
+from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
 
@@ -191,18 +191,22 @@ class ContinuousScheduler(Scheduler):
             return ""
         if self.num_seated == self.config.max_num_seqs:
             return "seats"
+        if self.num_seated + len(step.deferred) >= self.config.max_num_seqs:
+            return step.passed_for
         if step.asks_nobody:
             return "blocks"
         asked = [one for one in self.waiting if self.has_adapter_seat(one) and one not in step.deferred]
         if not asked:
-            return "blocks" if step.has_preempted else "prefix" if step.deferred else "loras"
+            return "blocks" if step.has_preempted else step.passed_for
         head = asked[0]
         target = head.prompt_tokens + head.generated
         found = self.cached_prefix(head, target)
         target -= len(found) * self.config.block_size
         is_chunked = self.config.enable_chunked_prefill
         is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
-        if step.budget == 0 or is_padded or (not is_chunked and target > step.budget):
+        charged = head.prompt_tokens + head.generated if self.ignores_found else target
+        is_cut = is_chunked and self.aligned(min(charged, step.longest_chunk, step.budget), charged) == 0
+        if step.budget == 0 or is_cut or is_padded or (not is_chunked and charged > step.budget):
             # SGLang checks memory first, but checks no request once its new prompts have used up the budget.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
                 free = self.free - self.in_pool(self.cached.num_idle(found), 0)
@@ -242,30 +246,13 @@ class ContinuousScheduler(Scheduler):
             return decoding
         return [one for one in decoding if one not in self.departing or one.output_tokens < one.max_tokens]
 
-    def swap_in(self, step: Step) -> None:
-        """Swap in requests from the head of the queue while a seat and the blocks of a step are free."""
-        while self.waiting and self.waiting[0].is_swapped and len(self.running) < self.config.max_num_seqs:
-            growth = sum(self.blocks_needed(request) for request in self.active if request.is_decoding)
-            head = self.waiting[0]
-            if growth + self.blocks_of(head.computed + 1) > self.free:
-                break
-            self.running.append(self.waiting.popleft())
-            self.num_admitted += 1
-            self.take(head, self.blocks_of(head.computed), 0)
-            head.is_swapped = False
-            self.free_in_host += head.blocks
-            step.moved_blocks += head.blocks
-
-    def tokens_gained(self, request: Request) -> float:
-        """Return the mean number of tokens that a request gains per decode step, drawn beforehand."""
-        return request.pace / ONE_TOKEN
-
     def schedule_chunks(self, step: Step) -> None:
         """Give the prefilling requests their next chunks, in order of admission."""
         for request in [request for request in self.active if not request.is_decoding]:
             if request not in self.running or request in step.passed_over:
                 continue
             chunk = min(to_checkpoint(self.config, request.target - request.computed), step.longest_chunk, step.budget)
+            chunk = self.aligned(chunk, request.target - request.computed)
             if self.keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate has room for, or all if it has no room.
                 room = self.estimated_room(self.free)
@@ -304,21 +291,28 @@ class ContinuousScheduler(Scheduler):
         if not self.decoding_on and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
+        step.in_use = set(self.cached.users)
         passed: list[Request] = []
         while not (step.has_preempted or self.is_full) and self.waiting:
             head = self.waiting[0]
-            has_seat = self.num_seated < self.config.max_num_seqs
+            # Requests that wait for a prefix hold their seats.
+            has_seat = self.num_seated + len(step.deferred) < self.config.max_num_seqs
             if has_seat and (not self.has_adapter_seat(head) or self.waits_for_prefix(step, head)):
                 # It needs one adapter too many or another's prefix: it keeps its place, and the next one is tried.
                 passed.append(self.waiting.popleft())
                 continue
             self.cache_decoded(step)
             self.look_up(step)
-            chunk = self.head_chunk(step)
+            chunk = self.head_chunk(step) if has_seat else 0
+            if chunk == 0 and has_seat and self.sets_aside(step):
+                passed.append(self.waiting.popleft())
+                continue
             if chunk == 0:
                 self.note_refusal(step)
                 break
+            charge, surplus = self.charge(step, chunk), self.surplus(step, self.waiting[0])
             request = self.enter(step)
+            self.set_aside += surplus
             if self.is_growing:
                 blocks = self.blocks_of(request.computed + chunk) - request.blocks
                 self.take(request, blocks, self.windows_with(request.blocks, blocks))
@@ -334,9 +328,12 @@ class ContinuousScheduler(Scheduler):
             if self.caches_chunks:
                 self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
-            step.budget -= chunk
+            step.budget -= charge
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
+        step.set_aside, self.set_aside = self.set_aside, 0
+        # Where blocks are taken lazily, all have found theirs before any takes what it lacks.
+        self.reuse_for_taken()
         self.waiting.extendleft(reversed(passed))
 
     def look_at_queue(self) -> None:
@@ -477,9 +474,10 @@ class ContinuousScheduler(Scheduler):
         found = self.cached_prefix(head, target)
         target -= len(found) * self.config.block_size
         if not self.config.enable_chunked_prefill:
-            chunk = target if target <= step.budget else 0
+            chunk = target if self.charge(step, target) <= step.budget else 0
         else:
             chunk = min(to_checkpoint(self.config, target), step.longest_chunk, step.budget)
+            chunk = min(self.charge(step, self.aligned(chunk, target)), target)
         if chunk == target == 1:
             chunk = self.padded(step, len(found))
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
@@ -502,7 +500,7 @@ class ContinuousScheduler(Scheduler):
         if self.config.kv_allocation in ("pow2", "oracle"):
             return self.first_fit(self.span_of(head)) is not None
         if self.config.admission == "reserve":
-            return free >= self.blocks_of(self.longest(head)) - len(found)
+            return free >= self.blocks_of(self.longest(head)) - len(found) + self.surplus(step, head)
         blocks = self.blocks_of(chunk)
         needed_window = self.windows_with(len(found), blocks)
         needed = self.in_pool(blocks, needed_window)
@@ -565,7 +563,7 @@ class ContinuousScheduler(Scheduler):
             # The token of the running step is not known yet.
             known -= 1
         if self.tree is None:
-            self.cache(victim, known)
+            self.leave_cached(victim, known)
         self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.in_flight:
@@ -689,7 +687,6 @@ class ContinuousScheduler(Scheduler):
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Apply the effects of a step: tokens and finishes."""
         config = self.config
-        self.keep_late_prompts()
         self.hand_over(step, end)
         self.send_tokens(step, end)
         self.passed_before = step.passed_over
@@ -703,6 +700,9 @@ class ContinuousScheduler(Scheduler):
             request.computed = min(request.computed + chunk, request.target)
             if config.has_padding and self.is_growing:
                 self.take(request, self.blocks_of(request.computed) - request.blocks, 0)
+        if config.takes_lazily and config.enable_prefix_caching:
+            self.reuse_for_taken()
+        self.keep_late_prompts()
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
             self.retract_ahead(step, end)

@@ -21,7 +21,8 @@ class Step:
     that the scheduler did not look at and that compute nothing; ``longest_chunk`` is a request's share of the budget.
     ``blocked_by`` says what keeps the head of the queue out: ``seats``, ``budget``, ``blocks``, ``scatter`` or, if all
     waiting requests need an adapter that the batch has no seat for, ``loras``, or wait for a prefix, ``prefix``.
-    ``deferred`` are requests that wait for the first block of a prompt in ``contributed``, which others compute.
+    ``deferred`` are requests that wait for the first block of a prompt in ``contributed``, which others compute, or
+    that the budget leaves less than a block of tokens (`is_cut`).
     """
 
     start: float
@@ -41,12 +42,23 @@ class Step:
     blocked_by: str = ""
     contributed: set[tuple[int, int]] | None = None
     deferred: list[Request] = field(default_factory=list)
+    in_use: set[tuple[int, int]] = field(default_factory=set)
+    """Cached blocks that were in use before the step admitted anybody."""
+    set_aside: int = 0
+    """Blocks that the admission of some kept from others."""
+    is_cut: bool = False
+    """Whether the budget leaves some of them less than a block."""
     num_admitted: int = 0
     asks_nobody: bool = False
     """Whether the head of the queue is not even tried."""
     num_steps: int = 1
     parts: list[Step] = field(default_factory=list)
     """The step of each rank, for ranks that step together."""
+
+    @property
+    def passed_for(self) -> str:
+        """Why requests were passed over."""
+        return "budget" if self.is_cut else "prefix" if self.deferred else "loras"
 
     @property
     def requests(self) -> list[Request]:

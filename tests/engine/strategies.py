@@ -178,6 +178,7 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
     checkpoint_tokens, last_checkpoint_tokens = CHECKPOINTS[config.static_batch_size]
     return replace(
         config,
+        aligns_chunks=config.transfer_prompt_seconds > 0.0,
         checkpoint_tokens=checkpoint_tokens,
         last_checkpoint_tokens=last_checkpoint_tokens,
         skips_ended=config.strikes_at_once != config.evicts_missing,
@@ -285,6 +286,7 @@ def shared_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES, is_alone: bo
         touches_waiting=draw(st.booleans()),
         waits_for_prefix=draw(st.integers(0, 3)) == 0,
         caches_at_end=draw(st.booleans()),
+        ignores_found=config.reserve_full_prompt,
     )
     if draw(st.integers(0, 4)) == 0:
         drafts = draw(st.integers(1, 3))

@@ -127,7 +127,10 @@ def test_the_kernel_agrees_with_the_walker_where_a_tree_is_kept(case: Case) -> N
 @settings(max_examples=examples(200, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_requests_wait_for_prefixes(case: Case, is_ahead: bool) -> None:
     """The same where a request waits for a prompt that another computes (TensorRT-LLM), with steps ahead or not."""
-    agree_or_discard(replace(case, config=replace(waiting(case.config), async_scheduling=is_ahead)))
+    config = replace(
+        waiting(case.config), async_scheduling=is_ahead, releases_late=is_ahead and case.config.admission != "estimate"
+    )
+    agree_or_discard(replace(case, config=config))
 
 
 def waiting(config: EngineConfig) -> EngineConfig:

@@ -346,3 +346,68 @@ def test_less_than_a_block_is_nothing_to_wait_for(shared: int, start: float) -> 
     specs = make_specs([0.0, 0.0], 17, 2)
 
     assert starts(specs, [[(1, shared)], [(1, shared)]])[1] == start
+
+
+def test_who_waits_for_a_prefix_holds_a_seat() -> None:
+    """TensorRT-LLM's scheduler only looks at as many requests as there are seats: the third waits for the first."""
+    specs = make_specs([0.0, 0.0, 0.0], 17, 4)
+    paths = [[(1, 16)], [(1, 16)], [(2, 16)]]
+
+    assert starts(specs, paths, max_num_seqs=2) == [0.0, 1.0, 4.0]
+    assert starts(specs, paths) == [0.0, 1.0, 0.0]
+
+
+def test_a_finished_request_keeps_its_seat_for_a_step() -> None:
+    """The next step is launched before the results of the last: its successor starts a step late."""
+    specs = make_specs([0.0, 0.0, 0.0], 17, [2, 9, 2])
+    ahead = {"async_scheduling": True, "max_num_seqs": 2}
+
+    assert starts(specs, [[], [], []], **ahead) == [0.0, 0.0, 2.0]
+    assert starts(specs, [[], [], []], releases_late=True, **ahead) == [0.0, 0.0, 3.0]
+
+
+@pytest.mark.parametrize(("aligns_chunks", "first_token"), [(False, 2.0), (True, 3.0)])
+def test_chunks_are_whole_blocks(aligns_chunks: bool, first_token: float) -> None:
+    """With a budget of ten tokens, a prompt of twenty is computed as 8, 8 and 4 tokens instead of 10 and 10."""
+    engine = TENSORRT_LLM | {"max_num_batched_tokens": 10, "max_chunk_tokens": 10, "enable_chunked_prefill": True}
+    records = served(make_specs([0.0], 20, 1), [[]], aligns_chunks=aligns_chunks, **engine).records
+
+    assert records.first_token_time.tolist() == [first_token]
+
+
+def test_a_short_prompt_takes_what_is_left_of_the_budget() -> None:
+    """Two tokens are left beside a chunk of eight: no block for the second prompt, but all of the third."""
+    specs = make_specs([0.0, 0.0, 0.0], [20, 12, 2], 1)
+    chunked = {"max_num_batched_tokens": 10, "max_chunk_tokens": 10, "enable_chunked_prefill": True}
+
+    assert starts(specs, [[], [], []], aligns_chunks=True, **chunked) == [0.0, 2.0, 0.0]
+
+
+def test_reserved_blocks_hold_a_prefix_until_they_are_taken() -> None:
+    """Nine of ten blocks are reserved for request 1, which takes two: both blocks of the prefix stay."""
+    specs = make_specs([0.0, 10.0, 30.0], [8, 4, 9], [1, 3, 1])
+    specs = replace(specs, max_tokens=np.array([1, 32, 1]))
+    paths = [[(1, 8)], [], [(1, 8)]]
+    engine = TENSORRT_LLM | {"num_blocks": 10, "max_model_len": 40}
+
+    assert served(specs, paths, **engine).records.cached_tokens.tolist() == [0, 0, 8]
+    assert served(specs, paths, **engine | {"waits_for_prefix": False}).records.cached_tokens.tolist() == [0, 0, 4]
+
+
+@pytest.mark.parametrize(("ignores_found", "start"), [(False, 10.0), (True, 11.0)])
+def test_before_1_3_found_tokens_counted_against_the_budget(ignores_found: bool, start: float) -> None:
+    """Two prompts compute a token each; whole, they exceed the budget of twenty."""
+    specs = make_specs([0.0, 10.0, 10.0], 17, 1)
+
+    engine = {"max_num_batched_tokens": 20, "enable_chunked_prefill": False, "max_chunk_tokens": 20}
+    assert starts(specs, [[(1, 16)]] * 3, ignores_found=ignores_found, **engine) == [0.0, 10.0, start]
+
+
+def test_what_follows_a_copy_of_a_cached_block_is_cached_when_its_request_ends() -> None:
+    """Both compute the same 16 tokens, one step apart; the answer of the second is found by its next turn."""
+    specs = make_specs([0.0, 0.0, 30.0], [17, 17, 29], [2, 12, 1])
+    paths = [[(1, 16)], [(1, 16), (2, 28)], [(1, 16), (2, 28)]]
+
+    records = served(specs, paths, async_scheduling=True, releases_late=True, **TENSORRT_LLM).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 28]

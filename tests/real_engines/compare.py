@@ -20,7 +20,7 @@ from simserve.workload.requests import RequestSpecs
 from tests.real_engines.workloads import ENDING_EARLY, SHARING
 
 NEAR = 1e-7
-DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang")}
+DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang", "trtllm")}
 _RECENT = (*("skips_ended", "expects_max_tokens", "keeps_ratio", "reserves_page", "evicts_missing", "touches_waiting"),)
 SGLANG: dict[str, dict[str, Any]] = {
     "0.5.9": {},
@@ -35,6 +35,10 @@ OF_SGLANG = (
 """Classes of workloads that its driver serves, in its normal and its overlapped loop."""
 RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
 """Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
+TRTLLM: dict[str, bool] = {"1.2": True, "1.3": False}
+"""Releases of TensorRT-LLM, with whether admission and the budget take a request as if it found nothing."""
+OF_TRTLLM = ("plain", "chunked", "kv_short", "prefix", "prefix_short", "conversations", "forks", "kv_short_cached")
+"""Classes of workloads that its driver serves, in its normal and its overlapped loop."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
 _PASS = {"ends_pass": True, "misses_next": True}
 WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("watermark",)}
@@ -53,14 +57,16 @@ RULES: dict[str, dict[str, Any]] = {
 """What `EngineConfig` holds of a release beyond what the case says."""
 
 
-def schedules_of(python: Path, cases: Sequence[Mapping[str, Any]], engine: str = "vllm") -> list[dict[str, Any]]:
-    """Return what a real scheduler does with the cases.
+def schedules_of(
+    python: Path, cases: Sequence[Mapping[str, Any]], engine: str = "vllm", *folders: Path
+) -> list[dict[str, Any]]:
+    """Return what a real scheduler does with the cases; ``folders``: where it lies, if the driver wants to be told.
 
     Raises:
         RuntimeError: It failed; what it printed.
     """
     ran = subprocess.run(
-        [python, DRIVERS[engine]], input=json.dumps(cases), capture_output=True, text=True, check=False
+        [python, DRIVERS[engine], *folders], input=json.dumps(cases), capture_output=True, text=True, check=False
     )
     if ran.returncode:
         raise RuntimeError(ran.stderr[-4000:])
@@ -157,6 +163,44 @@ def simulate_sglang(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay
         num_blocks=case["num_tokens"],
         **{name: case[name] for name in case if name.startswith("new_token_ratio")},
         **{name: value for name, value in rules.items() if name != "expects_max_tokens"},
+    )
+    return replay(config, times_of(case), requests_of(case))
+
+
+def as_trtllm(case: Mapping[str, Any], release: str) -> dict[str, Any]:
+    """Return a case as TensorRT-LLM takes it: a budget that leaves a block for a prompt beside all that decode."""
+    budget = case["max_num_batched_tokens"]
+    if case["enable_chunked_prefill"]:
+        budget = max(budget, case["max_num_seqs"] + case["block_size"])
+    return {
+        **case,
+        "max_num_batched_tokens": budget,
+        "num_blocks": case["num_gpu_blocks"],
+        "policy": "GUARANTEED_NO_EVICT",
+        "credits_reuse": not TRTLLM[release],
+    }
+
+
+def simulate_trtllm(case: Mapping[str, Any]) -> Replay:
+    """Serve a case of `as_trtllm` on the kernel."""
+    budget = case["max_num_batched_tokens"]
+    config = EngineConfig(
+        admission="reserve",
+        max_num_seqs=case["max_num_seqs"],
+        max_num_batched_tokens=budget,
+        max_chunk_tokens=budget,
+        aligns_chunks=True,
+        max_model_len=case["max_model_len"],
+        enable_chunked_prefill=case["enable_chunked_prefill"],
+        enable_prefix_caching=case["enable_prefix_caching"],
+        waits_for_prefix=True,
+        evicts_by_block=True,
+        ages_empty_blocks=True,
+        ignores_found=not case["credits_reuse"],
+        block_size=case["block_size"],
+        num_blocks=case["num_blocks"],
+        async_scheduling=case["async_scheduling"],
+        releases_late=True,
     )
     return replay(config, times_of(case), requests_of(case))
 

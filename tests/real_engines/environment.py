@@ -8,6 +8,8 @@ import sys
 import venv
 from pathlib import Path
 
+SOURCE_OF_TRTLLM = "SIMSERVE_TENSORRT_LLM"
+"""Folder of a checkout or of an unpacked wheel of TensorRT-LLM; no registry has it."""
 VARIABLE = "SIMSERVE_REAL_ENGINES"
 """Folder of the environments; without it a folder in the user's cache."""
 PACKAGES = (
