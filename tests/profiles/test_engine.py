@@ -1214,3 +1214,14 @@ def test_compiled_engines_hold_two_hidden_vectors() -> None:
     """As a log of 0.8 shows; the PyTorch backend, the default from 1.0 on, three."""
     assert resolve("tensorrt-llm", "0.8").activation_hidden_share == pytest.approx(2 / 3, abs=0.001)
     assert resolve("tensorrt-llm", "1.0").activation_hidden_share == 1.0
+
+
+def test_tensorrt_llm_frees_seats_late_with_its_overlap_scheduler_and_counts_found_tokens_before_1_3() -> None:
+    """What the comparison with its own scheduler has brought, by version (tests/real_engines/README.md)."""
+    versions = ("0.10", "0.14", "1.0", "1.2", "1.3")
+    engines = [resolve("tensorrt-llm", version) for version in versions]
+
+    assert [engine.releases_late for engine in engines] == [False, False, True, True, True]
+    assert [engine.ignores_found for engine in engines] == [False, True, True, True, False]
+    assert [engine.evicts_by_block for engine in engines] == [False, True, True, True, True]
+    assert all(engine.aligns_chunks for engine in engines)
