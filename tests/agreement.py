@@ -29,6 +29,13 @@ def assert_agrees(
     return actual
 
 
+def walk_alike(config: EngineConfig, times: StepTimes, specs: RequestSpecs) -> Outcome:
+    """Return what the walker does, once the kernel has done the same."""
+    outcome = walk(config, times, specs)
+    assert_agrees(config, times, specs, outcome)
+    return outcome
+
+
 def on_both_kernels(scenario: Scenario) -> list[RunResult]:
     """Return the run of a scenario, interpreted and compiled.
 

@@ -22,6 +22,12 @@ MISSES = {
     "kyuz0-r9700-sharegpt: llama-8b-tp1",
     "hyperpod-h100-light-rates: mistral-room",
     "dk9643-2xr9700-qwen3.5-gemma-4: vllm-tp2-gemma-4-31b-fp8",
+    "sqwish-rtx-5090-replicas: gpt-oss-20b",
+    "sqwish-rtx-5090-replicas: gemma-4-26b-nvfp4",
+    "sqwish-rtx-5090-replicas: qwen3.6-35b-a3b-nvfp4",
+    "sqwish-rtx-5090-replicas: nemotron-3.5-lightning-nvfp4",
+    "sqwish-rtx-pro-6000-replicas: gpt-oss-120b",
+    "sqwish-rtx-pro-6000-replicas: deepseek-v4-flash-tp4-ep",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 FIXED_PARTS = ("weights", "host")
 """Parts of a step that take as long with few requests in it as with many."""
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+"""Quantiles of the error of TPOT over which a probability is integrated: with 16 it is off by up to 1.2 percentage
+points where all requests are alike, with 32 by up to 0.5, in half the time of 64 (0.2)."""
 _ROUNDING = 1e-9
 _FAILED = -1.0
 

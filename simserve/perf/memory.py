@@ -309,14 +309,16 @@ def state_slots(shape: ReplicaShape) -> int:
 def _state_plan(shape: ReplicaShape) -> tuple[int, int]:
     """Return the states that a GPU holds, and the most seats for which they suffice if they have their share of memory.
 
-    SGLang gives a prefix cache's states that share whatever the seats are. A step that verifies drafts writes a state
-    for each of its tokens: out of all memory (`first`), out of the share (`joint`), or with each other state (`each`).
+    SGLang gives a prefix cache's states that share whatever the seats are, and from 0.5.9 on without one too, unless
+    seats are set. A step that verifies drafts writes a state for each of its tokens: out of all memory (`first`), out
+    of the share (`joint`), or with each other state (`each`).
     """
     engine, kept, seats = shape.engine, _states_per_seat(shape), shape.engine.max_num_seqs
     has_drafts = shape.speculation is not None and shape.model.num_linear_layers
     drafts = shape.tokens_per_decode if has_drafts and engine.draft_states is not None else 0
     room = max(_left_by_rule(shape, _needs_besides_states(shape) | {"draft_weights": 0.0})[1], 0.0) / state_bytes(shape)
-    if kept == 1 or not engine.sizes_states_by_share:
+    has_share = kept > 1 or (engine.shares_uncached_states and engine.sources["max_num_seqs"] != "scenario")
+    if not (engine.sizes_states_by_share and has_share):
         return seats * (kept + drafts), int(STATE_SHARE * room / (kept + drafts))
     if engine.draft_states == "first":
         slots = int(max(STATE_SHARE * (room - seats * drafts), 0.0))

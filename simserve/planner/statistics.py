@@ -94,7 +94,7 @@ def _ratio_ends(before: NDArray[np.float64], after: NDArray[np.float64]) -> tupl
         return math.nan, math.nan
     whole = math.log(after.mean() / before.mean())
     left_out = np.log((after.sum() - after) / (before.sum() - before))
-    half_width = mean_interval(count * whole - (count - 1) * left_out).half_width
+    half_width = mean_interval((count - 1) * left_out).half_width
     if np.array_equal(before, after):
         return 1.0, 1.0
     return math.exp(whole - half_width), math.exp(whole + half_width)

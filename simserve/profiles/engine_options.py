@@ -609,6 +609,8 @@ class RuntimeMemory(FrozenModel):
     """Further states per seat if steps are scheduled ahead, as a step under way still writes its states."""
     sizes_states_by_share: bool = False
     """Whether states have their share of memory with a prefix cache however few seats there are (SGLang)."""
+    shares_uncached_states: bool = False
+    """Whether they have it without a prefix cache too, unless `max_num_seqs` is set."""
     draft_states: Literal["first", "joint", "each"] | None = None
     """States for the tokens of a step that verifies drafts: out of all memory `first`, `joint`ly with those of
     the seats out of the states' share, or with `each` state of a prefix cache; absent: none."""

@@ -148,6 +148,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     linear_states_per_cached_seat: int  # states of linear attention per seat with a prefix cache; without: one
     linear_states_to_overlap: int  # further ones with `async_scheduling`
     sizes_states_by_share: bool  # whether seats do not limit the memory of states beside a prefix cache
+    shares_uncached_states: bool  # the same without a prefix cache, unless seats are set
     draft_states: Literal["first", "joint", "each"] | None  # states of drafts, see `RuntimeMemory`
     state_pool: StatePool | None  # how states share the KV pool; None: they are outside it
     relaid_expert_formats: tuple[str, ...]

@@ -1,11 +1,12 @@
-"""The walker itself, held to cases worked out by hand, with times that are exact in binary."""
+"""Walker and kernel, held to cases worked out by hand, with times that are exact in binary."""
 
 from __future__ import annotations
 
 import math
 
+from tests.agreement import walk_alike as walk
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
-from tests.walker import Outcome, mixed_seconds, uncached_seconds, walk
+from tests.walker import Outcome, mixed_seconds, uncached_seconds
 
 SECOND = constant_step_times(1.0)
 

@@ -1,4 +1,4 @@
-"""The walker's static batches and the worked examples of batching, worked out by hand."""
+"""Static batches of walker and kernel, and the worked examples of batching, worked out by hand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from tests.agreement import walk_alike as walk
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
-from tests.walker import walk
 
 SECOND = constant_step_times(1.0)
 STATIC = {"batching": "static", "max_model_len": 1024, "num_blocks": 4096, "max_num_seqs": 8}

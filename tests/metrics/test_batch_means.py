@@ -46,3 +46,11 @@ def test_too_short_a_sequence_has_no_interval() -> None:
 def test_ten_requests_lie_beyond_a_percentile(share: float, needed: float) -> None:
     """Fewer, and it is the luck of one or two."""
     assert needed_requests(share) == needed
+
+
+def test_what_fills_no_batch_is_dropped_where_a_run_still_fills_up() -> None:
+    """45 values are 20 batches of two: the first five are left out, and the last ones are not."""
+    values = np.concatenate([np.full(5, 1e6), np.ones(40)])
+
+    assert batch_means(values).mean == 1.0
+    assert batch_means(values[::-1]).mean > 1.0

@@ -121,3 +121,13 @@ def test_static_batching_waits_for_the_running_batch() -> None:
     answer = binding(waiting_share=0.5, blocked_seconds={**_BLOCKED, "seats": 9.0}, is_static=True)
 
     assert answer["binding"] == "static_batch_size"
+
+
+def test_a_tenth_of_the_requests_and_a_fifth_of_their_time_are_enough() -> None:
+    """The smallest share of preemptions, and of waiting, that is named; a hair less is not."""
+    seats = {**_BLOCKED, "seats": 1.0}
+    preempted = [binding(preemptions_per_request=each)["binding"] for each in (0.1, 0.0999)]
+    waiting = [binding(waiting_share=each, blocked_seconds=seats)["binding"] for each in (0.2, 0.1999)]
+
+    assert preempted == [LIMITS["blocks"], PARTS["weights"]]
+    assert waiting == [LIMITS["seats"], PARTS["weights"]]

@@ -96,3 +96,18 @@ def test_no_token_has_no_energy_a_token() -> None:
 
     assert math.isnan(used["joules_per_token"])
     assert used["watts_mean"] == pytest.approx(175 * 1.25)
+
+
+def test_what_is_paid_beside_the_gpus_is_part_of_the_hour() -> None:
+    """Two GPUs at $3, and $1 of electricity, $2 of an API, $0.50 of KV tiers and $0.25 of encoders."""
+    dollars = cost(
+        num_gpus=2,
+        gpu_hour_usd=3.0,
+        throughput=rates(1.0),
+        electricity_usd_per_hour=1.0,
+        api_usd_per_hour=2.0,
+        tiers_usd_per_hour=0.5,
+        encoders_usd_per_hour=0.25,
+    )
+
+    assert dollars["usd_per_hour"] == pytest.approx(9.75)

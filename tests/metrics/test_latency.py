@@ -21,7 +21,7 @@ def test_latencies_are_differences_of_times() -> None:
 
 def test_tpot_is_undefined_for_one_token() -> None:
     """One token has no gap: NaN, not 0."""
-    latencies = request_latencies(make_records([0.0], output_tokens=[1], itl_max=[np.nan]))
+    latencies = request_latencies(make_records([0.0, 0.0], output_tokens=[1, 1], itl_max=[np.nan, 0.5]))
 
     assert np.isnan(latencies.tpot).all()
 
@@ -87,3 +87,12 @@ def test_queue_time_and_normalized_time_per_token() -> None:
     waited = records.scheduled_time[0] - records.admitted_time[0]
     assert found["queue_time_ms"]["mean"] == found["queue_time_ms"]["p99"] == pytest.approx(1e3 * waited)
     assert found["ntpot_ms"]["median"] == pytest.approx(1e3 * 3.0 / records.output_tokens[0])
+
+
+def test_the_queue_is_the_schedulers() -> None:
+    """What a request waits for in front of it, such as its tokens, is no part: 1 s after its arrival less 0.25 s."""
+    records = make_records([5.0], wait=1.0, ttft=2.0, admitted_time=[5.25])
+
+    figures = further_latencies(records, request_latencies(records), np.ones(1, bool))
+
+    assert figures["queue_time_ms"]["mean"] == pytest.approx(750.0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import InputError, ScenarioError
-from simserve.metrics.cost import gpu_hour
+from simserve.metrics.cost import PricingSpec, gpu_hour
 from simserve.planner.space.makeup import makeup_of
+from simserve.profiles.gpu_prices import GpuPrice
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
@@ -141,3 +143,12 @@ def test_a_link_that_is_billed_apart_adds_to_the_gpus_of_its_workers() -> None:
     assert linked.gpu_hour_usd == pytest.approx((plain.gpu_hour_usd or 0) + price)
     assert "$0.5 for the link" in linked.gpu_hour_source
     assert makeup_of(linked).usd_per_hour(4) == pytest.approx(makeup_of(plain).usd_per_hour(4) + 4 * price)
+
+
+def test_several_offers_of_a_seller_on_one_day_are_taken_at_their_median() -> None:
+    """$2, $3 and $10 an hour: one dear region does not make the GPU dear."""
+    seller = {"provider": "Lambda", "kind": "on_demand", "date": "2099-01-01", "source": "a test"}
+    prices = tuple(GpuPrice.model_validate({**seller, "usd_per_hour": each}) for each in (10.0, 2.0, 3.0))
+    hardware = load_hardware("h100-sxm-80gb").model_copy(update={"prices": prices})
+
+    assert gpu_hour(PricingSpec(provider="Lambda"), hardware).usd == 3.0

@@ -293,3 +293,31 @@ def test_host_time_is_a_share_of_the_steps() -> None:
     share = conditions(make_records([0.0]), totals, 1).host
 
     assert share == pytest.approx(totals.seconds_by_part["host"] / totals.busy_seconds)
+
+
+def test_slower_steps_and_a_longer_queue_add_up_under_open_arrivals() -> None:
+    """By chance, from the rules as they are written: 0.4 s of waiting, 0.6 s of prompt, 2 s of steps, within 4.5 s.
+
+    A step of which half grows with its requests slows down by ``s / (2 - s)``; a server at 0.6 of its load queues
+    ``0.4 / (1 - 0.6 s)`` times as long, and first tokens take their own error.
+    """
+    steps, first = np.exp(np.random.default_rng(1).laplace(0.0, LAPLACE, (2, 400_000)))
+    queue = 0.4 / np.maximum(1 - 0.6 * steps, 1e-12)
+    slowed = 0.5 * steps / np.maximum(1 - 0.5 * steps, 1e-12)
+
+    by_chance = float((0.6 * first + 0.4 * np.maximum(first, queue) + 2 * slowed <= 4.5).mean())
+
+    found = evidence(make_slo(e2e=4.5), wait=0.4).probability(0.6)
+    assert 0.5 < by_chance < 0.99
+    assert found == pytest.approx(by_chance, abs=0.003)
+
+
+def test_tools_take_as_long_beside_any_server() -> None:
+    """Two calls of 0.5 s, half of it to the first token, and 0.5 s of a tool between them, within 1.7 s, by chance."""
+    first, steps = np.exp(np.random.default_rng(1).laplace(0.0, LAPLACE, (2, 400_000)))
+    by_chance = float((0.5 * first + 0.5 * steps + 0.5 <= 1.7).mean())
+    tasks = {"task": np.repeat(np.arange(5), 2)}
+
+    found = evidence(replace(make_slo(), task=1.7), classes=tasks, ttft=0.25, e2e=0.5).probability(None)
+
+    assert found == pytest.approx(by_chance, abs=0.003)

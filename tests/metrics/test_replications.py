@@ -269,10 +269,11 @@ def test_what_is_left_without_a_run_is_that_of_the_others_together(sizes: tuple[
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "expected"), [([True, True, False], True), ([True, False, False], False), ([True, None], None)]
+    ("verdicts", "expected"),
+    [([True, True, False], True), ([True, False], True), ([True, False, False], False), ([True, None], None)],
 )
 def test_runs_have_settled_where_most_of_them_have(verdicts: list[bool | None], expected: bool | None) -> None:
-    """One that loses more to its warm-up than the others takes no interval away; half of them do."""
+    """One that loses more to its warm-up than the others takes no interval away; more than half of them do."""
     assert have_settled([{"simserve": {"settled": verdict}} for verdict in verdicts]) is expected
 
 
@@ -281,3 +282,39 @@ def test_a_run_of_one_request_has_no_rate_in_the_long_run() -> None:
     _, sample = sample_of(make_records([3.0]))
 
     assert sample.rates == {}
+
+
+def test_the_jackknife_of_a_mean_is_students_interval() -> None:
+    """Leaving out one of n equal runs moves the mean by (x - mean) / (n - 1); 2.776 for four degrees of freedom."""
+    runs = np.arange(1.0, 6.0)
+    without = [float(np.delete(runs, each).mean()) for each in range(5)]
+
+    found = _of_jackknife(3.0, without, runs.tolist())
+
+    assert found["half_width"] == pytest.approx(1e3 * 2.7764451 * np.std(runs, ddof=1) / np.sqrt(5))
+    assert (found["low"], found["high"]) == pytest.approx((3e3 - found["half_width"], 3e3 + found["half_width"]))
+
+
+def test_one_congested_run_moves_an_interval_up() -> None:
+    """Johnson (1978): by mu3 (1 + 2 t^2) / (6 s^2 n), where a t interval of skewed values is too low."""
+    runs = np.array([1.0] * 9 + [11.0])
+    without = [float(np.delete(runs, each).mean()) for each in range(10)]
+    found = _of_jackknife(2.0, without, runs.tolist())
+    assert found["low"] is not None
+    assert found["high"] is not None
+
+    third, squared = float(np.mean((runs - 2.0) ** 3)), float(np.var(runs, ddof=1))
+    moved = third * (1 + 2 * 2.2621572**2) / (6 * squared * 10)
+    assert (found["low"] + found["high"]) / 2 == pytest.approx(1e3 * (2.0 + moved))
+
+
+def test_an_interval_is_as_wide_as_the_runs_differ() -> None:
+    """Far out in the tail a percentile hardly moves when a run is left out, though those of the runs differ."""
+    without, alone = [4.9, 5.0, 5.0, 5.1], [1.0, 3.0, 5.0, 7.0]
+
+    narrow, wide = (_of_jackknife(5.0, without, each)["half_width"] for each in ([5.0] * 4, alone))
+
+    assert narrow is not None
+    assert wide is not None
+    spread = np.std([(4 - 1) * (5.0 - each) for each in without], ddof=1)
+    assert wide / narrow == pytest.approx(np.std(alone, ddof=1) / spread)

@@ -339,3 +339,21 @@ def test_growth_is_unabated_where_the_last_half_of_the_blocks_keeps_up_with_the_
 
     assert _is_unabated(np.repeat(blocks, 10))
     assert not _is_unabated(np.repeat(np.minimum(blocks, 15.5), 10))
+
+
+def test_a_load_of_exactly_what_can_be_finished_is_too_much() -> None:
+    """A queue at its capacity has no steady state, however it looks; just below it has one."""
+    calm = sojourns(make_records(np.arange(100.0), ttft=0.1, e2e=0.2), 100.0)
+    verdicts = [stability(calm, is_open_loop=True, offered=Offered(mean=each, peak=None)) for each in (0.999, 1.0)]
+
+    assert verdicts == ["stable", "overloaded"]
+
+
+def test_who_leaves_as_another_comes_is_not_met() -> None:
+    """Requests of a second each, one a second: nobody finds anybody there; of two seconds, one other."""
+    met = [
+        sojourns(make_records(np.arange(5.0), e2e=stay), 10.0).num_in_system_at_arrivals().tolist()
+        for stay in (1.0, 2.0)
+    ]
+
+    assert met == [[0.0] * 5, [0.0, 1.0, 1.0, 1.0, 1.0]]

@@ -215,3 +215,11 @@ def test_a_task_that_its_client_gave_up_is_neither_finished_nor_failed() -> None
     assert (figures["begun"], figures["finished"], figures["failed"], figures["cancelled"]) == (2, 1, 0, 1)
     assert figures["cancelled_tokens"] == 4 * 8
     assert figures["cancelled_usd"] == pytest.approx(10.0 * 4 / 5)
+
+
+def test_a_task_that_takes_its_bound_is_in_time() -> None:
+    """Bounds on tasks are inclusive, as those on requests are: 10 s of at most 10."""
+    latencies, all_of_them = request_latencies(records(TWO)), np.ones(6, dtype=bool)
+    shares = [attainment(latencies, bounded(task=each), all_of_them).all_terms for each in (10.0, 9.999)]
+
+    assert shares == [1.0, 0.5]

@@ -52,9 +52,11 @@ def test_a_condition_on_a_figure(metric: str, expression: str, value: float, is_
 
 def test_an_undefined_figure_meets_no_condition() -> None:
     """Nothing completed is no success."""
-    results = evaluate_thresholds({"e2el_ms": ["avg<1000"], "slo_attainment": ["rate>=0"]}, figures(math.nan))
+    results = evaluate_thresholds(
+        {"e2el_ms": ["avg<1000"], "slo_attainment": ["rate>=0", "rate!=1"]}, figures(math.nan)
+    )
 
-    assert [result["ok"] for result in results] == [False, False]
+    assert [result["ok"] for result in results] == [False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,13 @@ def test_of_several_classes_only_the_users_count() -> None:
     assert figures["waiting"] == pytest.approx(1.0)
     assert figures["pause_s"] == pytest.approx(10 - 1)
     assert figures["requests_per_user_hour"] == pytest.approx(360)
+
+
+def test_the_share_that_is_good_is_that_of_the_window() -> None:
+    """Four requests, the first two of which warm up and miss: half a request/s comes, and all of it is good."""
+    records = make_records([0.0, 2.0, 4.0, 6.0])
+    window = Window(start=3.0, end=6.0, has_arrived=np.array([False, False, True, True]), is_whole_run=False)
+
+    rates = steady_throughput(records, window, np.array([False, False, True, True]))
+
+    assert rates.good_requests == rates.requests == pytest.approx(0.5)

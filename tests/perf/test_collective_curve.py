@@ -99,3 +99,12 @@ def test_ranks_of_tensorrt_llm_on_blackwell_wait_less_for_one_another() -> None:
     assert skew_kernels("gb200-186gb", "tensorrt-llm") == pytest.approx(0.2)
     assert skew_kernels("b200-sxm-180gb", "vllm") == pytest.approx(0.8)
     assert skew_kernels("h200-sxm-141gb", "tensorrt-llm") == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_to_all"])
+def test_a_rank_keeps_its_own_share_of_what_is_gathered(kind: str) -> None:
+    """It sends (n - 1) / n of the bytes: half of them over two ranks, seven eighths over eight."""
+    curve = next(each for each in curves_of("h200-sxm-141gb").transfers if each.kind == kind)
+    two, eight = (np.diff(transfer_curve_seconds(curve, np.array([1e9, 2e9]), ranks, 450e9))[0] for ranks in (2, 8))
+
+    assert eight / two == pytest.approx((7 / 8) / (1 / 2))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from simserve.perf.memory import kv_bytes_per_token, plan_memory
 from simserve.perf.shape import ReplicaShape, weights_bytes_per_gpu
+from simserve.perf.stage import stage_of, stage_seconds
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
@@ -76,3 +79,23 @@ def test_work_is_counted_once() -> None:
     assert data.token_flops == pytest.approx(tensor.token_flops, rel=1e-6)
     assert 8 * data.peak_flops == tensor.peak_flops
     assert tensor.weight_bytes[512] < 8 * data.weight_bytes[64] < 3 * tensor.weight_bytes[512]
+
+
+def test_experts_are_those_that_the_tokens_of_all_ranks_visit() -> None:
+    """A token on each of eight ranks reads what eight tokens of one replica do, and each rank counts an eighth."""
+    tensor, data = (price(shape_of(*each)).parts.weight_bytes for each in ((8, 1), (1, 8)))
+
+    assert data[2] - data[1] == pytest.approx((tensor[16] - tensor[8]) / 8)
+
+
+def test_experts_that_ranks_share_need_no_reduction_of_their_own() -> None:
+    """Two tensor ranks in each of four groups reduce after attention alone, where a replica reduces twice a layer."""
+    tokens = np.array([64.0])
+    tensor, data = (
+        stage_seconds(dataclasses.replace(stage_of(shape_of(2, groups)), splits_operators=True), tokens).shares
+        for groups in (1, 4)
+    )
+
+    assert tensor is not None
+    assert data is not None
+    assert float(data["all_reduce"][0]) == pytest.approx(float(tensor["all_reduce"][0]) / 2)

@@ -333,3 +333,11 @@ def test_a_tower_that_is_cut_over_ranks_is_too_fast_by_as_much_as_the_docs_say(r
     milliseconds = 1000 * float(encoder_seconds(shape, tower, *work)[0])
 
     assert 1 - milliseconds / SGLANG_MS[ranks] == pytest.approx(low, abs=0.01)
+
+
+def test_ranks_share_the_weights_of_an_audio_encoder() -> None:
+    """Two bytes each, half of them on each of two GPUs."""
+    shape = replace(make_shape("h100-sxm-80gb", "voxtral-mini-3b", tensor_parallel_size=2), encodes_audio=True)
+    assert shape.model.audio is not None
+
+    assert plan_memory(shape).parts["audio_weights"] == shape.model.audio.num_parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -442,3 +443,27 @@ def test_one_scale_a_channel_is_no_matter_of_deepgemm() -> None:
     )
 
     assert old == new
+
+
+@pytest.mark.parametrize(("groups", "chosen", "ranks"), [(8, 4, 4), (8, 4, 8), (8, 3, 2)])
+def test_the_share_of_a_tokens_groups_on_a_rank_varies_as_counted(groups: int, chosen: int, ranks: int) -> None:
+    """Over every choice of groups, each as likely: a rank holds neighbouring ones."""
+    held = groups // ranks
+    shares = [sum(each < held for each in choice) / chosen for choice in combinations(range(groups), chosen)]
+    free = busiest_share(np.array([1e12]), 256, 8, ranks, 0.0)[0]
+    tokens = 1e4
+    plain, grouped = (
+        (busiest_share(np.array([tokens]), 256, 8, ranks, 0.0, router)[0] - 1 / ranks) ** 2
+        for router in ((1, 1), (groups, chosen))
+    )
+
+    assert free == pytest.approx(1 / ranks, rel=1e-4)
+    assert grouped / plain == pytest.approx(1 + 7 * ranks * np.var(shares))
+
+
+def test_a_step_uses_no_more_experts_of_a_rank_than_it_has_pairs() -> None:
+    """Few tokens and many copies: a pair of a token and an expert is computed by one copy of it."""
+    for copies in (0, 32, 64):
+        load = routed_load(64, 4, np.array([1.0, 2.0, 4.0, 8.0]), 8, num_redundant=copies)
+
+        assert np.all(load.distinct <= np.maximum(load.pairs, 1.0))

@@ -15,7 +15,9 @@ from simserve.perf.gemm import (
     gemm_curve,
     gemm_seconds,
     gemm_work,
+    grouped_gemm_seconds,
     product_parts,
+    slowed,
 )
 from simserve.perf.moe import ExpertLoad, ExpertShape, expected_distinct_experts, expert_seconds, routed_load
 from simserve.perf.tables import price
@@ -490,3 +492,58 @@ def test_products_of_other_rows_are_told_apart() -> None:
     assert np.array_equal(back, one)
     with pytest.raises(ValueError, match="read-only"):
         one += 1.0
+
+
+def test_a_reduction_is_split_though_its_parts_need_a_second_round() -> None:
+    """100 tiles leave 32 of 132 SMs idle: cut in two, they are 200 halves in 1.52 rounds instead of one whole one."""
+    curve = GemmCurve.model_construct(
+        start_latency=0.0,
+        efficiency=1.0,
+        sustained_efficiency=1.0,
+        loop_overhead=0.0,
+        wave_quantisation=0.0,
+        overlap=64.0,
+        memory_efficiency=1.0,
+        max_splits=2,
+    )
+    sizes = {"rows": np.array([64.0]), "out_features": 6400.0, "in_features": 8192.0, "num_bytes": np.array([0.0])}
+    whole, split = (
+        float(gemm_seconds(curve.model_copy(update={"max_splits": each}), DEVICE, **sizes).total[0])  # type: ignore[arg-type]
+        for each in (1, 2)
+    )
+
+    assert split / whole == pytest.approx(200 / 132 / 2)
+
+
+def test_kernels_are_not_sped_up_beyond_the_peaks() -> None:
+    """Twice the speed of a kernel at 0.7 of the peaks is all of them."""
+    curve = slowed(load_hardware("h100-sxm-80gb").gemm_curves_of("vllm")["bf16"], 2.0, 2.0)
+
+    assert (curve.efficiency, curve.sustained_efficiency, curve.memory_efficiency) == (1.0, 1.0, 1.0)
+
+
+def test_rows_that_ggml_multiplies_one_by_one_cost_from_the_second_on() -> None:
+    """The first row is in the share of the bandwidth; 7 more of 2 x 4,096 x 4,096 FLOP each outlast the reading."""
+    plain = load_hardware("h100-sxm-80gb").gemm_curves_of("vllm")["bf16"]
+    plain = plain.model_copy(update={"start_latency": 0.0, "overlap": 64.0})
+    vectors = plain.model_copy(update={"vector_flops": 1e12})
+
+    assert seconds(vectors, 1, 4096, 4096) == seconds(plain, 1, 4096, 4096)
+    assert seconds(vectors, 8, 4096, 4096) == pytest.approx(7 * 2 * 4096**2 / 1e12, rel=1e-6)
+
+
+def test_an_expert_with_one_row_takes_one_tile_a_column_of_tiles() -> None:
+    """132 experts with a row each fill 132 SMs once: the arithmetic of one tile, whoever else has a row."""
+    curve = GroupedGemmCurve.model_construct(
+        start_latency=0.0, efficiency=1.0, loop_overhead=0.0, overlap=64.0, memory_efficiency=1.0, step_latency=0.0
+    )
+
+    def call(rows: float, experts: float) -> float:
+        counts = {"rows": np.array([rows]), "experts": np.array([experts]), "num_bytes": np.array([0.0])}
+        sizes = {"tile_rows": 64, "out_features": 64.0, "in_features": 4096.0}
+        return float(grouped_gemm_seconds(curve, DEVICE, **counts, **sizes).total[0])
+
+    one = 132 * 2 * 64 * 64 * 4096 / DEVICE.peak
+
+    assert call(132.0, 132.0) == pytest.approx(one)
+    assert call(132.0 * 64, 132.0) < 2.5 * one

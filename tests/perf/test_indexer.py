@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simserve.perf.attention import index_key_seconds, index_pair_seconds, indexer_parts, sparse_prompt_seconds
 from simserve.perf.efficiency import start_latency
-from simserve.perf.tables import price
+from simserve.perf.shape import Speculation
+from simserve.perf.stage import stage_of
+from simserve.perf.tables import _decode_slopes, price
 from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
 
@@ -66,3 +70,34 @@ def test_a_short_prompt_attends_to_all_of_itself() -> None:
     assert seconds[:3] == pytest.approx([0.0, 0.5e-12 * 1024**2, 0.5e-12 * 2048**2])
     assert (np.diff(seconds) > 0).all()
     assert not sparse_prompt_seconds(dense, 1, MACHINE, np.array([8192.0]), 1e-12).any()
+
+
+def test_choosing_keys_begins_at_the_price_of_attending_to_all() -> None:
+    """Half of the square of 2,048 tokens in pairs, then 2,048 for each: no step where the kernel itself takes less."""
+    layers, pair = SPARSE.model.attention_layers[0], 1e-9
+    fast = replace(MACHINE, peaks=dict.fromkeys(MACHINE.peaks, 1e30))
+
+    all_of_them, chosen, twice = sparse_prompt_seconds(layers, 8, fast, np.array([2048.0, 2049.0, 4096.0]), pair)
+
+    assert all_of_them == pytest.approx(0.5 * pair * 2048**2)
+    assert chosen == pytest.approx(all_of_them, rel=1e-3)
+    assert twice == pytest.approx(2 * all_of_them)
+
+
+def test_each_draft_has_its_own_index_keys_scored() -> None:
+    """DeepSeek-V4 scores every fourth token in 21 of 43 layers, for each of four tokens that a step verifies."""
+    shape = make_shape("h200-sxm-141gb", "deepseek-v4-flash", **SERVED)
+    drafts = Speculation(method="ngram", num_speculative_tokens=3, draft=None)
+
+    def scoring(speculation: Speculation | None) -> float:
+        slow, fast = (
+            _decode_slopes(stage_of(replace(shape, model=each, speculation=speculation)), np.arange(2.0))[0][1]
+            for each in (shape.model, with_half_the_keys)
+        )
+        return float(slow - fast)
+
+    assert shape.model.indexer is not None
+    half = shape.model.indexer.model_copy(update={"head_dim": shape.model.indexer.head_dim // 2})
+    with_half_the_keys = shape.model.model_copy(update={"indexer": half})
+    assert scoring(None) > 0
+    assert scoring(drafts) == pytest.approx(4 * scoring(None))

@@ -12,6 +12,7 @@ from simserve.perf.attention import index_key_seconds, index_pair_seconds
 from simserve.perf.kv_layout import window_layout, with_state_blocks
 from simserve.perf.linear_attention import (
     GATED_DELTA,
+    PromptScan,
     chunk_seconds,
     mixing_parts,
     prompt_scan,
@@ -339,3 +340,27 @@ def test_pooled_keys_of_an_indexer_cost_a_quarter() -> None:
     assert keys[0] == pytest.approx(4 * keys[1])
     assert pairs[0] == pytest.approx(4 * pairs[1])
     assert (whole.key_bytes, pooled.key_bytes) == (132, 33)
+
+
+def test_a_chunk_of_one_token_has_no_padding() -> None:
+    """The decode's own token is counted with those of the prompts."""
+    inside = linear_of().model_copy(update={"state_element_bytes": 0.0})  # nothing to gather
+    one, two = (
+        float(chunk_seconds(inside, HYBRID.machine, np.array([100.0]), 8, PromptScan(chunk_tokens=each))[0])
+        for each in (1, 2)
+    )
+
+    assert one == 0.0
+    assert two > 0.0
+
+
+def test_states_beside_prompts_pass_one_stage_of_a_pipeline_after_another() -> None:
+    """Each of two stages has half of the layers, and at a time half of the sequences."""
+    shapes = [
+        make_shape("h200-sxm-141gb", "qwen3.5-35b-a3b", pipeline_parallel_size=stages, version="0.23")
+        for stages in (1, 2)
+    ]
+    one, two = (step_state_seconds(each, each.machine, np.array([64.0]), is_mixed=True)[0] for each in shapes)
+
+    assert one > 0
+    assert two == pytest.approx(one / 2)

@@ -422,3 +422,35 @@ def test_slots_with_one_buffer_hold_one_context(options: dict[str, int], tokens:
     num_tokens = plan.num_kv_blocks * plan.block_size
     assert num_tokens == tokens if tokens else num_tokens > 100_000
     assert plan.kv_bytes == pytest.approx(num_tokens * plan.kv_bytes_per_token, rel=1e-4)
+
+
+def test_scores_are_of_no_more_queries_than_a_prompt_can_have() -> None:
+    """A chunk of 8,192 tokens where prompts have 2,048: 2,048 x 2,048 keys x 32 heads x 2 B."""
+    flash, standard = (
+        plan_memory(
+            make_shape(model="llama-2-7b", max_num_batched_tokens=8192, max_model_len=2048, attention=kernel)
+        ).activation_bytes
+        for kernel in ("flash", "standard")
+    )
+
+    assert standard - flash == pytest.approx(2048 * 2048 * 32 * 2)
+
+
+def test_requests_of_full_length_hold_whole_blocks() -> None:
+    """1,000 tokens are 62.5 blocks of 16: each takes 63, as vLLM's start-up log counts."""
+    plan = plan_memory(make_shape(max_model_len=1000))
+
+    assert plan.max_concurrent_full_length == plan.num_kv_blocks / 63
+
+
+def test_no_memory_is_added_to_a_cache_whose_size_is_set() -> None:
+    """It is that of a real server: weights that are half a percent larger than the GPU do not fit, by then either."""
+    weights = plan_memory(bare_shape(make_model("llama-2-7b"))).weights_bytes
+    gpu = make_hardware("a100-sxm-80gb", memory={"total": weights / 1.005})
+    free, given = (
+        plan_memory(bare_shape(make_model("llama-2-7b"), hardware=gpu, max_model_len=512, **each))
+        for each in ({}, {"kv_cache_memory_bytes": 10**9})
+    )
+
+    assert free.shortage_bytes == pytest.approx(0.005 * weights / 1.005)
+    assert (given.shortage_bytes, given.fits) == (0.0, False)

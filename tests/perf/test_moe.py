@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from simserve.perf.moe import ExpertLoad, ExpertShape, expert_work
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.tables import price
 from simserve.profiles.kernel_curves import GemmClass
@@ -122,3 +124,13 @@ def test_graphs_of_prompts_launch_experts_as_one_operator() -> None:
 
     assert on[32] < 0.5 * without[32]
     assert on[33] == pytest.approx(without[33])
+
+
+def test_an_expert_is_three_matrices() -> None:
+    """DeepSeek-V3's of 2,048 x 7,168 in FP8: ten pairs compute 2 x 3 of them each, five experts are read."""
+    shape = ExpertShape(hidden_size=7168.0, intermediate_size=2048.0, up_projections=2.0, weight_bits=8.0)
+    counts = {"pairs": 10.0, "distinct": 5.0, "routed": 10.0, "held": 8.0, "tokens": 10.0}
+    work = expert_work(shape, ExpertLoad(**{name: np.array([value]) for name, value in counts.items()}))
+
+    assert work.flops[0] == 10 * 2 * 3 * 2048 * 7168
+    assert work.weight_bytes[0] == 5 * 3 * 2048 * 7168

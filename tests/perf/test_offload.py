@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
-from simserve.perf.memory import plan_memory
-from simserve.perf.offload import HOST_MEMORY_SHARE, link_bandwidth
+from simserve.perf.memory import host_bytes, kv_bytes_per_token, plan_memory
+from simserve.perf.offload import HOST_MEMORY_SHARE, link_bandwidth, offload_parts
+from simserve.perf.operators import COMMUNICATION
+from simserve.perf.stage import stage_of
 from simserve.perf.tables import price
 from simserve.profiles.hardware import HardwareProfile
 from simserve.units import GIB
@@ -133,3 +136,45 @@ def test_the_result_says_what_lies_outside_the_gpu() -> None:
     """Which layers or bytes, and at which bandwidth they are read."""
     assert any("12 of 32 layers run on the CPU" in note for note in make_shape(**LLAMA_CPP, n_gpu_layers=20).notes)
     assert any("cross a link of 64 GB/s" in note for note in make_shape(**VLLM, cpu_offload_gb=10).notes)
+
+
+def test_llama_cpp_copies_a_layer_from_32_tokens_on() -> None:
+    """GGML_OP_OFFLOAD_MIN_BATCH is 32, that number included: slow cores then wait for the link alone."""
+    shape = make_shape(model="llama-3.1-8b", **LLAMA_CPP, n_gpu_layers=1)
+    assert shape.hardware.host is not None
+    host = shape.hardware.host.model_copy(update={"compute": 1e9})
+    slow = dataclasses.replace(shape, hardware=shape.hardware.model_copy(update={"host": host}))
+    before, since = offload_parts(stage_of(slow), np.array([31.0, 32.0])).sum(axis=0)
+
+    assert since < before / 10
+
+
+def test_activations_cross_the_link_there_and_back() -> None:
+    """4,096 values of two bytes a token to the layers on the CPU, and as many from them."""
+    stage = stage_of(make_shape(model="llama-3.1-8b", **LLAMA_CPP, n_gpu_layers=31))
+    crossing = offload_parts(stage, np.array([1.0, 1000.0]))[COMMUNICATION]
+
+    assert crossing * link_bandwidth(stage.shape) == pytest.approx([2 * 4096 * 2, 1000 * 2 * 4096 * 2])
+
+
+def test_the_gpu_holds_the_keys_of_its_own_layers_alone() -> None:
+    """Half of 32 layers of 4,096 B a token."""
+    shape = make_shape(model="llama-3.1-8b", **LLAMA_CPP, n_gpu_layers=16)
+
+    assert kv_bytes_per_token(shape) == 16 * 4096
+
+
+def test_host_memory_holds_no_more_keys_than_slots_can_fill() -> None:
+    """Two slots of 4,096 tokens, whatever the GPU would have room for."""
+    shape = make_shape(model="llama-3.1-8b", **LLAMA_CPP, n_gpu_layers=16, max_num_seqs=2, max_model_len=4096)
+    weights = host_bytes(shape, 0)
+
+    assert host_bytes(shape, 10**9) - weights == pytest.approx(16 * 4096 * 2 * 4096)
+    assert host_bytes(shape, 1000) - weights == pytest.approx(16 * 4096 * 1000)
+
+
+def test_blocks_that_are_swapped_cross_the_link_whole() -> None:
+    """16 tokens of 131,072 B over what copies reach of PCIe 5.0."""
+    shape = make_shape(max_num_seqs=8)
+
+    assert price(shape, 64).step_times.swap_block_seconds == pytest.approx(16 * 131072 / link_bandwidth(shape))

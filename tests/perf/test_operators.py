@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -12,7 +14,9 @@ from simserve.perf.attention import (
     attention_of,
     decode_key_seconds,
     growing_share,
+    prefill_key_seconds,
     prefill_pair_seconds,
+    triton_latent_seconds,
     window_keys,
 )
 from simserve.perf.collectives import (
@@ -269,3 +273,41 @@ def test_collectives_without_bytes_take_the_latency_of_their_own_ranks(num_ranks
     assert all_reduce_seconds(nothing, num_ranks, link)[0] == pytest.approx(expected)
     assert all_gather_seconds(nothing, num_ranks, link)[0] == pytest.approx(expected)
     assert point_to_point_seconds(nothing, link)[0] == pytest.approx(4e-6)
+
+
+def test_a_message_reaches_the_share_of_a_link_that_nccl_measures() -> None:
+    """Its bus bandwidth over NVLink is 0.8 to 0.95 of the peak (nccl-tests); the start is that of two ranks."""
+    link = Link(bandwidth=450e9, latency=8e-6)
+    one, two = point_to_point_seconds(np.array([1e9, 2e9]), link)
+
+    assert 0.8 < 1e9 / (two - one) / 450e9 < 0.95
+
+
+def test_a_key_is_read_as_fast_for_a_prompt_as_for_a_decode_step() -> None:
+    """Both stream the cache: 4,096 B over 3.35 TB/s at the class's share, and a twentieth more."""
+    shape = make_shape()
+    layer = attention_of(shape.model.attention_layers[0], 1, 2.0)
+    machine = replace(shape.machine, decode_efficiency=None, memory_efficiency=0.8)
+
+    assert prefill_key_seconds(layer, machine) == pytest.approx(4096 / (3.35e12 * 0.8 * 1.05))
+    assert decode_key_seconds(layer, machine, "bf16", is_flash=True) == prefill_key_seconds(layer, machine)
+
+
+def test_latent_decodes_are_bound_by_arithmetic_where_memory_outruns_it() -> None:
+    """128 heads of 2 x 1,088 FLOP a key against 1,152 B: 2.8 ns at 100 TFLOP/s, 1.2 ns at 1 TB/s."""
+    layers = make_model("deepseek-v3").attention_layers[0]
+    seconds = decode_key_seconds(attention_of(layers, 1, 2.0), MACHINE, "bf16", is_flash=True)
+
+    assert seconds == pytest.approx(2 * 128 * 1088 / 100e12)
+
+
+def test_few_sequences_leave_multiprocessors_of_tritons_latent_decodes_idle() -> None:
+    """16 heads are one block, cut into 8 parts of the keys: one sequence has 8 of 132 multiprocessors, 17 all."""
+    backend = {"attention_backend": "triton", "tensor_parallel_size": 8}
+    shape = make_shape("h200-sxm-141gb", "deepseek-v3", engine="sglang", **backend)
+    attention = attention_of(shape.model.attention_layers[0], 8, 2.0)
+    one, full, more = triton_latent_seconds(shape, shape.machine, attention, np.array([1.0, 17.0, 64.0]))
+
+    assert shape.machine.num_multiprocessors == 132
+    assert one / full == pytest.approx(132 / 8)
+    assert full == more

@@ -12,6 +12,7 @@ from simserve.errors import InputError
 from simserve.perf.collectives import all_reduce_seconds
 from simserve.perf.memory import plan_memory
 from simserve.perf.shape import exposed_head, layers_per_stage, rounds
+from simserve.perf.stage import transfer_seconds
 from simserve.perf.tables import price
 from tests.perf.shapes import make_shape
 
@@ -144,3 +145,14 @@ def test_engines_that_hand_on_whole_steps_are_not_overlapped() -> None:
     )
 
     assert two.token_seconds[2 * 4096] == pytest.approx(one.token_seconds[4096], rel=0.1)
+
+
+def test_each_rank_hands_its_share_of_a_step_to_the_next_stage() -> None:
+    """Two tensor ranks send half of a token's 8,192 B each."""
+    tokens = np.array([1e5, 2e5])
+    whole, half = (
+        np.diff(transfer_seconds(make_shape(tensor_parallel_size=ranks, pipeline_parallel_size=2), tokens))[0]
+        for ranks in (1, 2)
+    )
+
+    assert half == pytest.approx(whole / 2)

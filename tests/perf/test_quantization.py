@@ -12,7 +12,7 @@ from simserve.perf.gemm import gemm_class
 from simserve.perf.memory import activation_bytes
 from simserve.perf.quantization import kv_element_bytes, part_bits, quantize_symmetric, weight_bits
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import stage_of, stage_seconds
+from simserve.perf.stage import stage_of, stage_seconds, unpacking_parts
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
 
@@ -340,3 +340,15 @@ def test_other_kernels_that_unpack_keep_their_class_share(hardware: str, engine:
     precision = make_shape(hardware, engine=engine, quantization=quantization).precision
 
     assert (precision.compute_share, precision.overlap) == (0.8, 1.0)
+
+
+def test_weights_are_unpacked_anew_for_every_so_many_rows() -> None:
+    """GGUF writes them in 16 bit once for each 2,048 rows, here for each 512: one, two and three times."""
+    precision = replace(make_shape("rtx-4090-24gb", engine="llama.cpp", quantization="gguf-q4_k_m").precision)
+    precision = replace(precision, unpacked_from_rows=1, unpacked_rows=512)
+    machine = make_shape("rtx-4090-24gb").machine
+    once, same, twice, thrice = unpacking_parts(precision, machine, 1e9, np.array([1.0, 512.0, 513.0, 1500.0])).sum(
+        axis=0
+    )
+
+    assert (same, twice, thrice) == pytest.approx((once, 2 * once, 3 * once))

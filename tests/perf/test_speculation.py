@@ -329,3 +329,43 @@ def test_a_draft_on_one_gpu_of_four() -> None:
 
     assert plan_memory(alone).draft_weights_bytes > 3 * plan_memory(speculating(target)).draft_weights_bytes
     assert drafting(price(alone)).decode_base[1] != drafting(price(speculating(target))).decode_base[1]
+
+
+def test_a_step_with_prompts_drafts_once_for_all_tokens_and_then_a_token_a_sequence() -> None:
+    """The first pass holds the step's tokens: one draft adds no pass, three add two of a decode step each."""
+    target = make_target()
+    passing = passing_shape(speculating(target))
+    assert passing is not None
+    alone = price(passing).step_times
+    one, three = (drafting(price(speculating(target, drafts=each))).sequence_seconds for each in (1, 3))
+
+    np.testing.assert_allclose(one, alone.sequence_seconds)
+    np.testing.assert_allclose(np.subtract(three, one), 2 * np.array(alone.decode_base), rtol=1e-9)
+
+
+def test_target_and_draft_read_their_contexts_one_after_the_other_beside_prompts() -> None:
+    """What a token of context adds to a mixed step is the sum of what it adds to each, however they mix."""
+    options = {"version": "0.19", "quantization": "fp8", "max_model_len": 4096}
+    target = make_shape("rtx-4090-24gb", "llama-2-7b", **options)
+    shape = speculating(target)
+    passing = passing_shape(shape)
+    assert passing is not None
+    alone = [price(each).step_times for each in (replace(shape, speculation=None), passing)]
+    priced = price(shape)
+    own = priced.step_times.decode_slope[1] - drafting(priced).decode_slope[1]
+    both = own * alone[0].mixed_decode_factor + drafting(priced).decode_slope[1] * alone[1].mixed_decode_factor
+
+    assert alone[0].mixed_decode_factor != alone[1].mixed_decode_factor
+    assert priced.step_times.decode_slope[1] * priced.step_times.mixed_decode_factor == pytest.approx(both)
+
+
+def test_each_draft_is_sampled_and_handed_over_in_a_step_with_prompts_too() -> None:
+    """A millisecond of the host for each: three drafts a sequence, beside the token that is counted with the step."""
+    host = {"host_seconds_per_request": 1e-3, "host_overlap": 0.0}
+    quick, slow = (
+        price(speculating(make_target(engine_fields=each), "ngram", drafts=3)).step_times
+        for each in (host | {"host_seconds_per_request": 0.0}, host)
+    )
+
+    longer = np.subtract(slow.decode_attention_base, quick.decode_attention_base)
+    assert longer[[1, 10]] == pytest.approx([3e-3, 30e-3])

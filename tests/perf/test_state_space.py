@@ -90,6 +90,35 @@ def test_seats_leave_room_for_keys_beside_their_states() -> None:
     assert any("23 layers of Mamba-2" in line for line in plan.arithmetic)
 
 
+def test_states_without_a_prefix_cache_have_their_share_unless_seats_are_set() -> None:
+    """SGLang from 0.5.9 on: 0.9 of what keys and values get (handle_max_mamba_cache); before, those of all seats.
+
+    Qwen3.5-397B in NVFP4 on eight B300 printed 14,003,072 tokens under 0.5.10 (kenzhangwangshu/b300_benchmark).
+    """
+    eight = {"tensor_parallel_size": 8, "max_model_len": 16384, "gpu_memory_utilization": 0.8332}
+    plans = [
+        plan_memory(
+            with_room_for_states(
+                make_shape(
+                    *("b300-sxm-270gb", "qwen3.5-397b-a17b"),
+                    engine="sglang",
+                    version=version,
+                    quantization="nvfp4",
+                    kv_cache_dtype="fp8",
+                    **{"enable_prefix_caching": False, **eight, **seats},
+                )
+            )
+        )
+        for version, seats in (("0.5.8", {}), ("0.5.10", {}), ("0.5.10", {"max_num_seqs": 512}))
+    ]
+
+    shares = [plan.states_bytes / plan.kv_bytes for plan in plans]
+    assert shares[0] < 0.4
+    assert shares[1] == pytest.approx(0.9, rel=1e-3)
+    assert shares[2] < 0.1
+    assert plans[1].kv_bytes / 7680 == pytest.approx(14_003_072, rel=0.03)  # 15 layers of 2 heads x 256 in FP8
+
+
 def test_a_layer_is_reduced_once_over_the_ranks() -> None:
     """52 layers of one sublayer each: 52 all-reduces, half of those of 52 whole layers."""
     two = make_shape(model=NANO, tensor_parallel_size=2, max_model_len=8192)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simserve.engine.state import StepTimes
+from simserve.perf.attention import reads_keys_by_query_head
 from simserve.perf.operators import PART_NAMES, PricedDeployment
 from simserve.perf.tables import price
 from simserve.perf.ubatches import slot_runs
@@ -237,6 +238,8 @@ def test_paged_attention_reads_keys_for_every_query_head_before_ampere() -> None
 
     assert volta == pytest.approx(4 * 131072 / 1.134e12)
     assert own < volta / 2
+    old = [reads_keys_by_query_head(make_shape(each)) for each in ("v100s-32gb", "t4-16gb", "a100-sxm-80gb")]
+    assert old == [True, True, False]
 
 
 def test_layers_with_experts_take_longer_to_launch() -> None:

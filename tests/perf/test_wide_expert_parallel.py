@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.perf.collectives import CURVES, ExchangeLinks, dispatched_bytes, exchange_seconds, messages
+from simserve.perf.collectives import (
+    CURVES,
+    ExchangeLinks,
+    ExchangeMode,
+    dispatched_bytes,
+    exchange_seconds,
+    messages,
+)
 from simserve.perf.moe import balanced_share, busiest_share
 from simserve.perf.shape import ReplicaShape, weights_bytes_per_gpu
+from simserve.perf.stage import shared_parts, stage_of
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
@@ -164,3 +172,41 @@ def test_decoding_on_nine_nodes_comes_near_the_published_rate() -> None:
     rate = 8 * decode_rate(72, "h100-sxm-80gb", 256, 2050, **OVERLAP)
 
     assert rate == pytest.approx(PUBLISHED_DECODE, rel=0.2)
+
+
+@pytest.mark.parametrize("mode", ["deepep_low_latency", "deepep_high_throughput"])
+def test_an_empty_exchange_takes_longer_by_the_nodes_and_not_by_their_ranks(mode: ExchangeMode) -> None:
+    """Two nodes of eight start like two of four; each doubling of the nodes adds as much again."""
+    curve, nothing = CURVES[mode]["dispatch"], np.array([0.0])
+    small = dataclasses.replace(links(8), ranks_per_node=4)
+    start = {each: exchange_seconds(mode, curve, nothing, 7392.0, 8, links(each))[0] for each in (16, 32, 64)}
+
+    assert exchange_seconds(mode, curve, nothing, 7392.0, 8, small)[0] == start[16]
+    assert start[64] - start[32] == pytest.approx(start[32] - start[16])
+
+
+def test_ranks_that_do_not_fill_their_last_node_span_it_all_the_same() -> None:
+    """Twelve ranks of eight a node are on two nodes."""
+    assert [links(ranks).num_nodes for ranks in (4, 8, 9, 12, 16, 17)] == [1, 1, 2, 2, 2, 3]
+
+
+def test_a_rank_has_room_for_its_share_of_the_experts_alone() -> None:
+    """Of four, one has 0.6 of the load: two on each of two ranks are 0.6 + 0.13 at best, though three and one even."""
+    popularity = np.array([1.0, 2.0**-2, 3.0**-2, 4.0**-2])
+    share = popularity / popularity.sum()
+
+    assert balanced_share(4, 1, 2, 0, 2.0) == pytest.approx(share[0] + share[3])
+
+
+def test_one_exchange_of_half_a_step_shows_where_arithmetic_hides_the_others() -> None:
+    """The first half has nothing to travel beside: of all layers' messages those of one, there and back."""
+    shape = dataclasses.replace(wide_shape(72, "h200-sxm-141gb", 128, **OVERLAP), enable_two_batch_overlap=False)
+    tokens = np.array([72 * 64.0])
+
+    def exchanged(each: ReplicaShape, count: float) -> float:
+        shares = shared_parts(dataclasses.replace(stage_of(each), splits_operators=True), tokens * count).shares
+        assert shares is not None
+        return float(shares["all_to_all"][0])
+
+    overlapped = exchanged(dataclasses.replace(shape, enable_two_batch_overlap=True), 1.0)
+    assert overlapped == pytest.approx(exchanged(shape, 0.5) / shape.model.num_moe_layers)

@@ -307,3 +307,32 @@ def test_a_long_context_of_gpt_oss_fits_a_card_of_16_gb_under_llama_cpp() -> Non
 def test_llama_cpp_keeps_everything_of_models_without_windows_of_its_own() -> None:
     """Mistral 7B's window is not in its files."""
     assert slots("mistral-7b", "b8000").windowed_kv is None
+
+
+def test_kinds_that_differ_by_a_quarter_are_not_padded() -> None:
+    """vLLM pads below 1.25 times the fewer (``max < min * 1.25``): 16 and 20 layers stay 16 each."""
+    profile = make_model("gpt-oss-20b", num_hidden_layers=36, num_sliding_layers=20)
+    layout = laid_out(windowed(profile=profile))
+
+    assert (layout.full_groups, layout.window_groups) == (1, 2)
+    assert layout.num_blocks == 10 * GIB // (16 * 2048 * 16)
+
+
+def test_the_longest_request_of_a_small_pool_has_not_filled_its_window() -> None:
+    """A block of tokens takes two of 15 blocks until the window of 10 is full: 7 fit, and of 25 blocks 15."""
+    layout = dataclasses.replace(laid_out(windowed()), window_groups=1, peak_window_blocks=10)
+
+    fits = [dataclasses.replace(layout, num_blocks=blocks).longest_blocks(100) for blocks in (15, 19, 20, 25)]
+    counted = [max(n for n in range(100) if n + min(n, 10) <= blocks) for blocks in (15, 19, 20, 25)]
+    assert fits == counted == [7, 9, 10, 15]
+
+
+def test_the_scarcer_of_two_pools_bounds_the_requests_of_full_length() -> None:
+    """SGLang: each holds 131,072 tokens in one pool and at most a window in the other; short ones run out of windows.
+
+    A context of 128 tokens needs as many in either pool, and that of the windows has 0.8 of the other's.
+    """
+    long, short = (laid_out(windowed(engine="sglang", version="0.5.9", max_model_len=size)) for size in (131072, 128))
+
+    assert long.max_concurrent_full_length == long.num_blocks / 131072
+    assert short.max_concurrent_full_length == short.num_window_blocks / 128

@@ -122,3 +122,13 @@ def test_clients_beside_a_rate_are_two_loads() -> None:
     assert doubled is not None
     assert doubled.workload.classes is not None
     assert doubled.workload.classes[1].num_requests == 20
+
+
+def test_a_run_with_a_warmup_in_seconds_lasts_as_long_at_twice_the_load() -> None:
+    """So it has twice the requests; one that finds its own warm-up has as many, in half the time."""
+    plain = make_scenario(workload={**WORKLOAD, "arrivals": {"process": "poisson", "rate": 3.0}})
+    plain = plain.model_copy(update={"workload": plain.workload.model_copy(update={"num_requests": 100})})
+    timed = plain.model_copy(update={"run": plain.run.model_copy(update={"warmup": 10.0})})
+    doubled = [scaled_traffic(each, 2.0) for each in (plain, timed)]
+
+    assert [each.workload.num_requests for each in doubled if each is not None] == [100, 200]

@@ -10,7 +10,7 @@ import yaml
 
 from simserve.errors import ProfileError, UsageError
 from simserve.profiles import catalog
-from simserve.profiles.api import catalogue_date, load_api
+from simserve.profiles.api import PromptCaching, catalogue_date, load_api
 from simserve.profiles.price_dates import check_today, is_old, last_day, newest
 
 _OWN = {
@@ -129,3 +129,10 @@ def test_every_latency_says_who_measured_it_and_when() -> None:
 
     assert 5 <= len(known) < len(catalog.names("api")) / 2
     assert all(each.measured and each.date and each.source for each in known)
+
+
+def test_a_prefix_of_the_least_length_is_kept() -> None:
+    """OpenAI caches prompts of 1,024 tokens "or longer", in steps of 128."""
+    offer = PromptCaching(min_tokens=1024, step_tokens=128, lifetime="5 min", source="a test")
+
+    assert [offer.kept(tokens) for tokens in (1023, 1024, 1151, 1152)] == [0, 1024, 1024, 1152]

@@ -1225,3 +1225,48 @@ def test_tensorrt_llm_frees_seats_late_with_its_overlap_scheduler_and_counts_fou
     assert [engine.ignores_found for engine in engines] == [False, True, True, True, False]
     assert [engine.evicts_by_block for engine in engines] == [False, True, True, True, True]
     assert all(engine.aligns_chunks for engine in engines)
+
+
+def test_ranks_of_one_stage_are_scheduled_ahead_and_stages_are_not_yet() -> None:
+    """vLLM 0.14 schedules ahead by default, unless a pipeline has several stages."""
+    ahead = [
+        resolve(version="0.14", tensor_parallel_size=tensor, pipeline_parallel_size=stages).async_scheduling
+        for tensor, stages in ((1, 1), (8, 1), (1, 2), (4, 2))
+    ]
+
+    assert ahead == [True, True, False, False]
+
+
+def test_seats_of_a_server_with_drafts_are_dealt_to_its_groups() -> None:
+    """48 under SGLang's drafters, of which each of eight groups has six, and of 64 at least one."""
+    seats = [
+        resolve("sglang", "0.5.9", drafter="eagle", data_parallel_size=groups).max_num_seqs for groups in (1, 8, 64)
+    ]
+
+    assert seats == [48, 6, 1]
+
+
+def test_long_prompts_have_the_chunks_that_are_set() -> None:
+    """``--long-prefill-token-threshold`` bounds a request's part of a step; the step's budget stays."""
+    plain, bounded = resolve(), resolve(long_prefill_token_threshold=1024)
+
+    assert plain.max_chunk_tokens == plain.max_num_batched_tokens
+    assert (bounded.max_chunk_tokens, bounded.max_num_batched_tokens) == (1024, plain.max_num_batched_tokens)
+
+
+def test_a_latency_of_the_front_that_is_set_includes_the_tokeniser() -> None:
+    """Nothing is added to what was measured in front of a server."""
+    usual, given = resolve(), resolve(frontend_latency="5 ms")
+
+    assert usual.tokenization_per_token > 0
+    assert (given.frontend_latency, given.tokenization_per_token) == (0.005, 0.0)
+
+
+def test_verifying_takes_the_host_time_only_where_there_are_drafts() -> None:
+    """35 us a token in SGLang's releases that state it."""
+    version = next(each.version for each in load_engine("sglang").versions if each.host.seconds_per_verified_token)
+    plain, drafted = (
+        resolve("sglang", version, drafter=each, host_slowdown=1.0).host_seconds_per_request for each in (None, "eagle")
+    )
+
+    assert drafted - plain == pytest.approx(35e-6)

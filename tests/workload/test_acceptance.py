@@ -111,3 +111,14 @@ def test_better_drafts_never_cost_a_step() -> None:
 
     assert (better <= worse).all()
     assert better.sum() < worse.sum()
+
+
+def test_long_answers_go_on_where_exact_ones_end() -> None:
+    """A token more takes 1 / 2.94 of a step more, though its steps come from the normal limit (renewal theory)."""
+    conditional = decaying_acceptance(0.7, 1.0, 5)
+    uniforms = (np.arange(20_000) + 0.5) / 20_000
+    exact, limit = (
+        num_decode_steps(np.full(20_000, EXACT_TOKENS + more), conditional, uniforms).mean() for more in (0, 1)
+    )
+
+    assert limit - exact == pytest.approx(1 / expected_tokens(conditional), abs=0.1)

@@ -167,3 +167,14 @@ def test_a_row_that_breaks_a_rule_is_named(
     """One line with its place, never a hang."""
     with pytest.raises(TraceError, match=says):
         read_trace(written(tmp_path, rows, header))
+
+
+def test_of_several_pauses_the_longest_is_taken(tmp_path: Path) -> None:
+    """After two answers with 30 and 400 ms, in either order of the row: 0.4 s behind the last."""
+    rows = [call("a"), call("b"), call("c", "p", ("a", "completion", 400.0), ("b", "completion", 30.0))]
+    rows.append(call("d", "p", ("a", "completion", 30.0), ("b", "completion", 400.0)))
+
+    tasks = read_trace(written(tmp_path, rows)).tasks
+
+    assert tasks is not None
+    assert tasks.tool_time.tolist() == [0.0, 0.0, 0.4, 0.4]

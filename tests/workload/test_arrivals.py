@@ -16,7 +16,7 @@ from simserve.workload.arrival_spec import (
     StepArrivals,
     WeibullArrivals,
 )
-from simserve.workload.distributions import arrival_times
+from simserve.workload.distributions import arrival_times, rate_curve_of
 
 NUM_REQUESTS = 40_000
 
@@ -220,3 +220,18 @@ def test_arrivals_that_cannot_be_are_refused(make, says):
     """With the rule that they break."""
     with pytest.raises(ValueError, match=says):
         make()
+
+
+def test_a_spike_is_so_many_times_the_rate_and_ends():
+    """2 requests/s, five times as many for 4 s from 10 s on: 20 by then, 60 by 14 s, 72 by 20 s."""
+    curve = rate_curve_of(SpikeArrivals(rate=2.0, factor=5.0, at="10 s", spike_duration="4 s"))
+
+    assert [curve.integral(until) for until in (10.0, 14.0, 20.0)] == pytest.approx([20.0, 60.0, 72.0])
+
+
+def test_a_run_begins_in_a_burst_as_often_as_there_is_one():
+    """Bursts of 10 s and quiet times of 30 s: a quarter of 2,000 runs, within 4 standard errors."""
+    bursts = BurstArrivals(rate=1.0, factor=2.0, burst_duration="10 s", quiet_duration="30 s")
+    starts = [rate_curve_of(bursts, rng.stream(seed, "phases"), until=1.0).left[0] for seed in range(2000)]
+
+    assert abs(np.mean(np.equal(starts, 2.0)) - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 2000)

@@ -9,8 +9,9 @@ import pytest
 
 from simserve.errors import InputError
 from simserve.validation import validate
+from simserve.workload.arrival_spec import RampArrivals
 from simserve.workload.classes import Beginnings
-from simserve.workload.conversations import Shape, contexts
+from simserve.workload.conversations import Shape, contexts, slowed
 from simserve.workload.generate import generate
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
@@ -212,3 +213,11 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], words: st
     """One line says which key and why."""
     with pytest.raises(InputError, match=words):
         drawn(**changes)
+
+
+def test_a_ramp_of_conversations_begins_and_ends_at_a_share_of_its_rates() -> None:
+    """Two requests each: conversations begin half as often, from the start of the ramp on."""
+    ramp = slowed(RampArrivals(start_rate=4.0, rate=10.0, ramp_duration="60 s"), 2.0)
+
+    assert isinstance(ramp, RampArrivals)
+    assert (ramp.start_rate, ramp.rate, ramp.ramp_duration) == (2.0, 5.0, 60.0)

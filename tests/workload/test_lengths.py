@@ -242,3 +242,13 @@ def test_a_long_table_does_not_depend_on_the_number_of_cores(threads):
     here = length_distribution(LognormalLength(mean=3000, cv=1.5, max=200_000))
     assert len(here.values) > 10_000
     assert done.stdout.split() == [str(len(here.values)), here.mean.hex(), here.probabilities[1000].hex()]
+
+
+def test_many_lengths_are_those_that_few_at_a_time_would_be():
+    """The guide of a long list finds the rank that bisection of the cumulated shares finds, for every draw."""
+    distribution = length_distribution(LognormalLength(mean=1155, cv=1.0, max=8000))
+    many = distribution.sample(rng.stream(1, "lengths"), 150_000)
+
+    cumulative = np.cumsum(distribution.probabilities)
+    uniforms = rng.stream(1, "lengths").random(150_000) * cumulative[-1]
+    assert np.array_equal(many, distribution.values[np.searchsorted(cumulative, uniforms, side="right")])

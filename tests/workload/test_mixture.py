@@ -197,3 +197,13 @@ def test_what_makes_no_sense_is_refused(classes: list[dict[str, Any]], changes: 
     """One line says what is wrong."""
     with pytest.raises(InputError, match=words):
         drawn(*classes, **changes)
+
+
+def test_single_requests_of_several_classes_are_conversations_of_their_own() -> None:
+    """None has the number of another, whatever class it is of: turns of one number would be sent together."""
+    specs = drawn(CHAT, BATCH, {**BATCH, "name": "nightly"}, TASKS, sessions=None)
+    assert specs.session is not None
+    single = specs.session[specs.session < 0]
+
+    assert len(single) > 1000
+    assert len(np.unique(single)) == len(single)

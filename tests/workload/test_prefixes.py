@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simserve.workload.prefixes import recorded_prefixes
+from simserve.workload.prefixes import joined, recorded_prefixes, system_prompts
 from simserve.workload.traces.trace import PrefixBlocks
 from tests.workload.test_conversations import path
 
@@ -55,3 +55,13 @@ def test_the_first_requests_alone() -> None:
     cut = prefixes.first(2)
     assert len(cut.offsets) == 3
     assert [path(cut, index) for index in range(2)] == [path(prefixes, index) for index in range(2)]
+
+
+def test_lists_of_requests_that_share_nothing_go_on_sharing_nothing() -> None:
+    """Two of two requests each, with one system prompt between them all: five segments, of which one is shared."""
+    lengths = np.array([100, 100])
+    parts = [system_prompts(np.zeros(2, dtype=np.int64), 1, np.full(2, 30), lengths) for _ in range(2)]
+
+    together = joined(parts, 1)
+
+    assert np.unique(together.segments, return_counts=True)[1].tolist() == [4, 1, 1, 1, 1]

@@ -68,3 +68,11 @@ def test_reuse_is_the_share_of_blocks_seen_before() -> None:
 
     assert PrefixBlocks(block_tokens=16, ids=ids, counts=np.array([2, 2])).reuse == 0.25
     assert math.isnan(PrefixBlocks(block_tokens=16, ids=ids[:0], counts=np.array([0])).reuse)
+
+
+def test_the_busiest_minute_of_a_short_trace_is_all_of_it() -> None:
+    """21 requests in 10 s are 2.1 a second, though a minute would hold no more."""
+    found = arrival_statistics(make_trace(np.linspace(0.0, 10.0, 21).tolist()))
+
+    assert found is not None
+    assert found.peak_rate == pytest.approx(2.1)

@@ -666,8 +666,7 @@ class _SteadySearch(_Search):
             half_width = float(np.sqrt(np.nansum(np.square(within)))) / count / slope
         else:
             left_out = [self._crossing(inner.without(each), upper.without(each)) for each in range(count)]
-            pseudo = count * whole - (count - 1) * np.array(left_out)
-            half_width = mean_interval(pseudo).half_width
+            half_width = mean_interval((count - 1) * np.array(left_out)).half_width
         # Where runs do not differ at all, all that is known is that their mean fails between the two loads.
         high = math.exp(whole + half_width) if half_width > 0 else upper.load
         return math.exp(whole), min(math.exp(whole - half_width), lower.load), high

@@ -17,6 +17,7 @@ from simserve.planner.capacity.fresh import (
     FreshRun,
     fresh_runs,
     hold_in_fresh_runs,
+    is_one_more_held,
 )
 from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.probe import probe_of
@@ -165,3 +166,21 @@ def test_bursts_hold_what_capacity_promises_of_them() -> None:
     assert summary["confidence_interval"]["low"] <= summary["max_rate"] < summary["mean_capacity"]
     assert 0 < summary["max_rate_90"] <= summary["max_rate"]
     assert any("runs differ; --precision lengthens them" in note for note in answer.notes)
+
+
+def test_one_more_run_varies_beside_the_mean_of_those_that_were_made() -> None:
+    """Six runs: 2.757 (98 %, five degrees of freedom) times their spread, times the root of 1 + 1/6."""
+    missed = np.array([0.18, 0.19, 0.20, 0.20, 0.21, 0.22])
+    edge = 0.20 + 2.7565 * float(np.std(missed, ddof=1)) * (1 + 1 / 6) ** 0.5
+    verdicts = [is_one_more_held((1 - missed**2).tolist(), 1 - (edge + each) ** 2) for each in (0.0005, -0.0005)]
+
+    assert verdicts == [True, False]
+
+
+def test_a_load_is_not_overloaded_because_half_of_its_runs_look_so() -> None:
+    """Near a capacity one of two does by chance; two of three do not."""
+    calm = Trial(attainment=1.0, by_metric={}, stability="stable")
+    grown = replace(calm, stability="overloaded")
+    verdicts = [Level(load=1.0, trials=each).stability for each in ((calm, grown), (grown, calm), (grown, calm, grown))]
+
+    assert verdicts == ["stable", "stable", "overloaded"]

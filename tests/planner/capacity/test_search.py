@@ -524,3 +524,14 @@ def test_an_objective_that_no_load_meets_is_found_out_by_short_runs() -> None:
 
     assert (found.largest.value, found.interval, found.binding(0.95)) == (0.0, None, "tpot")
     assert found.num_requests == 500
+
+
+def test_a_load_of_whose_runs_half_look_overloaded_is_run_to_the_end() -> None:
+    """Two of four are chance, and all requests are in time: the load is not given up after the third."""
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        return replace(trial(load, 4.2, num_requests), stability="overloaded" if replication in (1, 2) else "stable")
+
+    found = find_capacity(probe, asked=0.95, start=2.0, effort=Effort(replications=4))
+
+    assert found.largest.value == pytest.approx(4.2, rel=0.05)

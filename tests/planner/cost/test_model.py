@@ -196,3 +196,30 @@ def test_a_hybrid_breaks_even_where_its_gpus_pay_for_what_they_take_from_the_api
     both = (break_even(replace(each, capacity=None))["requests_per_month"] for each in (half.beside_overflow(), alone))
     assert next(both) == pytest.approx(2 * next(both))
     assert alone.beside_overflow() is alone
+
+
+def test_gpus_that_cost_nothing_are_cheaper_from_the_first_request_on() -> None:
+    """A line from zero is never below one that stays there."""
+    found = break_even(replace(_MODEL, unit_usd_per_month=0.0, fixed_usd_per_month=0.0))
+
+    assert (found["requests_per_month"], found["for_good_requests_per_month"]) == (0.0, 0.0)
+
+
+def test_a_spare_unit_is_paid_for_and_takes_nothing_from_the_api() -> None:
+    """A third of the hours has 1.5 requests/s: beyond one unit's request a second, half a request/s goes away."""
+    day = replace(_MODEL, shape=(1.5,) * 8 + (0.75,) * 16, requests_per_month=1.0 * SECONDS_PER_MONTH)
+    plain, spare = (hybrid(replace(day, spare_units=count)) for count in (0, 1))
+    assert plain is not None
+    assert spare is not None
+
+    for splits in (plain["splits"], spare["splits"]):
+        assert splits[1]["api_share"] == pytest.approx(0.5 * 8 / 24)
+    assert spare["splits"][1]["self_host_usd_per_month"] - plain["splits"][1]["self_host_usd_per_month"] == 1000.0
+
+
+def test_what_overflows_gets_cheaper_with_the_api() -> None:
+    """A month of $1,500 and 2 M requests at $0.0005 each, half of that after a year."""
+    found = outlook(replace(_MODEL, overflow_usd_per_request=0.0005), api_fall=0.5, gpu_fall=0.0)
+
+    assert found is not None
+    assert found["by_month"][11]["self_host_usd"] == pytest.approx(1500 + 2e6 * 0.0005 / 2)

@@ -9,6 +9,7 @@ import pytest
 
 import simserve as ss
 from simserve.planner.cost.month import month
+from simserve.profiles.api import load_api
 from simserve.report.html import render_report
 from simserve.report.plan_lines import answer_lines, self_host_lines
 from simserve.scenario.finishable import Finishable, _found
@@ -170,3 +171,28 @@ def test_run_plan_and_cost_give_one_answer(tmp_path: Path) -> None:
         [line for line in lines(planned) if asked["api"]["name"] in line] for lines in (answer_lines, self_host_lines)
     )
     assert (len(top), len(below)) == ((1, 0) if asked["cheaper"] == "api" else (0, 1))
+
+
+def test_the_batch_discount_covers_its_share_of_a_month() -> None:
+    """Half of the requests at the discount of the API's batch interface."""
+    api = "gpt-4o-mini"
+    discount = load_api(api).batch_discount
+    whole, half = (month_of(f"pricing.api={api}", *more)["api"] for more in ([], ["pricing.batch_share=0.5"]))
+
+    assert discount == 0.5
+    assert half["usd_per_request"] == pytest.approx(whole["usd_per_request"] * (1 - 0.5 * 0.5))
+
+
+def test_what_overflows_is_in_a_month_once() -> None:
+    """GPUs by the hour, and each request's share of what the API took in the run."""
+    changes = [SMALL[0], "workload.arrivals.rate=60", "deployment.overflow={api: gpt-4o-mini, max_queue: 1}"]
+    scenario = ss.load("chatbot", changes)
+    result = ss.run(scenario)
+    found, inner = month(resolve(scenario), result), result.summary["simserve"]
+    assert found is not None
+
+    at_api = inner["overflow"]["usd_per_hour"]
+    gpus = (inner["cost"]["usd_per_hour"] - at_api) * 720
+    per_request = at_api / 3600 / result.summary["request_throughput"]
+    assert at_api > 0
+    assert found["self_host_usd_per_month"] == pytest.approx(gpus + per_request * 60 * 720 * 3600)

@@ -11,7 +11,7 @@ from simserve.errors import InfeasibleError, InputError, UsageError
 from simserve.metrics.cost import PricingSpec
 from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
-from simserve.planner.cost.cost import cost_summary
+from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.schema import Scenario
@@ -284,3 +284,23 @@ def test_terms_that_are_no_amounts_are_refused(terms: dict[str, float], said: st
 
     with pytest.raises(UsageError, match=said):
         cost_summary(requests_per_month=requests, terms=terms)
+
+
+def test_a_fleet_at_half_use_costs_twice_as_much_a_request() -> None:
+    """4 GPUs at $2 an hour for 1 request/s: $5,760 over 2.592 M requests, or over half of them."""
+    terms = {"gpus": 4.0, "gpu_hour_usd": 2.0, "requests_per_second": 1.0}
+    full, half = (cost_summary(terms={**terms, "utilization": share})["self_host"] for share in (1.0, 0.5))
+
+    assert full["usd_per_request"] == pytest.approx(5760 / 2.592e6)
+    assert half["usd_per_request"] == pytest.approx(2 * 5760 / 2.592e6)
+
+
+def test_what_a_comparison_leaves_out_adds_to_the_month_one_by_one_and_together() -> None:
+    """4 GPUs for $5,760: a fifth one is $1,440; with people at $3,000 all of it is for the lowest use of five."""
+    rows = cost_summary(terms={"gpus": 4.0, "gpu_hour_usd": 2.0})["left_out"]
+    added = {row["term"].split(" (")[0].split(",")[0]: row["adds_usd_per_month"] for row in rows}
+
+    low = min(USUAL_UTILIZATION)
+    assert added["one more GPU"] == pytest.approx(1440)
+    assert added[f"utilization of {low:.0%}"] == pytest.approx(5760 / low - 5760)
+    assert added["all of these"] == pytest.approx(3000 + (5760 + 1440) / low - 5760)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from simserve.planner.plan.interruptions import (
 from simserve.planner.plan.options import Interruptions
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import try_fleet
+from simserve.units import parse
 from tests.planner.plan.test_plan import busy_scenario
 
 CAPACITY = 4.0
@@ -107,3 +109,22 @@ def test_replicas_that_are_not_alike_are_not_offered() -> None:
     assert cannot_be_spot(plain.scenario, plain) is None
     assert "without autoscaling" in (cannot_be_spot(scaled.scenario, scaled) or "")
     assert "SLO" in (cannot_be_spot(busy_scenario(slo=None), plain) or "")
+
+
+def test_what_interruptions_cost_is_scaled_to_how_rare_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica away for 330 s of every 10,330 is simulated as away for a fifth of the time, and a sixth counts.
+
+    One of 1,650 s: 1,320 s between, 30 s of notice, 300 s away; a tenth is then missed.
+    """
+    faults = []
+
+    def reached(scenario: Any, overrides: dict[str, Any], replicas: int, requests: int) -> Any:
+        faults.extend(overrides.get(FAULTS_KEY, []))
+        return SimpleNamespace(attainment=0.9 if FAULTS_KEY in overrides else 1.0)
+
+    monkeypatch.setattr("simserve.planner.plan.interruptions.try_fleet", reached)
+    found = simulated_reserve(fleet(), 4.0, CAPACITY, 1, taken(10_000.0))[-1]
+
+    assert found.without == pytest.approx(1 - 0.1 * 1650 / 10_330)
+    seconds = {name: parse(str(faults[0][name]), "time") for name in ("mtbf", "mttr", "notice")}
+    assert seconds == {"mtbf": 1320.0, "mttr": 300.0, "notice": 30.0}

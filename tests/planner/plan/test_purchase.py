@@ -290,3 +290,18 @@ def test_nothing_is_bought_unasked() -> None:
     """Without a horizon there is none, and the assumed commitments have a source."""
     assert horizon_of(None) is None
     assert set(COMMITMENTS) == {1, 3}
+
+
+def test_an_hour_without_traffic_has_a_replica_and_the_spares() -> None:
+    """Nobody scales to zero: by night one replica and two spares, by day ceil(20 / 2) and two."""
+    silent = need(shape=(0.0,) * 12 + (2.0,) * 12, spare_replicas=2)
+
+    assert silent.replicas(1.0) == [3] * 12 + [12] * 12
+
+
+def test_what_is_had_from_the_first_day_for_the_peak_does_not_grow() -> None:
+    """15 requests/s at the peak grow by a tenth a month to 42.8: 22 replicas all year, on the year's terms."""
+    answer = purchase(need(growth=0.1), horizon())
+
+    assert math.ceil(15 * 1.1**11 / 2) == 22
+    assert answer["committed_at_peak_usd"] == pytest.approx(12 * 22 * 720 * 3.0)

@@ -37,3 +37,10 @@ def test_less_than_two_days_are_a_level_that_grows_less_sure() -> None:
     assert not is_seasonal
     assert len({hour.rate for hour in found}) == 1
     assert found[-1].high - found[-1].low > found[0].high - found[0].low
+
+
+def test_yesterday_counts_twice_as_much_as_the_day_before() -> None:
+    """Three days at 1, 1 and 8 requests/s: (1 + 2 + 4 x 8) / 7."""
+    found, _ = forecast(np.repeat([1.0, 1.0, 8.0], 24), 3600.0, horizon=DAY, step=3600.0)
+
+    assert np.allclose([hour.rate for hour in found], 35 / 7)
