@@ -352,7 +352,7 @@ def test_pow2_takes_the_lowest_hole() -> None:
 
 
 def test_ranges_beside_each_other_are_one_hole() -> None:
-    """Of three ranges of 16 tokens the first is given back and then the second: a request of 32 fits below the third."""
+    """The first of three ranges of 16 tokens is given back, then the second: a request of 32 fits below the third."""
     config = make_config(kv_allocation="oracle", num_blocks=12)
     outcome = walk(config, SECOND, make_specs([0.0, 0.0, 0.0, 0.5], [14, 13, 4, 20], [2, 3, 12, 12]))
 
