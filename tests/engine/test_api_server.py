@@ -116,3 +116,13 @@ def test_the_kernel_agrees_with_the_walker(case: Case, token_seconds: float) -> 
     for name in ("arrival_time", "scheduled_time", "first_token_time"):
         assert_near(name, getattr(records, name), getattr(expected, name))
     assert_near("finish_time", records.finish_time[is_served], expected.finish_time[is_served])
+
+
+def test_a_request_that_was_swapped_out_waits_for_the_tokens_of_its_step_too() -> None:
+    """Two requests in memory for one and a half: whoever comes back is a token of its step like the others."""
+    scarce = {"preemption_mode": "swap", "num_swap_blocks": 32, "num_blocks": 4, "max_model_len": 16}
+    config = make_config(api_token_seconds=50.0, **scarce)
+    run = replay(config, constant_step_times(1.0), make_specs([0.0, 0.0], [6, 6], [6, 6]))
+
+    assert run.records.num_preemptions.sum() > 0
+    assert run.totals.itl.minimum >= 50.0

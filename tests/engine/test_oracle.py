@@ -351,6 +351,15 @@ def test_pow2_takes_the_lowest_hole() -> None:
     assert outcome.scheduled_time.tolist() == [0.0, 0.0, 0.0, 1.0, 3.0]
 
 
+def test_ranges_beside_each_other_are_one_hole() -> None:
+    """The first of three ranges of 16 tokens is given back, then the second: a request of 32 fits below the third."""
+    config = make_config(kv_allocation="oracle", num_blocks=12)
+    outcome = walk(config, SECOND, make_specs([0.0, 0.0, 0.0, 0.5], [14, 13, 4, 20], [2, 3, 12, 12]))
+
+    assert outcome.finish_time.tolist()[:3] == [2.0, 3.0, 12.0]
+    assert outcome.scheduled_time.tolist()[3] == 3.0
+
+
 def test_oracle_allocation_knows_the_true_length() -> None:
     """The true output of 4 tokens is taken, not the 16 of max_tokens: two requests fit in 16 tokens."""
     config = make_config(num_blocks=4, max_model_len=16, kv_allocation="oracle")
@@ -450,3 +459,12 @@ def test_without_a_cache_only_seats_limit() -> None:
     outcome = walk(config, SECOND, make_specs([0.0, 0.0, 0.0], 20, [3, 1, 1]))
 
     assert batches(outcome) == [(0, 40, (0, 1)), (1, 20, (0, 2)), (1, 0, (0,))]
+
+
+def test_one_that_has_just_ended_still_holds_the_next_to_the_chunk_limit() -> None:
+    """Scheduled ahead, it keeps its seat for a step: the other computes 8 tokens, and the rest of 20 when alone."""
+    ahead = {"async_scheduling": True, "releases_late": True}
+    config = make_config(lifts_chunk_limit=True, max_chunk_tokens=8, **ahead)
+    outcome = walk(config, SECOND, make_specs([0.0, 0.5], [4, 20], [2, 1]))
+
+    assert batches(outcome) == [(0, 4, (0,)), (1, 0, (0,)), (0, 8, (1,)), (0, 12, (1,))]

@@ -20,6 +20,7 @@ from simserve.workload.acceptance import decaying_acceptance, draw_paces, token_
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
+from tests.engine.test_prefix_cache import with_paths
 from tests.walker import Outcome, Walk
 
 SECOND = constant_step_times(1.0)
@@ -231,3 +232,18 @@ def summary(run: object, outputs: np.ndarray) -> tuple[float, float, float]:
         float(np.mean((finish - first) / (outputs - 1))),
         float(np.max(finish)),
     )
+
+
+@pytest.mark.parametrize(("max_model_len", "tokens"), [(64, 4), (17, 4), (16, 1)])
+def test_a_lone_token_behind_a_found_prefix_is_padded_where_its_context_has_room(
+    max_model_len: int, tokens: int
+) -> None:
+    """12 of 13 tokens are found; with three drafts they would be 16, which must be below the longest context."""
+    config = make_config(
+        num_speculative_tokens=3, pads_lone_token=True, enable_prefix_caching=True, max_model_len=max_model_len
+    )
+    specs = paced(with_paths(make_specs([0.0, 40.0], 13, 1), [[(1, 12)], [(1, 12)]]), 1.0)
+    records = assert_agrees(config, affine_step_times(token_seconds=1.0, step_seconds=1.0), specs).records
+
+    assert records.cached_tokens.tolist() == [0, 12]
+    assert (records.finish_time - records.scheduled_time).tolist() == [1.0 + 13, 1.0 + tokens]
