@@ -154,7 +154,3 @@ def coverage_bounds(sources: int) -> tuple[float, float]:
     """
     reach = 0.4 / sources**0.5
     return max(0.9 - reach, 0.80), min(0.9 + reach, 0.97)
-
-
-KNOWN_MISSES = frozenset({("ttft", "foreign")})
-"""Groups whose intervals are known to be too wide: ten foreign sources hold 99 % of their first tokens."""

@@ -72,7 +72,7 @@ def test_reuse_is_the_share_of_blocks_seen_before() -> None:
 
 def test_the_busiest_minute_of_a_short_trace_is_all_of_it() -> None:
     """21 requests in 10 s are 2.1 a second, though a minute would hold no more."""
-    found = arrival_statistics(make_trace(np.linspace(0.0, 10.0, 21).tolist()))
+    found = arrival_statistics(np.linspace(0.0, 10.0, 21))
 
     assert found is not None
     assert found.peak_rate == pytest.approx(2.1)

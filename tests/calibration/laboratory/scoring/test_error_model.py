@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from simserve.errors import InputError
 from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import coverage_rows, held, report_of, source_of
 from simserve.profiles.expected_errors import FLOORS, GROUPS, Coverage, ErrorModel, Server, expect, load_error_model
-from tests.builders import KNOWN_MISSES, coverage_bounds
+from tests.builders import coverage_bounds
 from tests.planner.builders import make_point
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
@@ -391,15 +390,9 @@ def is_told_to_miss(row: Coverage) -> bool:
     return row.sources > 1 and (row.range_90[0] > highest or row.range_90[1] < lowest)
 
 
-def group_of(metric: str, group: str) -> Any:
-    """Return a metric of a group, which is expected to fail where its miss is known, and must."""
-    marks = [pytest.mark.xfail(strict=True, reason="stated too wide")] if (metric, group) in KNOWN_MISSES else []
-    return pytest.param(metric, group, marks=marks)
-
-
 @pytest.mark.parametrize(
     ("metric", "group"),
-    [group_of(metric, group) for metric in FLOORS for group in ("all", *GROUPS, "unseen reports")],
+    [(metric, group) for metric in FLOORS for group in ("all", *GROUPS, "unseen reports")],
 )
 def test_the_shipped_intervals_hold_neither_too_few_nor_too_many(metric: str, group: str) -> None:
     """By group, as near to 90 % as its sources can tell: what is stated too wide says as little as too narrow."""
@@ -452,5 +445,5 @@ def test_the_committed_model_is_what_the_measurements_give() -> None:
         assert errors.log_scale == pytest.approx(shipped.log_scale, abs=0.05)
     for row in coverage_rows(predictions, bundled):
         lowest, highest = coverage_bounds(row.sources)
-        assert (row.metric, row.group) in KNOWN_MISSES or lowest <= row.coverage_90 <= highest
+        assert lowest <= row.coverage_90 <= highest
         assert row.group != "all" or (0.86 <= row.coverage_90 <= 0.94 and 0.44 <= row.coverage_50 <= 0.56)
