@@ -265,3 +265,30 @@ def test_variables_of_ollama_say_its_slots() -> None:
 def test_tags_of_ollama_say_the_format(name: str, quantization: str | None) -> None:
     """What is stored in four bits stays so."""
     assert deployment_of(f"ollama run {name}").get("quantization") == quantization
+
+
+@pytest.mark.parametrize(
+    ("line", "noted"),
+    [
+        ("vllm serve Qwen/Qwen3-8B --dtype float8", "--dtype float8"),
+        ("python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --dtype float8", "--dtype float8"),
+        (f"{TGI} --model-id meta-llama/Llama-3.1-8B --dtype float8", "--dtype float8"),
+        ("lmdeploy serve api_server Qwen/Qwen3-8B --quant-policy 42", "--quant-policy 42"),
+        (f"{LLAMA} -ctk Q8_0", "--cache-type-k Q8_0"),
+    ],
+)
+def test_a_value_that_is_not_known_is_noted(line: str, noted: str) -> None:
+    """It is not simulated, and not passed over in silence."""
+    notes = import_command(line, hardware="h100-sxm-80gb").notes
+
+    assert any(note.startswith("Not simulated") and noted in note for note in notes)
+
+
+def test_the_program_behind_its_own_image_is_understood() -> None:
+    """``llama-server`` after llama.cpp's image is no argument of the server."""
+    draft = import_command(
+        "docker run ghcr.io/ggml-org/llama.cpp:server-cuda llama-server -hf unsloth/Qwen3-8B-GGUF",
+        hardware="h100-sxm-80gb",
+    )
+
+    assert not any("llama-server" in note for note in draft.notes)
