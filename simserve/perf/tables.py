@@ -295,6 +295,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     is_graphed = runs.lengths <= shape.engine.cuda_graph_max_expert_tokens
     if is_graphed.any():
         waits = np.where(is_graphed, launch_wait(stage, in_run, is_eager, launch, calls_experts=True), waits)
+    waits = np.maximum(waits, stage.num_linear_layers * _linear_launch(stage) - in_run)
     seconds, gpu_seconds = seconds.mapped(runs.total), runs.total(in_run)
     # The host prepares a run of kernels while the GPU computes the previous one: only the first run waits for it.
     host = runs.total(waits) + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
@@ -678,6 +679,7 @@ def launch_wait(
     if not model.is_gated_mlp and model.num_norms_per_layer > 1:
         launching *= UNGATED_LAUNCHES
     launching *= 1 + _further_launches(stage) / LLAMA_LAUNCHES
+    launching += stage.num_linear_layers * max(_linear_launch(stage) - layer_seconds, 0.0)
     if not engine.eager_expert_formats or stage.expert_precision.name in engine.eager_expert_formats:
         launching += with_experts * engine.eager_seconds_per_expert_layer
     elif model.moe is not None:
@@ -687,6 +689,13 @@ def launch_wait(
         launching = max(launching, stage.num_layers * latent * engine.latent_launch * engine.host_slowdown)
     beside = 0.0 if stage.shape.hardware.is_cpu else gpu_seconds
     return np.where(is_eager, np.maximum(launching - beside, 0.0) + gaps, 0.0)
+
+
+def _linear_launch(stage: Stage) -> float:
+    """Return the seconds that the host launches a layer of linear attention; 0: as any other (a short convolution)."""
+    if stage.shape.model.short_convolution is not None or stage.shape.hardware.is_cpu:
+        return 0.0
+    return stage.shape.engine.eager_seconds_per_linear_layer
 
 
 def _further_launches(stage: Stage) -> float:

@@ -279,6 +279,9 @@ class Host(FrozenModel):
     """GPU idle time per layer without routed experts in such a step, seconds: gaps between short kernels."""
     eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle time per layer of linear attention, seconds: a dozen Triton kernels between torch operators."""
+    eager_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
+    """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs, seconds: piecewise graphs
+    leave its kernels out, and the host cannot launch them faster; 0: as any other layer."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """Additional time for routed experts whose many small kernels are launched one by one (Triton), seconds."""
     eager_expert_formats: tuple[str, ...] = ()

@@ -181,6 +181,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """GPU idle time per layer without routed experts in such a step."""
     eager_gap_seconds_per_linear_layer: float
     """The same in a layer of linear attention."""
+    eager_seconds_per_linear_layer: float
+    """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs; 0: as any other layer."""
     eager_seconds_per_expert_layer: float
     """Additional time for routed experts."""
     eager_expert_formats: tuple[str, ...]

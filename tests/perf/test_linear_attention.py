@@ -164,6 +164,34 @@ def test_a_step_with_prompts_waits_for_each_linear_layer() -> None:
     assert gaps.decode_base[8] == none.decode_base[8]
 
 
+def served_by_vllm(model: str = "qwen3.5-27b", **choices: bool) -> tuple[float, float, float]:
+    """Return the seconds of steps of vLLM with 8 and with 8,192 tokens of prompts, and of one with 8 decodes."""
+    times = price(make_shape("h100-sxm-80gb", model, version="0.27", **choices)).step_times
+    return float(times.token_seconds[8]), float(times.token_seconds[8192]), float(times.decode_base[8])
+
+
+def test_the_host_launches_linear_attention_that_no_graph_covers() -> None:
+    """A short prompt takes 48 layers x 1.1 ms, a long one hides them; decode steps are in graphs, unless those are off.
+
+    First tokens of 128: 64 ms (sch0tten, RTX PRO 6000), of 256: 59 ms (murai-labs, RTX 5090). Decode steps without
+    graphs: 65 ms (llmkube, two RTX 5060 Ti).
+    """
+    short, long, decode = served_by_vllm()
+    _, _, eager_decode = served_by_vllm(enforce_eager=True)
+
+    assert short == pytest.approx(48 * 1.1e-3, rel=0.1)
+    assert long > 4 * short
+    assert decode < 0.03
+    assert eager_decode == pytest.approx(48 * 1.1e-3 + 16 * 0.42e-3, rel=0.15)
+
+
+def test_convolutions_are_launched_as_any_layer() -> None:
+    """A short convolution is one kernel: LFM2's prompts of 8 tokens stay within a decode step and a half."""
+    short, _, decode = served_by_vllm("lfm2-2.6b")
+
+    assert short < 1.5 * decode
+
+
 def test_every_seat_holds_a_state() -> None:
     """24 MB a sequence and GPU: 64 x 128 x 128 FP32 and 3 inputs of the convolution in 45 layers, over 8 ranks.
 
