@@ -139,6 +139,12 @@ def gemm_curve(
     return slowed(curve, machine.engine_scale, machine.memory_scale)
 
 
+FP4_MEMORY_EFFICIENCY = 0.6
+"""Share of the bandwidth that products of NVFP4 weights reach with few rows: between CUTLASS's 0.54 and TensorRT-LLM's
+0.63, fitted on the B200 (``hardware_profiles/b200-sxm-180gb.yaml``). Blackwell's workstation cards run the same kind of
+kernels; their servers say 0.54 (Qwen3.6-27B, three laboratories) to 0.7 (Llama-3.1-8B), see calibration/LOG.md."""
+
+
 def _class_curve(machine: Machine, dtype: str) -> GemmCurve:
     """Return the curve of a GPU without measurements: its class efficiencies, the usual shape."""
     efficiency = machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0)
@@ -149,7 +155,7 @@ def _class_curve(machine: Machine, dtype: str) -> GemmCurve:
         loop_overhead=CLASS_LOOP_OVERHEAD,
         wave_quantisation=CLASS_WAVE_QUANTISATION,
         overlap=machine.gemm_overlap or CLASS_OVERLAP,
-        memory_efficiency=machine.memory_efficiency,
+        memory_efficiency=min(machine.memory_efficiency, FP4_MEMORY_EFFICIENCY if dtype == "fp4" else 1.0),
         split_latency=CLASS_SPLIT_LATENCIES * machine.kernel_latency,
         max_splits=CLASS_MAX_SPLITS,
         min_tile_rows=machine.tile_rows or CLASS_TILE_ROWS,
