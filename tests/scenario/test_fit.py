@@ -301,3 +301,32 @@ def test_slots_that_ask_for_more_than_their_buffer_are_told(prompt: int, slots: 
 
     found = [each for each in leading_warnings(asked) if "share one KV buffer of 8,192 tokens" in each]
     assert len(found) == is_told
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "whole"),
+    [
+        ("{process: daily, rate: 2, peak_hour: 14}", 2 * 86_400),
+        ("{process: daily, rate: 2, hours: [1,1,1,1,1,1,1,1,1,1,1,1,9,1,1,1,1,1,1,1,1,1,1,1]}", 2 * 86_400),
+        ("{process: spike, rate: 2, factor: 10, at: 1 h, spike_duration: 1 min}", 2 * 3600 + 20 * 60 + 2),
+    ],
+)
+def test_traffic_that_ends_before_its_busiest_time_is_named(arrivals: str, whole: int) -> None:
+    """With the number of requests that cover the whole curve: its integral."""
+    changes = [f"workload.arrivals={arrivals}", "workload.num_requests=2000"]
+    (note,) = (each for each in leading_warnings(load("chatbot", changes)) if "busiest" in each)
+    named = int(note.rpartition("=")[2])
+
+    assert named == pytest.approx(whole, abs=1)
+    assert not any(
+        "busiest" in each for each in leading_warnings(load("chatbot", [*changes, f"workload.num_requests={named}"]))
+    )
+
+
+def test_a_day_by_its_duration_is_named_by_its_duration() -> None:
+    """Where the scenario says how long and not how many."""
+    base = ["workload.num_requests=null", "workload.arrivals={process: daily, rate: 2, start_hour: 3}"]
+    short, whole = (leading_warnings(load("chatbot", [*base, f"workload.duration={each}"])) for each in ("2h", "1d"))
+
+    assert any("busiest" in each and "workload.duration=" in each for each in short)
+    assert not any("busiest" in each for each in whole)
