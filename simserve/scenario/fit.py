@@ -24,6 +24,7 @@ from simserve.perf.memory import (
     context_cut_note,
     is_context_cut,
     plan_memory,
+    uncut_context,
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
@@ -163,8 +164,23 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
         return notes
     specs = _traffic(resolved)
     if cut is not None:
-        notes.append(cut + _beyond(_within_limits(resolved, specs), len(specs)))
+        notes.append(cut + _beyond(_within_limits(resolved, specs), len(specs)) + _layers_instead(resolved))
     return notes + _whole_prompt_notes(resolved, specs)
+
+
+def _layers_instead(resolved: ResolvedScenario) -> str:
+    """Return that Ollama keeps its context and leaves layers to the CPU, as the end of a sentence; empty elsewhere.
+
+    Ollama's docs/context-length.mdx: a longer context takes memory, and the split shows in ``ollama ps``.
+    """
+    engine = resolved.shape.engine
+    if "num_gpu" not in engine.features or engine.num_gpu is not None:
+        return ""
+    layers = range(resolved.shape.model.num_hidden_layers - 1, 0, -1)
+    variants = [("engine.num_gpu", each) for each in layers]
+    change = next(_fitting(resolved.scenario, variants, uncut_context(engine)), None)
+    what = "" if change is None else f"; --set {change} simulates that"
+    return f"; {engine.name} keeps its context and runs layers on the CPU, which takes several times as long{what}"
 
 
 def _beyond(limits: Limited, num_requests: int) -> str:
