@@ -31,7 +31,7 @@ def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -
 
 
 def _rate(text: str | float) -> float:
-    """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day``, ``40M/week`` or ``150M/month`` (30 days).
+    """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day``, ``40M/week``, ``150M/month``.
 
     Raises:
         UsageError: It is not a rate, or is 0.
