@@ -7,6 +7,7 @@ and a model that predicts them; no file of a profile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from simserve.calibrate.serving_search import (
 )
 from simserve.calibrate.simulated import PARAMETERS, EngineParameters, Replay, ServingModel, replay_of
 from simserve.errors import InputError, UsageError, nearest
+from simserve.profiles.expected_errors import FLOORS, load_calibrated_errors
 from simserve.workload.benchmarks.result import BenchResult
 
 FEWEST_FOR_HOLDING_OUT = 3
@@ -92,6 +94,21 @@ class Explained:
             if figure.endswith(latency) and (error := run.error(which, figure)) is not None
         ]
         return float(np.median(errors)) if errors else None
+
+    def num_unexplained(self, latency: str) -> int:
+        """Return how many benchmarks the fit itself misses by more than the 90 % range that `run` states afterwards.
+
+        That range rests on other servers at loads that they were not calibrated on: a server that is missed even at
+        the loads of its own fit is not one of them.
+        """
+        known = load_calibrated_errors().metrics.get(latency.removeprefix("output_"))
+        if known is None:
+            return 0
+        most = abs(known.center) + max(known.p90, FLOORS[latency.removeprefix("output_")])
+        errors = (
+            [run.error("after", figure) for figure in run.measured if figure.endswith(latency)] for run in self.runs
+        )
+        return sum(any(each is not None and abs(math.log1p(each)) > most for each in found) for found in errors)
 
     @property
     def errors(self) -> dict[str, Any]:

@@ -259,6 +259,15 @@ def _render_runs(fit: ServingFit | ServerFactors) -> None:
     ]
     console().print()
     print_lines([f"median error: {', '.join(errors)}"])
+    missed = [f"{title} of {count}" for title, latency in _COLUMNS if (count := fit.num_unexplained(latency))]
+    if missed:
+        from simserve.report.quantities import counted
+
+        told = (
+            f"Warning: the fit misses {', '.join(missed)} of {counted(len(fit.runs), 'run')} by more than the ranges "
+        )
+        told += "that simserve run will state: do not rely on them here; check the GPU, the model, the settings and "
+        print_lines([f"{told}what the client measured"])
     for note in dict.fromkeys(note for run in fit.runs for note in (*run.replay.result.notes, *run.replay.notes)):
         print_lines([f"- {note}"])
 

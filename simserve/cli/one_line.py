@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _RATE = re.compile(
     r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?|m(?=[^/m]*/))\s*"
-    r"(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day|month)|(rpm)|rps|req|qps)?",
+    r"(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day|w|week|month)|(rpm)|rps|req|qps)?",
     re.IGNORECASE,
 )
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "month": 30 * 86400}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "month": 30 * 86400}
 _MULTIPLES = {"": 1, "k": 1000, "m": 1_000_000}
 _PANEL = "Instead of a file, or over it"
 
@@ -31,14 +31,14 @@ def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -
 
 
 def _rate(text: str | float) -> float:
-    """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day`` or ``150M/month`` (30 days).
+    """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day``, ``40M/week``, ``150M/month``.
 
     Raises:
         UsageError: It is not a rate, or is 0.
     """
     found = _RATE.fullmatch(str(text).strip().replace(",", ""))
     if found is None or not float(found[1]):
-        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h or 5M/day"
+        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h, 5M/day, 40M/week or 150M/month"
         raise UsageError("is no rate" if found is None else "must be above 0", key="--rate", value=text, remedy=remedy)
     multiple, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
     return float(found[1]) * _MULTIPLES[multiple] / _SECONDS["month" if unit == "month" else unit[0]]

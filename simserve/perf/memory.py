@@ -434,6 +434,13 @@ def are_seats_told(engine: ResolvedEngine) -> bool:
     return is_cut and engine.state_pool is not None and engine.state_pool.holds_seats
 
 
+def uncut_context(engine: ResolvedEngine) -> int:
+    """Return the longest request by the engine's or the model's own limit, before it was cut to the KV cache."""
+    if not is_context_cut(engine):
+        return engine.max_model_len
+    return int(engine.sources["max_model_len"].removeprefix("of ").partition(":")[0].replace(",", ""))
+
+
 def context_cut_note(engine: ResolvedEngine) -> str | None:
     """Return ``max_model_len 41,216 of 131,072: the longest that fits in the KV cache``; None if it is not cut."""
     if not is_context_cut(engine):

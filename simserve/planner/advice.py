@@ -23,7 +23,7 @@ from simserve.planner.plan.price import price_of
 from simserve.planner.search.deciding_run import fresh_runs_of
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
-from simserve.planner.space.makeup import POOLS_KEY, replicas_of, settings
+from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY, SCALING_KEY, replicas_of, settings
 from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import WIDE_FORMATS
@@ -56,6 +56,9 @@ MOST_REPLICAS_OF_CLIENTS = 32
 """The same in a closed loop, whose load ratio is unknown; at most one replica a client."""
 MOST_MORE = 3
 """Numbers of replicas, counted from the first that may hold, that are run whole and with fresh seeds."""
+READY_KEY = f"{SCALING_KEY}.min_replicas"
+READY_FACTORS = (2, 4, 8)
+"""Factors on the fewest replicas of an autoscaled fleet that are tried."""
 MOST_HARDWARE = 3
 """Most kinds of GPU that are tried."""
 MOST_SIZES = 6
@@ -167,14 +170,18 @@ class _Advising:
     held: list[_Tried] = field(default_factory=list)
 
     def find(self) -> list[_Tried]:
-        """Return what holds: free changes are tried first, then replicas, the load, and other or more GPUs."""
+        """Return what holds: free changes are tried first, then replicas, the load, and other or more GPUs.
+
+        Before them, replicas that are kept ready: where new ones start too late, nothing that is free helps.
+        """
+        has_ready = self._keep_ready()
         free = (*self._knobs(), *self._formats())
         if self._load_ratio >= 1:
             free = (*self._formats(), *self._knobs())  # a format raises what can be finished, a knob seldom does
         for changes in free:
             if self.spent < FREE_SHARE * self._budget:
                 self._try_unless_enough(changes)
-        if not self._has_enough:
+        if not self._has_enough and not has_ready:
             self._more_replicas()
         load = self._load()
         for changes in (*self._hardware(), *self._shards()):
@@ -335,6 +342,20 @@ class _Advising:
             # ``auto`` is what the checkpoint says; changing to it never makes the cache smaller.
             if value != "auto" and not is_there:
                 yield {key: value}
+
+    def _keep_ready(self) -> bool:
+        """Find how many more of an autoscaled fleet's replicas must always be ready; return whether a number holds."""
+        deployment, scaling = self.scenario.deployment, self.scenario.deployment.autoscaling
+        if scaling is None or deployment.pools:
+            return False
+        for factor in READY_FACTORS:
+            count = min(max(scaling.min_replicas, 1) * factor, scaling.max_replicas)
+            if count <= scaling.min_replicas:
+                break
+            tried = self._try({READY_KEY: count, REPLICAS_KEY: max(count, deployment.replicas)})
+            if tried is not None and tried.holds:
+                return True
+        return False
 
     def _more_replicas(self) -> None:
         """Find the fewest additional replicas that hold."""

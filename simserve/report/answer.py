@@ -99,7 +99,12 @@ def _changed(changes: Mapping[str, Any]) -> str:
         }
         if key in words:
             return words[key]()
+    if changes.keys() == {_READY, _REPLICAS}:
+        return f"With at least {counted(changes[_READY], 'replica')}"
     return f"With {listed([f'{key}={_yaml(value)}' for key, value in changes.items()])}"
+
+
+_READY, _REPLICAS = "deployment.autoscaling.min_replicas", "deployment.replicas"
 
 
 def _yaml(value: object) -> str:

@@ -482,8 +482,11 @@ def trust_text(result: RunResult) -> str:
         if found.get("queues"):
             parts.append(facts.CANNOT_KEEP_UP)
     if inner["fidelity"] == "roofline":
-        parts.append("step times are datasheet peaks, not measured")
+        parts.append(ROOFLINE)
     return "; ".join(parts) or UNDEFINED
+
+
+ROOFLINE = "step times are datasheet peaks, not measured"
 
 
 def resting(told: str, basis: str) -> list[str]:

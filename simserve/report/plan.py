@@ -14,7 +14,7 @@ from simserve.planner.plan.fleet import MOST_TRAFFIC
 from simserve.planner.plan.plan import Plan
 from simserve.report.answer import share_asked, warning_lines
 from simserve.report.answer_plots import plan_candidates, plan_waterfall
-from simserve.report.brief import Brief, Fact, Way, api_text, deployed_brief, fact_text, resting
+from simserve.report.brief import ROOFLINE, Brief, Fact, Way, api_text, deployed_brief, fact_text, resting
 from simserve.report.page import Page, Section, html_sections, write_page
 from simserve.report.panels import Panel, panel
 from simserve.report.plan_lines import (
@@ -301,6 +301,8 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
     sure = [] if best.get("probability") is None else [_sure(summary)]
     ranges = [] if deployed is None or sure else [fact_text(deployed, "Trust")]
     rest = [f"{each[:1].lower()}{each[1:]}" for each in stands[-1:]]
+    if rest:  # says itself where the step times are from
+        ranges = [each.removesuffix(f"; {ROOFLINE}") for each in ranges]
     return Brief(
         verdict="holds",
         answer=lines[0],

@@ -35,18 +35,19 @@ def _fixed(autoscaling: Mapping[str, Any]) -> str:
 
 def _found(autoscaling: Mapping[str, Any], best: Mapping[str, Any]) -> Iterator[str]:
     target = share(best["target"]) if best["metric"] == "kv_usage" else number(best["target"])
+    attainment = best["attainment"]
+    if not best["holds"]:
+        least = share(attainment["least"])
+        yield f"No setting holds the SLO on every fresh seed (least: {least}): keep {_fixed(autoscaling)}."
+    elif best["of_fixed"] >= 1:
+        yield f"No setting that holds costs less than {_fixed(autoscaling)}: keep those."
     yield (
         f"Scale on {_METRICS[best['metric']]}: {target} a replica, {best['min_replicas']} to {best['max_replicas']} "
         f"replicas, fewer after {number(best['stabilization_s'])} s; a start takes {autoscaling['startup_s']:.0f} s."
     )
-    attainment = best["attainment"]
-    what = f"{share(attainment['least'])} of the requests or more, {share(attainment['asked'])} asked"
-    if best["of_fixed"] >= 1:
-        yield f"That is no cheaper than {_fixed(autoscaling)}: keep those."
     if best["holds"]:
+        what = f"{share(attainment['least'])} of the requests or more, {share(attainment['asked'])} asked"
         yield f"It holds the SLO on {counted(len(best['fresh_seeds']), 'fresh seed')}: {what}."
-    else:
-        yield f"It does not hold the SLO on every fresh seed (least: {share(attainment['least'])}): keep the fleet."
     clairvoyant = autoscaling["clairvoyant"]
     yield (
         f"It takes {_paid(best)}; {_fixed(autoscaling)} would take {_paid(autoscaling['fixed'])}, and replicas that "

@@ -6,6 +6,7 @@ requests, no memory to spare. Simulates nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from simserve.perf.memory import (
     context_cut_note,
     is_context_cut,
     plan_memory,
+    uncut_context,
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
@@ -33,9 +35,12 @@ from simserve.scenario.formats import formats_available, formats_line, lacking_w
 from simserve.scenario.media import encoder_lines, with_media
 from simserve.scenario.resolve import ResolvedScenario, assumed_architectures, replica_shape, resolve
 from simserve.scenario.schema import Scenario
-from simserve.units import format_bytes
+from simserve.units import format_bytes, format_seconds, to_text
+from simserve.workload.arrival_spec import DailyArrivals, SpikeArrivals
+from simserve.workload.distributions import rate_curve_of
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import WorkloadSpec
 
 _LARGEST_TENSOR_PARALLEL = 64
 _SIZES = ("deployment.tensor_parallel_size", "deployment.pipeline_parallel_size")
@@ -46,6 +51,8 @@ _LARGEST_SHARE = 0.95
 """Largest share of a GPU's memory that is advised: above it, a peak of another process ends the server."""
 _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
 """Options that leave layers to the CPU, in engines that have them: the most layers on the GPU first."""
+NEAR_PEAK = 0.95
+"""Share of the highest rate of a day from which on a run counts as one that has seen it."""
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Limits that activations grow with."""
 LONG_STEP_SECONDS = 1.0
@@ -84,10 +91,32 @@ def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
     for plain, scenario in zip(asked, scenarios, strict=True):
         try:
             found.update(dict.fromkeys(model_notes(plain)))
+            found.update(dict.fromkeys(_unseen_peak(plain.workload)))
             found.update(dict.fromkeys(fit_notes(resolve(scenario))))
         except InputError:
             continue
     return list(found)
+
+
+def _unseen_peak(workload: WorkloadSpec) -> list[str]:
+    """Return a note where a run ends before the busiest time of its day, or before its spike; empty: it does not."""
+    arrivals = workload.arrivals
+    if not isinstance(arrivals, DailyArrivals | SpikeArrivals) or workload.trace is not None:
+        return []
+    curve, count = rate_curve_of(arrivals), workload.num_requests
+    end = workload.duration if count is None else float(curve.inverse(np.array([float(count)]))[0])
+    busiest = np.maximum(curve.left, curve.right)
+    seen = busiest[curve.edges[:-1] < (end or 0.0)].max(initial=0.0)
+    if seen >= NEAR_PEAK * busiest.max():
+        return []
+    whole = float(curve.edges[-1])
+    needed = f"num_requests={math.ceil(curve.integral(whole))}"
+    if count is None:
+        needed = f"duration={to_text(whole, 'time').replace(' ', '')}"
+    return [
+        f"the traffic ends after {format_seconds(end or 0.0)}, before its busiest time: at most {seen:.3g} requests/s "
+        f"of {busiest.max():.3g}; for all of it: --set workload.{needed}"
+    ]
 
 
 def fit_notes(resolved: ResolvedScenario) -> list[str]:
@@ -135,8 +164,23 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
         return notes
     specs = _traffic(resolved)
     if cut is not None:
-        notes.append(cut + _beyond(_within_limits(resolved, specs), len(specs)))
+        notes.append(cut + _beyond(_within_limits(resolved, specs), len(specs)) + _layers_instead(resolved))
     return notes + _whole_prompt_notes(resolved, specs)
+
+
+def _layers_instead(resolved: ResolvedScenario) -> str:
+    """Return that Ollama keeps its context and leaves layers to the CPU, as the end of a sentence; empty elsewhere.
+
+    Ollama's docs/context-length.mdx: a longer context takes memory, and the split shows in ``ollama ps``.
+    """
+    engine = resolved.shape.engine
+    if "num_gpu" not in engine.features or engine.num_gpu is not None:
+        return ""
+    layers = range(resolved.shape.model.num_hidden_layers - 1, 0, -1)
+    variants = [("engine.num_gpu", each) for each in layers]
+    change = next(_fitting(resolved.scenario, variants, uncut_context(engine)), None)
+    what = "" if change is None else f"; --set {change} simulates that"
+    return f"; {engine.name} keeps its context and runs layers on the CPU, which takes several times as long{what}"
 
 
 def _beyond(limits: Limited, num_requests: int) -> str:

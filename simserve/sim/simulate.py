@@ -6,6 +6,7 @@ SimPy events per decision, not per request or token. It knows no YAML and no fil
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -255,6 +256,10 @@ def _decided(
         return serve(blocks)
     except CameAgain:
         return serve(blocks.settled)
+    finally:
+        # Replicas, pools and control refer to each other, and hold the arrays of every request. Python counts objects,
+        # not bytes: it would keep hundreds of such runs before it looks for cycles.
+        gc.collect(1)
 
 
 def _may_return(control: Control, setups: Sequence[PoolSetup]) -> bool:

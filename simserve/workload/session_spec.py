@@ -14,6 +14,11 @@ from simserve.validation import FrozenModel
 from simserve.workload.length_spec import FixedLength, Length, Tokens
 
 
+def _changed(block: FrozenModel) -> set[str]:
+    """Return the fields that differ from their defaults: a scenario that was written out holds all of them."""
+    return {name for name, field in type(block).model_fields.items() if getattr(block, name) != field.default}
+
+
 class SessionsSpec(FrozenModel):
     """Conversations: a turn's prompt is everything before it plus new text; the next turn is sent after the answer.
 
@@ -57,7 +62,7 @@ class SessionsSpec(FrozenModel):
         Raises:
             ValueError: There are turns, or calls, or tools without a time to think.
         """
-        given = [name for name in ("turns", "parallel_calls") if name in self.model_fields_set]
+        given = [name for name in ("turns", "parallel_calls") if name in _changed(self)]
         if given:
             raise ValueError(f"has a trace and sessions.{given[0]}; the trace says which requests are a conversation")
         if self.tool_share and self.think_time is None:
@@ -132,7 +137,7 @@ class AgentsSpec(FrozenModel):
         Raises:
             ValueError: Anything is given.
         """
-        given = self.model_fields_set - {"max_execution_time"}
+        given = _changed(self) - {"max_execution_time"}
         if given:
             raise ValueError(
                 f"has a trace and agents.{min(given)}; the trace says what its tasks are like: write agents: {{}}"
@@ -144,7 +149,7 @@ class AgentsSpec(FrozenModel):
             raise ValueError(f"tool_time_cv {self.tool_time_cv:g} must be 0 or at least 0.05")
         if self.tool_time_cv and not self.tool_time:
             raise ValueError("tool_time_cv needs tool_time; give both or neither")
-        given = [name for name in ("subagents", "subagent_calls", "fork_share") if name in self.model_fields_set]
+        given = [name for name in ("subagents", "subagent_calls", "fork_share") if name in _changed(self)]
         if given and not self.subagent_share:
             raise ValueError(f"{given[0]} needs subagent_share, the share of the calls that start sub-agents")
         return self

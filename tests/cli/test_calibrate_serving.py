@@ -133,6 +133,22 @@ def test_files_of_quite_another_server_are_doubted(simserve: Simserve, quick: li
     assert "times off (median)" in outcome.stderr
 
 
+def test_ranges_that_miss_their_own_runs_are_not_to_be_relied_on(
+    simserve: Simserve, quick: list[str], folder: Path
+) -> None:
+    """First tokens far sooner than any factor explains: `run` would state a range without the measured figure."""
+    document = json.loads((folder / quick[0]).read_text(encoding="utf-8"))
+    document |= {name: value / 2.5 for name, value in document.items() if name.endswith("_ttft_ms")}
+    (folder / "other.json").write_text(json.dumps(document), encoding="utf-8")
+
+    sound = simserve("calibrate", "serving", *quick, "--scenario", "scenario.yaml")
+    other = simserve("calibrate", "serving", "other.json", "--scenario", "scenario.yaml")
+
+    assert (sound.code, other.code) == (0, 0)
+    assert "Warning: the fit misses" not in sound.stdout
+    assert "Warning: the fit misses TTFT of 1 of 1 run " in " ".join(other.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "code", "message"),
     [

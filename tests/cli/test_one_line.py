@@ -587,6 +587,7 @@ def test_a_rate_is_written_so_that_it_is_read_to_the_bit(simserve: Simserve, giv
         ("7.2k/h", 2.0),
         ("3", 3.0),
         ("0.1728M/day", 2.0),
+        ("1.2096M/week", 2.0),
         ("5.184m req/month", 2.0),
     ],
 )

@@ -154,7 +154,8 @@ def test_a_plan_with_an_autoscaler_writes_the_autoscaler(
     text = Path("best.yaml").read_text(encoding="utf-8")
     written = yaml.safe_load(text)["deployment"].get("autoscaling")
     assert outcome.code == 0, outcome.stderr
-    assert "Scaling" in outcome.stdout
+    (first,) = (line for line in outcome.stdout.splitlines() if line.startswith("Scaling"))
+    assert ("No setting" in first) == (not holds or of_fixed >= 1)  # the answer begins with what to do
     assert "Scale on running requests: 7.00 a replica, 1 to 3 replicas" in " ".join(text.replace("\n#", "").split())
     assert (written is not None) == (holds and of_fixed < 1)
     assert written is None or written["target"] == 7
@@ -350,3 +351,17 @@ def test_gpus_without_a_price_are_planned_for_the_fewest(simserve: Simserve) -> 
     assert "planned for" not in priced.stderr
     assert "a month" in priced.stdout
     assert refused.error_line.endswith("has no price; --set pricing.gpu_hour_usd=DOLLARS, or --objective gpus")
+
+
+def test_a_plan_without_an_slo_speaks_of_none_and_says_once_where_step_times_are_from(simserve: Simserve) -> None:
+    """An L4 has a data sheet and no measured curves."""
+    words = ["llama-3.1-8b", "--rate", "2", "--prompt-tokens", "100", "--output-tokens", "20", "--num-requests", "200"]
+
+    outcome = simserve("plan", *words, *_ONE, "--trials", "0", "--html", "plan.html")
+
+    page = Path("plan.html").read_text(encoding="utf-8")
+    assert outcome.code == 0, outcome.stderr
+    assert "requests/s (simulated): " in page
+    assert "within the SLO (simulated)" not in page
+    assert page.count("roofline of the data sheet") >= 1
+    assert "datasheet peaks, not measured" not in page

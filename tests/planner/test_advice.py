@@ -16,10 +16,11 @@ import simserve
 from simserve.cli.main import main
 from simserve.planner.advice import BUDGET, advise
 from simserve.planner.search.trial import run_holds
-from simserve.report.answer import NO_WAY_OUT
+from simserve.report.answer import NO_WAY_OUT, advice_lines
 from simserve.report.html import render_report
 from simserve.report.terminal import render_run
 from simserve.scenario.run import run
+from tests.scenario.builders import make_scenario
 
 OVERLOADED = ["workload.arrivals.rate=14", "workload.num_requests=1000"]
 CLIENTS = ["workload.arrivals={process: closed_loop, concurrency: 120}", "workload.num_requests=600"]
@@ -211,3 +212,33 @@ def test_work_is_counted_in_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert found == []
     assert 600 <= sum(spent) <= BUDGET + 600
+
+
+def test_an_autoscaled_fleet_that_starts_too_late_keeps_more_replicas_ready() -> None:
+    """Under a spike no knob helps, and more replicas at most do not either: those at the beginning do."""
+    there = {
+        "deployment": {
+            "hardware": "l40s-48gb",
+            "engine": {"name": "vllm", "version": "0.12"},
+            "autoscaling": {"metric": "queue_depth", "target": 5, "max_replicas": 8},
+        },
+        "workload": {
+            "arrivals": {"process": "spike", "rate": 2, "factor": 5, "at": "2 min", "spike_duration": "3 min"},
+            "prompt_tokens": 1000,
+            "output_tokens": 300,
+            "duration": "6 min",
+        },
+        "slo": {"ttft": "2 s", "tpot": "60 ms", "attainment": 0.95},
+    }
+    result = simserve.run(make_scenario(model="llama-3.1-8b", **there), advise=True)
+    ready = {"deployment.autoscaling.min_replicas": 4, "deployment.replicas": 4}
+    words = [f"{key}={value}" for key, value in ready.items()]
+    late, early = (
+        simserve.run(make_scenario(each, model="llama-3.1-8b", **there)).summary["simserve"]["slo"]["attainment"]
+        for each in ([], words)
+    )
+    ways = [line for line, _ in advice_lines(result.summary)]
+
+    assert ready in [dict(each["changes"]) for each in result.summary["simserve"]["advice"]]
+    assert late < 0.95 <= early
+    assert any(each.startswith("With at least 4 replicas it holds") for each in ways)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.errors import InfeasibleError
+from simserve.planner.overrides import with_overrides
 from simserve.scenario.fit import check_fit, leading_warnings, memory_report, open_limits, remedies
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
@@ -301,3 +302,60 @@ def test_slots_that_ask_for_more_than_their_buffer_are_told(prompt: int, slots: 
 
     found = [each for each in leading_warnings(asked) if "share one KV buffer of 8,192 tokens" in each]
     assert len(found) == is_told
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "whole"),
+    [
+        ("{process: daily, rate: 2, peak_hour: 14}", 2 * 86_400),
+        ("{process: daily, rate: 2, hours: [1,1,1,1,1,1,1,1,1,1,1,1,9,1,1,1,1,1,1,1,1,1,1,1]}", 2 * 86_400),
+        ("{process: spike, rate: 2, factor: 10, at: 1 h, spike_duration: 1 min}", 2 * 3600 + 20 * 60 + 2),
+    ],
+)
+def test_traffic_that_ends_before_its_busiest_time_is_named(arrivals: str, whole: int) -> None:
+    """With the number of requests that cover the whole curve: its integral."""
+    changes = [f"workload.arrivals={arrivals}", "workload.num_requests=2000"]
+    (note,) = (each for each in leading_warnings(load("chatbot", changes)) if "busiest" in each)
+    named = int(note.rpartition("=")[2])
+
+    assert named == pytest.approx(whole, abs=1)
+    assert not any(
+        "busiest" in each for each in leading_warnings(load("chatbot", [*changes, f"workload.num_requests={named}"]))
+    )
+
+
+def test_a_day_by_its_duration_is_named_by_its_duration() -> None:
+    """Where the scenario says how long and not how many."""
+    base = ["workload.num_requests=null", "workload.arrivals={process: daily, rate: 2, start_hour: 3}"]
+    short, whole = (leading_warnings(load("chatbot", [*base, f"workload.duration={each}"])) for each in ("2h", "1d"))
+
+    assert any("busiest" in each and "workload.duration=" in each for each in short)
+    assert not any("busiest" in each for each in whole)
+
+
+def test_ollama_is_said_to_move_layers_where_its_context_does_not_fit() -> None:
+    """It never shortens the context: with the layers that are named, all of it fits, and with one more it does not."""
+    there = make_scenario(
+        ["deployment.engine={name: ollama, version: 0.15.5}", "deployment.quantization=gguf-q4_k_m"],
+        model="qwen3-32b",
+        deployment={"hardware": "rtx-4090-24gb"},
+    )
+    (note,) = (each for each in leading_warnings(there) if "max_model_len" in each)
+    layers = int(note.partition("num_gpu=")[2].split()[0])
+    plans = [
+        resolve(with_overrides(there, {"deployment.engine.num_gpu": each})).memory for each in (layers, layers + 1)
+    ]
+
+    assert "ollama keeps its context" in note
+    assert [plan.max_model_len >= 32_768 for plan in plans] == [True, False]
+
+
+def test_llama_cpp_shortens_the_context_itself() -> None:
+    """Its own fitting takes the context first (common/fit.cpp)."""
+    there = make_scenario(
+        ["deployment.engine={name: llama.cpp}", "deployment.quantization=gguf-q4_k_m"],
+        model="qwen3-32b",
+        deployment={"hardware": "rtx-4090-24gb"},
+    )
+
+    assert not any("on the CPU" in each for each in leading_warnings(there))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -70,6 +70,28 @@ def test_resolved_mapping_gives_the_same_scenario_back() -> None:
 
     assert again.as_mapping() == scenario.as_mapping()
     assert again.hash == scenario.hash
+
+
+_POISSON = {"arrivals": {"process": "poisson", "rate": 1}, "prompt_tokens": 10, "output_tokens": 5}
+_TRACE = {"trace": {"path": "calls.jsonl"}}
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {**_POISSON, "agents": {"calls": 3}, "num_requests": 30},
+        {**_POISSON, "sessions": {"turns": 3}, "num_requests": 30},
+        {**_TRACE, "agents": {}},
+        {**_TRACE, "agents": {"max_execution_time": "5 min"}},
+        {**_TRACE, "sessions": {}},
+        {**_TRACE, "sessions": {"think_time": "5 s"}},
+    ],
+)
+def test_agents_and_sessions_can_be_read_again_with_every_default(workload: dict[str, Any]) -> None:
+    """A plan changes a scenario that is written out; parts that were left out are not those that a trace sets."""
+    scenario = make_scenario(workload=workload)
+
+    assert from_mapping(scenario.as_mapping()).hash == scenario.hash
 
 
 def test_a_default_written_out_does_not_change_the_hash() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import logging
@@ -23,9 +24,10 @@ from simserve.scenario.schema import Scenario
 from simserve.sim import records
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import AdmissionSpec, Control, Limits, RoutingSpec, StreamingSpec
+from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import RequestRecords
-from simserve.sim.simulate import Deployment, Simulation, _decided
+from simserve.sim.simulate import Deployment, Simulation, _decided, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec, RetrySpec
 from simserve.workload.requests import RequestSpecs
@@ -70,6 +72,23 @@ STORM: Mapping[str, Any] = {
     ],
 }
 SMALL = {"name": "vllm", "version": "0.12", "max_model_len": 16384, "gpu_memory_utilization": 0.25, "max_num_seqs": 6}
+
+
+def test_a_run_that_has_ended_leaves_no_requests_in_memory() -> None:
+    """A plan of a day makes a hundred of them; Python would keep them all until it has counted enough objects."""
+    deployment = make_deployment(make_config(), constant_step_times(0.05))
+    deployment = replace(deployment, control=Control(admission=AdmissionSpec(max_queue=2)))
+    specs = make_specs([0.1 * each for each in range(20)], 50, 5)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        simulate(deployment, specs)
+        left = [each for each in gc.get_objects() if type(each) is FleetRun]
+    finally:
+        if was_enabled:
+            gc.enable()
+
+    assert not left
 
 
 @st.composite

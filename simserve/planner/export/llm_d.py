@@ -6,6 +6,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
+from simserve.planner.export.flags import without
 from simserve.planner.export.kubernetes import document, on_gpu_nodes, probes, variables
 from simserve.planner.export.workers import (
     CPUS_PER_RANK,
@@ -119,7 +120,9 @@ def _role(worker: Worker, port: int) -> dict[str, Any]:
     deployment = worker.deployment.scenario.deployment
     tensor, data = deployment.tensor_parallel_size, deployment.data_parallel_size
     gpus = worker.num_gpus
-    words = [word if word != str(PORT) else str(port) for word in worker.command[3:]]
+    words = [*without(worker.command[3:], {"--port": 1, "--tensor-parallel-size": 1}), "--port", str(port)]
+    # The chart writes a flag of its own before these, from `parallelism`, which has the GPUs of all stages.
+    words += ["--tensor-parallel-size", str(tensor)]
     container: dict[str, Any] = {
         "name": "vllm",
         "image": worker.image,

@@ -83,6 +83,8 @@ def _model(worker: Worker, release_name: str) -> dict[str, Any]:
     gpus = worker.num_gpus
     tensor = worker.deployment.scenario.deployment.tensor_parallel_size
     words = without(worker.flags, {"--tensor-parallel-size": 1})
+    # The chart writes --no-enable-prefix-caching where this is not set (helm/templates/deployment-vllm-multi.yaml).
+    caches = worker.deployment.engine.enable_prefix_caching
     model: dict[str, Any] = {
         "name": worker.name,
         "repository": image,
@@ -93,7 +95,7 @@ def _model(worker: Worker, release_name: str) -> dict[str, Any]:
         "requestMemory": gib(worker.host_bytes),
         "requestGPU": gpus,
         "shmSize": gib(worker.shared_bytes),
-        "vllmConfig": {"tensorParallelSize": tensor, "extraArgs": words},
+        "vllmConfig": {"enablePrefixCaching": caches, "tensorParallelSize": tensor, "extraArgs": words},
         "hf_token": {"secretName": "huggingface", "secretKey": "token"},
         "tolerations": ON_GPU_NODES,
     }

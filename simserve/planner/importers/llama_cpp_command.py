@@ -10,6 +10,7 @@ from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import Program, Reading, chosen, counted, only, switched
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
 
 KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
@@ -108,8 +109,25 @@ def _settle(reading: Reading) -> None:
         options["max_model_len"] = context if is_shared else max(context // (seats or 1), 1)
     layers = options.pop("layers", None)
     profile = load_model(reading.asked or find_model(str(reading.model), reading.where).model)
+    keep_mxfp4(reading, profile)
     if layers is not None and layers < profile.num_hidden_layers:
         options["n_gpu_layers"] = layers
+
+
+def keep_mxfp4(reading: Reading, profile: ModelProfile) -> None:
+    """Read a GGUF file of a model that is stored in MXFP4 as one whose experts still are, whatever its name says.
+
+    The other tensors, a seventh of gpt-oss-20b, are those of the checkpoint that the engine has (model card of
+    bartowski/openai_gpt-oss-20b-GGUF: all quants keep the feed-forward networks in MXFP4; llama.cpp issue 15117).
+    """
+    said = reading.quantization
+    if said in (None, "mxfp4") or profile.stored.format != "mxfp4":
+        return
+    reading.quantization = "mxfp4"
+    reading.notes.append(
+        f"Experts of {profile.name} are in MXFP4 in every GGUF file; that the other tensors are in "
+        f"{str(said).removeprefix('gguf-').upper()} is left out."
+    )
 
 
 def _weights(reading: Reading, _: str, value: Any) -> None:

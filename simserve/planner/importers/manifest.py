@@ -89,6 +89,7 @@ class _Server:
         config_map: Name of the ConfigMap that holds these files; empty: its own.
         scaling: Autoscaling of the replicas; None: their number is fixed.
         grace: Seconds that a replica has to finish its requests; None: not given.
+        notes: What a reader should know of how it was read.
     """
 
     name: str
@@ -103,6 +104,7 @@ class _Server:
     config_map: str = ""
     scaling: dict[str, Any] | None = None
     grace: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def import_manifest(
@@ -461,15 +463,56 @@ def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any],
     return server
 
 
+_LLM_D_SIZES = {"tensor": "--tensor-parallel-size", "data": "--data-parallel-size"}
+"""Key of `parallelism` -> flag that llm-d's chart writes before a container's own (templates/_helpers.tpl)."""
+
+
 def _of_llm_d(role: str, model: Mapping[str, Any], values: Mapping[str, Any]) -> _Server:
     (container,) = values["containers"]
-    words = ["vllm", "serve", _repository(model["uri"]), *map(str, container.get("args", ()))]
-    return _in_pod(role, words, values, container, values.get("replicas", 1), role)
+    words = [*map(str, container.get("args") or ())]
+    if container.get("modelCommand") == "custom":
+        words = _started([*map(str, container.get("command") or ()), *words], container.get("image", ""))
+    else:
+        sizes = values.get("parallelism") or {}
+        own = [word for key, flag in _LLM_D_SIZES.items() if key in sizes for word in (flag, str(sizes[key]))]
+        words = ["vllm", "serve", _repository(model["uri"]), *own, *words]
+    name = role if role != "both" else str(model.get("name") or model["uri"]).rpartition("/")[2]
+    return _in_pod(name, words, values, container, values.get("replicas", 1), role)
+
+
+_STACK_FLAGS = {
+    "maxModelLen": "--max-model-len",
+    "dtype": "--dtype",
+    "tensorParallelSize": "--tensor-parallel-size",
+    "maxNumSeqs": "--max-num-seqs",
+    "gpuMemoryUtilization": "--gpu-memory-utilization",
+    "maxLoras": "--max-loras",
+}
+"""Key of the production stack's `vllmConfig` -> flag of its chart (helm/templates/deployment-vllm-multi.yaml)."""
+_STACK_QUERY, _STACK_THRESHOLD, _KEDA_MOST = "vllm:num_requests_waiting", 5, 100
+"""The chart's own trigger (helm/templates/scaledobject-vllm.yaml), and KEDA's default for `maxReplicaCount`."""
+_UNCACHED = (
+    "Prefix caching is off: vLLM's chart starts servers with --no-enable-prefix-caching unless vllmConfig has "
+    "enablePrefixCaching: true."
+)
+_LMCACHE = "lmcacheConfig is not in it: describe its buffers by deployment.engine.kv_offload or kv_tiers."
+
+
+def _stack_words(model: Mapping[str, Any]) -> list[str]:
+    """Return the arguments that the production stack's chart writes for a model, in its order: the last one wins."""
+    config = model.get("vllmConfig") or {}
+    words = ["--enable-lora"] if model.get("enableLoRA") else []
+    if "enableChunkedPrefill" in config:
+        words.append("--enable-chunked-prefill" if config["enableChunkedPrefill"] else "--no-enable-chunked-prefill")
+    if config:
+        words.append("--enable-prefix-caching" if config.get("enablePrefixCaching") else "--no-enable-prefix-caching")
+    words += [word for key, flag in _STACK_FLAGS.items() if key in config for word in (flag, str(config[key]))]
+    return [*words, *map(str, config.get("extraArgs") or ())]
 
 
 def _of_production_stack(model: Mapping[str, Any]) -> _Server:
-    config = model.get("vllmConfig") or {}
-    tensor = ["--tensor-parallel-size", str(config["tensorParallelSize"])] if "tensorParallelSize" in config else []
+    config, words = model.get("vllmConfig") or {}, _stack_words(model)
+    is_told = "enablePrefixCaching" in config or "--enable-prefix-caching" in words
     products = [
         value
         for term in model.get("nodeSelectorTerms", ())
@@ -477,16 +520,21 @@ def _of_production_stack(model: Mapping[str, Any]) -> _Server:
         if expression["key"] == _PRODUCT
         for value in expression["values"]
     ]
-    keda = model.get("keda")
+    keda = model.get("keda") or {}
+    notes = [_UNCACHED] if config and not is_told else []
+    notes += [_LMCACHE] if (model.get("lmcacheConfig") or {}).get("enabled") else []
     server = _Server(
         name=model["name"],
-        words=["vllm", "serve", model["modelURL"], *tensor, *map(str, config.get("extraArgs", ()))],
+        words=["vllm", "serve", model["modelURL"], *words],
         replicas=model.get("replicaCount", 1),
-        version=_tag(f":{model.get('tag', '')}"),
+        version=_tag(f"{model.get('repository', '')}:{model.get('tag', '')}"),
         product=next(iter(products), None),
         variables=_variables(model),
+        notes=tuple(notes),
     )
-    server.scaling = None if not keda else _keda(keda, server)
+    if keda.get("enabled"):
+        own = {"type": "prometheus", "metadata": {"query": _STACK_QUERY, "threshold": _STACK_THRESHOLD}}
+        server.scaling = _keda({"triggers": [own], **keda}, server)
     return server
 
 
@@ -561,7 +609,7 @@ def _keda(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
     if trigger is None:
         raise ScenarioError("scales on no metric of Prometheus", file=_WHERE, key="ScaledObject", value=server.name)
     found = _metric(trigger["query"], float(trigger["threshold"]), server)
-    least, most = spec.get("minReplicaCount", 0), spec["maxReplicaCount"]
+    least, most = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", _KEDA_MOST)
     interval = _seconds(spec.get("pollingInterval", 30))  # KEDA's default
     behavior = ((spec.get("advanced") or {}).get("horizontalPodAutoscalerConfig") or {}).get("behavior")
     pace = _pace({"behavior": behavior}, server)
@@ -629,6 +677,7 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
     program = {"sglang": SGLANG, "trtllm": with_files(server.files)}.get(str(engine), VLLM)
     found = import_line(program, line, **asked)
+    found = Draft(found.mapping, (*server.notes, *found.notes), found.title)
     if program is VLLM:
         refused = refused_note(line, found.scenario)
         if refused is not None:
@@ -686,8 +735,13 @@ _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:[:@]|$)")
 
 
 def _tag(image: str) -> str | None:
+    """Return the version of the engine that an image's tag names; None: it names none."""
     found = _VERSION.fullmatch(image.rpartition(":")[2])
-    return None if found is None else found[1]
+    return None if found is None or _OTHER_TAG.search(image) else found[1]
+
+
+_OTHER_TAG = re.compile(r"(?:^|/)(?:lmcache/|llm-d)")
+"""Image of vLLM whose tag is the version of LMCache or llm-d."""
 
 
 def _variables(container: Mapping[str, Any]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from simserve.planner.importers.llama_cpp_command import KV_CACHE_TYPES, gguf_format, model_of
+from simserve.planner.importers.llama_cpp_command import KV_CACHE_TYPES, gguf_format, keep_mxfp4, model_of
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import Program, Reading
 from simserve.profiles.catalog import load_model
@@ -67,9 +67,10 @@ def _read_tag(reading: Reading) -> None:
         reading.notes += [] if note is None else [note]
         if "/" not in served:
             reading.model = _without_format(served)
-        return
     profile = load_model(reading.asked or find_model(str(reading.model), reading.where).model)
-    if profile.stored.format in WIDE_FORMATS:
+    if known is not None:
+        keep_mxfp4(reading, profile)
+    elif profile.stored.format in WIDE_FORMATS:
         reading.quantization = FORMAT
         reading.notes.append(f"Ollama's {served} has {FORMAT} weights unless its tag says others.")
 

@@ -23,7 +23,7 @@ from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.media import encoders_usd_per_hour
 from simserve.scenario.resolve import assumed_architectures, resolve
-from simserve.scenario.schema import Scenario, objective_mapping
+from simserve.scenario.schema import Scenario, objective, objective_mapping
 from simserve.units import HOURS_PER_MONTH
 from simserve.workload.generate import generate
 
@@ -264,7 +264,8 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
         if multiple < 1:
             all_of_them = f"{counted(trial.replicas, 'replica')} {asked * multiple:,.3g} of {asked:,.4g}"
             needed = f"{all_of_them}, which conversations have not reached when the run ends"
-        yield f"one replica can sustain {at_least}{capacity:,.3g} requests/s within the SLO (simulated): {needed}"
+        within = "" if objective(found.scenario) is None else " within the SLO"
+        yield f"one replica can sustain {at_least}{capacity:,.3g} requests/s{within} (simulated): {needed}"
     if member.bound.least_replicas > 1:
         yield f"fewer than {member.bound.least_replicas} replicas cannot do the work in time (bound)"
     yield from _unconfirmed(found)

@@ -246,6 +246,40 @@ def test_the_production_stack_routes_and_scales_as_was_simulated() -> None:
         export(load("cold-start"), "production-stack")
 
 
+@pytest.mark.parametrize("caches", [True, False])
+def test_the_production_stack_is_told_of_the_prefix_cache(caches: bool) -> None:
+    """Its chart starts servers with --no-enable-prefix-caching unless the values say otherwise."""
+    scenario = load("chatbot", [f"deployment.engine.enable_prefix_caching={str(caches).lower()}"])
+    default = load("chatbot", ["deployment.engine.enable_prefix_caching=null"])
+    models = [
+        only(export(each, "production-stack"))["servingEngineSpec"]["modelSpec"][0] for each in (scenario, default)
+    ]
+
+    assert models[0]["vllmConfig"]["enablePrefixCaching"] is caches
+    assert models[1]["vllmConfig"]["enablePrefixCaching"] is True  # vLLM's own default from 0.8 on
+
+
+def test_llm_d_starts_the_stages_that_were_simulated() -> None:
+    """Its chart writes --tensor-parallel-size from `parallelism`, the GPUs of all stages: the last flag wins."""
+    shape = ["deployment.tensor_parallel_size=1", "deployment.pipeline_parallel_size=4"]
+    decode = yaml.safe_load(export(load("chatbot", shape), "llm-d").files["chatbot.llm-d.yaml"])["decode"]
+    words = decode["containers"][0]["args"]
+
+    assert decode["parallelism"]["tensor"] == 4
+    assert words[words.index("--tensor-parallel-size") + 1] == "1"
+    assert words[words.index("--pipeline-parallel-size") + 1] == "4"
+
+
+def test_a_length_of_the_ports_number_stays_a_length_in_llm_d() -> None:
+    """Only the port of the server that decodes behind the sidecar is changed."""
+    scenario = load("disaggregation", ["deployment.engine.max_model_len=8000"])
+    values = yaml.safe_load(export(scenario, "llm-d").files["disaggregation.llm-d.yaml"])
+    words = values["decode"]["containers"][0]["args"]
+
+    assert words[words.index("--max-model-len") + 1] == "8000"
+    assert words[words.index("--port") + 1] == "8200"
+
+
 @pytest.mark.parametrize("engine", [("vllm", "0.12"), ("sglang", "0.5.4")])
 def test_replicas_over_several_nodes_are_leader_worker_sets(engine: tuple[str, str]) -> None:
     """A pod a node with all its GPUs; only the leader answers."""

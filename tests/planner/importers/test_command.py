@@ -240,6 +240,29 @@ def test_a_repository_with_one_file_on_record_is_read_as_that_file(tag: str) -> 
     assert any("weights mxfp4, as stored in ggml-org/gpt-oss-20b-GGUF" in note for note in made.notes)
 
 
+@pytest.mark.parametrize(
+    ("line", "published"),
+    [
+        ("llama-server -hf unsloth/gpt-oss-20b-GGUF:Q8_0", 12.1e9),
+        ("llama-server -m openai_gpt-oss-20b-Q6_K.gguf", 12.04e9),
+        ("ollama run hf.co/unsloth/gpt-oss-20b-GGUF:F16", 13.8e9),
+    ],
+)
+def test_experts_stored_in_mxfp4_stay_so_in_every_gguf_file(line: str, published: float) -> None:
+    """Sizes of the files on huggingface.co (cards of unsloth's and bartowski's gpt-oss-20b-GGUF)."""
+    made = import_command(line, hardware="rtx-4090-24gb")
+
+    assert resolve(made.scenario).memory.parts["weights"] == pytest.approx(published, rel=0.02)
+    assert any("MXFP4 in every GGUF file" in note for note in made.notes)
+
+
+def test_a_gguf_file_in_16_bits_of_a_model_stored_in_mxfp4_is_not_three_times_as_large() -> None:
+    """13.8 GB on huggingface.co, not the 42 GB of as many parameters in 16 bits."""
+    made = import_command("llama-server -hf unsloth/gpt-oss-20b-GGUF:F16", hardware="rtx-4090-24gb")
+
+    assert resolve(made.scenario).memory.parts["weights"] < 13.8e9
+
+
 def test_variables_of_ollama_say_its_slots() -> None:
     """In front of the server, whose model a second line loads; the KV type needs flash attention."""
     line = (

@@ -100,6 +100,112 @@ services:
     assert draft.scenario.model == "llama-3.1-8b"
 
 
+_STACK = """
+servingEngineSpec:
+  modelSpec:
+  - name: llama3
+    repository: vllm/vllm-openai
+    tag: v0.11.0
+    modelURL: meta-llama/Llama-3.1-8B-Instruct
+    replicaCount: 2
+    requestGPU: 1
+    nodeSelectorTerms:
+    - matchExpressions: [{key: nvidia.com/gpu.product, operator: In, values: [NVIDIA-L40S]}]
+"""
+"""Values of the production stack, before what each test adds to the model."""
+
+
+def test_the_production_stack_is_read_as_its_chart_reads_it() -> None:
+    """Every key of vllmConfig is a flag, and extraArgs come last, so that they win."""
+    config = """
+    vllmConfig: {enableChunkedPrefill: true, enablePrefixCaching: true, maxModelLen: 16384, dtype: bfloat16,
+      maxNumSeqs: 128, gpuMemoryUtilization: 0.92, extraArgs: ["--max-num-batched-tokens", "4096",
+      "--max-num-seqs", "96"]}
+"""
+    engine = import_manifest([_STACK + config]).scenario.deployment.engine
+
+    assert (engine.max_model_len, engine.max_num_seqs, engine.gpu_memory_utilization) == (16384, 96, 0.92)
+    assert engine.max_num_batched_tokens == 4096
+    assert engine.enable_prefix_caching is not False
+
+
+@pytest.mark.parametrize(
+    ("config", "caches"),
+    [
+        ("{maxModelLen: 4096}", False),
+        ("{enablePrefixCaching: false}", False),
+        ("{enablePrefixCaching: true}", True),
+        ('{extraArgs: ["--enable-prefix-caching"]}', True),
+        ("{}", None),  # the chart adds no flags
+    ],
+)
+def test_the_chart_of_the_production_stack_turns_prefix_caching_off(config: str, caches: bool | None) -> None:
+    """Wherever vllmConfig has keys and does not switch it on; a note says so where nothing is said."""
+    draft = import_manifest([f"{_STACK}    vllmConfig: {config}\n"])
+
+    assert draft.scenario.deployment.engine.enable_prefix_caching is caches
+    assert any("enablePrefixCaching" in note for note in draft.notes) is (config == "{maxModelLen: 4096}")
+
+
+def test_what_lmcache_keeps_beside_the_production_stack_is_named() -> None:
+    """Its buffers are no flags of vLLM: they are left out, and a note says where they belong."""
+    text = f'{_STACK}    lmcacheConfig: {{enabled: true, cpuOffloadingBufferSize: "20"}}\n'
+
+    assert any("lmcacheConfig" in note and "kv_offload" in note for note in import_manifest([text]).notes)
+
+
+def test_the_autoscaler_of_the_production_stack_is_read_where_it_is_enabled() -> None:
+    """Its chart writes none otherwise, and waiting requests are its trigger where none is named."""
+    off, on = (f"{_STACK}    keda: {{enabled: {each}, minReplicaCount: 1}}\n" for each in ("false", "true"))
+
+    assert import_manifest([off]).scenario.deployment.autoscaling is None
+    found = import_manifest([on]).scenario.deployment.autoscaling
+    assert found is not None
+    assert (found.metric, found.target, found.min_replicas, found.max_replicas) == ("queue_depth", 5, 1, 100)
+
+
+_LLM_D = """
+modelArtifacts: {{uri: "hf://Qwen/Qwen3-32B", name: Qwen/Qwen3-32B}}
+decode:
+  create: true
+  replicas: 4
+  parallelism: {{tensor: 2, data: 1}}
+  containers:
+  - {{name: vllm, image: "ghcr.io/llm-d/llm-d-cuda:v0.3.1", {started}}}
+"""
+"""Values of llm-d's model service as its examples have them, whose container is still to be started."""
+
+
+@pytest.mark.parametrize(
+    ("started", "tensor"),
+    [
+        ('modelCommand: vllmServe, args: ["--max-num-seqs", "64"]', 2),
+        ('modelCommand: vllmServe, args: ["--tensor-parallel-size", "1", "--max-num-seqs", "64"]', 1),
+        ('modelCommand: imageDefault, args: ["--max-num-seqs", "64"]', 2),
+        (
+            'modelCommand: custom, command: ["/bin/bash", "-c"], '
+            'args: ["vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-num-seqs 64"]',
+            2,
+        ),
+    ],
+)
+def test_llm_d_is_read_as_its_chart_reads_it(started: str, tensor: int) -> None:
+    """The chart makes flags of `parallelism`, before the container's own; its image's tag is llm-d's own version."""
+    draft = import_manifest([_LLM_D.format(started=started)], hardware="h100-sxm-80gb")
+    deployment = draft.scenario.deployment
+
+    assert (deployment.tensor_parallel_size, deployment.replicas, deployment.engine.max_num_seqs) == (tensor, 4, 64)
+    assert (draft.scenario.name, deployment.engine.version != "0.3.1") == ("Qwen3-32B", True)
+    assert not any("cannot be run" in note for note in draft.notes)
+
+
+def test_what_cannot_be_run_is_said_once() -> None:
+    """Not for the server and again for the deployment."""
+    text = _STACK.replace("meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-8B").replace("v0.11.0", "v0.3.1")
+
+    assert sum("cannot be run" in note for note in import_manifest([text]).notes) == 1
+
+
 _CONTAINER = """
 apiVersion: apps/v1
 kind: Deployment
