@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.planner.capacity.answer import Progress as LoadProgress
     from simserve.planner.compare import Progress as RunsProgress
+    from simserve.planner.plan.watch import Stage
     from simserve.planner.search.member import Objective
     from simserve.report.capacity import Capacity
     from simserve.report.compare import Comparison
@@ -504,6 +505,7 @@ def plan(
     jobs: int = 1,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
+    on_stage: Stage | None = None,
 ) -> PlanPage:
     """Return what to deploy for a scenario's traffic at its SLO: ``.summary`` holds the output of ``plan --json``.
 
@@ -534,6 +536,7 @@ def plan(
         jobs: Worker processes; the plan does not depend on their number.
         reference: Arguments after ``simserve run`` that run the scenario, for the commands that the plan prints.
         progress: Called from time to time with the pieces of work done and all known ones.
+        on_stage: Called before it with what is being done and the best fleet so far, both in words.
 
     Raises:
         UsageError: An option is out of range.
@@ -566,7 +569,7 @@ def plan(
     if not isinstance(scenario, Scenario):
         reference = reference or (str(scenario),)
         scenario = load(scenario)
-    found = find_plan(scenario, options, reference=reference, progress=progress)
+    found = find_plan(scenario, options, reference=reference, progress=progress, on_stage=on_stage)
     return PlanPage(
         summary=found.summary, was_interrupted=found.was_interrupted, scenario=scenario, reference=tuple(reference)
     )

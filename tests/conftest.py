@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from simserve.cli import progress
 from simserve.sim import acceleration
 
 _OBJECTS_BEFORE_COLLECTION = 250_000
@@ -32,6 +34,12 @@ def pytest_collection() -> Iterator[Any]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no command of a busy machine say how far it is, as it does after two seconds."""
+    monkeypatch.setattr(progress, "AFTER_SECONDS", math.inf)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, set_w
 from simserve.cli.progress import progress
 from simserve.errors import InfeasibleError, InterruptedRunError
 
+_DOING = "looking for the highest load"
+
 
 @takes_flags()
 def capacity(
@@ -56,14 +58,16 @@ def capacity(
     question = asked.question(changes, needs_load=False)
     loaded = question.scenario
     shown.notes(loaded)
-    with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet) as tell:
+    with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet, label=_DOING) as tell:
         answer = api.capacity(
             loaded,
             highest=highest,
             precision=precision,
             replications=replications,
             num_requests=requests,
-            progress=None if tell is None else lambda done, load: tell(done, None, f"run {done + 1}, at {load:.4g}"),
+            progress=None
+            if tell is None
+            else lambda done, load: tell(done, None, _DOING, f"run {done + 1}, at {load:.4g}"),
         )
     from simserve.report.capacity import capacity_brief, render_capacity
 

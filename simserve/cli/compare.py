@@ -19,7 +19,7 @@ from simserve.cli.options import (
     takes_flags,
     variants_of,
 )
-from simserve.cli.progress import progress
+from simserve.cli.progress import counted, progress
 from simserve.errors import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -66,13 +66,15 @@ def compare(
     wanted = variants_of(variants)
     changes = changes_of(overrides, seed)
     loaded = asked.load(changes)
-    with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet) as tell:
+    with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet, label="comparing") as tell:
         answer = api.compare(
             loaded,
             wanted,
             replications=replications,
             independent=independent,
-            progress=None if tell is None else lambda done, total: tell(done, total, "comparing"),
+            progress=None
+            if tell is None
+            else lambda done, total: tell(done, total, "comparing", f"{counted(done, total)} runs"),
         )
     compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
     shown.notes(*compared)

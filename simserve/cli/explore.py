@@ -16,7 +16,7 @@ import typer
 from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.one_line import refuse_flags
 from simserve.cli.options import SetOption, seconds_of
-from simserve.cli.progress import progress
+from simserve.cli.progress import counted, progress
 from simserve.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -185,7 +185,9 @@ def _export(folder: Path, feed: TwinFeed | None, *, force: bool, quiet: bool) ->
     feed.look()
 
     with progress(is_shown=not quiet) as tell:
-        told = None if tell is None else lambda done, total: tell(done, total, "computing answers")
+        told = (
+            None if tell is None else lambda done, total: tell(done, total, "computing answers", counted(done, total))
+        )
         is_whole = write_pages(folder, force=force, tell=told, twin=feed.state())
     if not is_whole:
         raise InterruptedRunError(f"interrupted; what was computed is written to {folder}")

@@ -22,7 +22,7 @@ from simserve.cli.options import (
     set_words,
     takes_flags,
 )
-from simserve.cli.progress import progress_bar
+from simserve.cli.progress import Steps, progress
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ def plan(
     is_default = source is not None and source.name == "DEFAULT"
     if is_default and not spot and horizon is None and budget is None:
         objective = _objective(loaded, names)
-    with progress_bar(is_shown=not shown.quiet, label="planning") as progress:
+    with progress(is_shown=not shown.quiet, label="planning") as tell:
+        steps = None if tell is None else Steps(tell)
         result = api.plan(
             loaded,
             hardware=names,
@@ -221,7 +222,8 @@ def plan(
             autoscaler=autoscaler,
             jobs=jobs or os.cpu_count() or 1,
             reference=(*_reference(asked, question), *set_words(changes)),
-            progress=progress,
+            progress=None if steps is None else steps.count,
+            on_stage=None if steps is None else steps.begin,
         )
     from simserve.report.plan import render_plan, runs_file, writes_file
 

@@ -123,26 +123,53 @@ class Evidence:
         if not any(np.isfinite(self.limits[place]).any() for place in (0, 2, 3)):
             return last
         shares, weights = last * (_NODES + 1) / 2, last * _WEIGHTS / 2
-        kept = [errors["ttft"].share_below(self._slowest_first(each, crowding, load_ratio)) for each in shares.tolist()]
+        first = _FirstTokens(self)
+        kept = []
+        for share in shares.tolist():
+            steps = errors["tpot"].factor(share)
+            steps *= (1 - crowding) / max(1 - crowding * steps, 1e-12)
+            queueing = 0.0
+            if load_ratio is not None:
+                slower = load_ratio / errors["throughput"].factor(1 - share)
+                queueing = (1 - load_ratio) / max(1 - slower, 1e-12)
+            kept.append(errors["ttft"].share_below(self._kept_up_to(first.slowest(steps, queueing))))
         return float(min(max(weights @ np.array(kept), 0.0), 1.0))
-
-    def _slowest_first(self, share: float, crowding: float, load_ratio: float | None) -> float:
-        """Return the largest factor on first tokens at which the objective holds, at a quantile of TPOT errors."""
-        steps = self.expected.metrics["tpot"].factor(share)
-        steps *= (1 - crowding) / max(1 - crowding * steps, 1e-12)
-        queueing = 0.0
-        if load_ratio is not None:
-            slower = load_ratio / self.expected.metrics["throughput"].factor(1 - share)
-            queueing = (1 - load_ratio) / max(1 - slower, 1e-12)
-        later = np.minimum(self.limits[2] - self.rest * steps, self.limits[3] - self.thought * steps)
-        limit = np.minimum(self.limits[0], later)
-        shown = self.base + self.wait
-        most = np.where(shown * queueing <= limit, _over(limit, shown), _over(limit - self.wait * queueing, self.base))
-        return self._kept_up_to(np.where(self.tpot * steps <= self.limits[1] * (1 + _ROUNDING), most, _FAILED))
 
     def _kept_up_to(self, most: Floats) -> float:
         most = np.where(self.is_answered, most, _FAILED)
         return min(each.kept_up_to(most) for each in self.demands)
+
+
+class _FirstTokens:
+    """How much slower first tokens may be, for one slowness of steps after another; what is common is computed once.
+
+    Args:
+        seen: Of the run.
+    """
+
+    def __init__(self, seen: Evidence) -> None:
+        self._seen = seen
+        self._shown = seen.base + seen.wait
+        self._gaps = seen.limits[1] * (1 + _ROUNDING)
+        self._has_end = any(np.isfinite(seen.limits[place]).any() for place in (2, 3))
+        self._unqueued = None if self._has_end else _over(seen.limits[0], self._shown)
+
+    def slowest(self, steps: float, queueing: float) -> Floats:
+        """Return for each request the largest factor on its first token at which it meets its limits.
+
+        Args:
+            steps: Factor on the seconds of steps.
+            queueing: Factor on the seconds of waiting.
+        """
+        seen, shown, limit = self._seen, self._shown, self._seen.limits[0]
+        if self._has_end:
+            later = np.minimum(seen.limits[2] - seen.rest * steps, seen.limits[3] - seen.thought * steps)
+            limit = np.minimum(limit, later)
+        most = _over(limit, shown) if self._unqueued is None else self._unqueued
+        is_short = shown * queueing <= limit if queueing or self._has_end else None
+        if is_short is not None and not is_short.all():
+            most = np.where(is_short, most, _over(limit - seen.wait * queueing, seen.base))
+        return np.where(seen.tpot * steps <= self._gaps, most, _FAILED)
 
 
 def _over(limit: Floats, value: Floats) -> Floats:

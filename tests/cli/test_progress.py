@@ -1,15 +1,19 @@
-"""What a long command shows on a terminal: one bar that only moves forward."""
+"""What a long command shows: on a terminal one bar that only moves forward, elsewhere lines."""
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
+import time
 from typing import Any
 
 import pytest
 from rich.progress import Progress
 
 from simserve.cli import progress as shown
-from simserve.cli.progress import progress
+from simserve.cli.progress import Steps, counted, progress
+from tests.cli.conftest import Simserve
 
 
 def test_the_bar_never_moves_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +41,107 @@ def test_the_bar_never_moves_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[0]["visible"]
 
 
-def test_nothing_is_shown_in_a_pipe() -> None:
-    """Or where it was not asked for."""
-    with progress(is_shown=True) as tell:
-        assert tell is None
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time that lines go by, seconds, as the one entry of a list."""
+    now = [100.0]
+    monkeypatch.setattr(shown.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(shown, "AFTER_SECONDS", 2.0)
+    monkeypatch.setattr(shown, "TICK_SECONDS", 3600.0)
+    return now
+
+
+def test_a_log_has_a_line_per_activity_and_one_every_ten_seconds(
+    clock: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """None in the first two seconds, nor two within two; they go to stderr, and stdout stays empty."""
+    with progress(is_shown=True, label="planning") as tell:
+        assert tell is not None
+        for seconds, done, doing in (
+            (1.0, 0, "deployments"),
+            (2.5, 1, "deployments"),
+            (9.0, 2, "deployments"),
+            (12.5, 3, "deployments"),
+            (13.0, 3, "engine settings"),
+            (14.6, 4, "engine settings"),
+            (16.0, 5, "engine settings"),
+        ):
+            clock[0] = 100.0 + seconds
+            tell(done, 2000, doing, counted(done, 2000))
+
+    assert capfd.readouterr() == (
+        "",
+        "simserve: 2 s: deployments, 1 of 2,000\n"
+        "simserve: 12 s: deployments, 3 of 2,000\n"
+        "simserve: 15 s: engine settings, 4 of 2,000\n",
+    )
+
+
+def test_a_log_has_lines_while_a_command_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One long piece of work without a word gets them, too, and the timer is gone afterwards."""
+    monkeypatch.setattr(shown, "AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(shown, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(shown, "TICK_SECONDS", 0.02)
+    before, lines = signal.getsignal(signal.SIGALRM), list[str]()
+
+    with progress(is_shown=True, label="replaying"):
+        end = time.monotonic() + 20.0
+        while len(lines) < 3 and time.monotonic() < end:
+            lines += capfd.readouterr().err.splitlines()
+
+    assert [re.sub(r"\d+", "N", line) for line in lines[:3]] == ["simserve: N s: replaying"] * 3
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_log_has_no_line_where_none_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As under ``--quiet``."""
+    monkeypatch.setattr(shown, "AFTER_SECONDS", 0.0)
+    with progress(is_shown=False) as tell:
+        pass
+
+    assert tell is None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_stages_count_their_own_parts() -> None:
+    """The bar shows what is done of all that is known, the words what is done of the stage."""
+    told: list[tuple[Any, ...]] = []
+    steps = Steps(lambda *each: told.append(each))
+    for doing, done, known in (("shapes", 0, 2), ("shapes", 2, 2), ("settings", 2, 5), ("settings", 4, 5)):
+        steps.begin(doing, "best: 1")
+        steps.count(done, known)
+
+    assert told == [
+        (0, 2, "shapes", "0 of 2; best: 1"),
+        (2, 2, "shapes", "2 of 2; best: 1"),
+        (2, 5, "settings", "0 of 3; best: 1"),
+        (4, 5, "settings", "2 of 3; best: 1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "begins", "options"),
+    [
+        ("run", "simulating", ()),
+        ("plan", "(planning|deployments on h100-sxm-80gb)", ("--hardware", "h100-sxm-80gb", "--trials", "0")),
+        ("capacity", "looking for the highest load", ("--slo", "ttft=1s,tpot=50ms", "--requests", "300")),
+        ("sweep", "sweep", ("--grid", "deployment.replicas=1,2", "--out", "found.parquet", "--force")),
+        ("compare", "comparing", ("--with", "two: deployment.replicas=2", "--replications", "2")),
+    ],
+)
+def test_long_commands_say_in_a_log_what_they_do(
+    command: str, begins: str, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, simserve: Simserve, small: str
+) -> None:
+    """In whole lines on stderr; with ``--quiet`` in none."""
+    monkeypatch.setattr(shown, "AFTER_SECONDS", 0.0)
+    told = simserve(command, small, *options)
+    quiet = simserve(command, small, *options, "--quiet")
+
+    assert told.code == quiet.code == 0, told.stderr
+    assert re.match(rf"simserve: \d+ s: {begins}", told.stderr), told.stderr
+    assert quiet.stderr == ""

@@ -37,6 +37,7 @@ from simserve.planner.plan.runners import front_candidates, sized
 from simserve.planner.plan.summary import summary_of
 from simserve.planner.plan.thresholds import check_autoscaler, thresholds_of
 from simserve.planner.plan.throughput import Throughput
+from simserve.planner.plan.watch import Progress, Stage, Watch, best_in_words
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.equals import ranked
@@ -56,8 +57,6 @@ from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario, objective
 
 _SearchKinds = Callable[[Sequence[Space], Sequence[int]], list[float]]
-Progress = Callable[[int, int], None]
-"""Called now and then with the pieces of work done, and with all of them as far as they are known."""
 
 MAX_GPUS = 256
 CONFIRMED_AT_MOST = 12
@@ -99,6 +98,7 @@ def plan(
     *,
     reference: Sequence[str] = (),
     progress: Progress | None = None,
+    on_stage: Stage | None = None,
     search_seed: int = SEARCH_SEED,
 ) -> Plan:
     """Return what to deploy for a scenario's traffic at its SLO.
@@ -112,13 +112,14 @@ def plan(
         options: What is searched, and for what.
         reference: What follows ``simserve run`` to run this scenario, for the command that reproduces the plan.
         progress: Called now and then.
+        on_stage: Called before it, with what is being done and the best fleet so far.
         search_seed: Seed of the runs that decide, to see whether other seeds would pick the same.
 
     Raises:
         UsageError: An option is out of range, or does not fit the scenario.
         InputError: A profile or a trace is missing or invalid.
     """
-    planning = _Planning(scenario, options or PlanOptions(), reference, progress, search_seed)
+    planning = _Planning(scenario, options or PlanOptions(), reference, Watch(progress, on_stage), search_seed)
     return planning.throughput() if planning.goal.objective == "throughput" else planning.plan()
 
 
@@ -145,7 +146,7 @@ class _Planning:
         scenario: Scenario,
         options: PlanOptions,
         reference: Sequence[str],
-        progress: Progress | None,
+        watch: Watch,
         search_seed: int,
     ) -> None:
         check_options(options)
@@ -164,13 +165,12 @@ class _Planning:
         self.findings = Findings(
             scenario=scenario, planned=self.planned, goal=self.goal, reference=self.reference, kept=options.keep
         )
-        self._progress = progress
+        self._watch = watch
         self._equals: list[tuple[int, Member]] = []
         self._confirmed: dict[str, tuple[Fleet, Trial]] = {}
         self._passed: dict[str, _Open] = {}
         self._picked: _Open | None = None
         self._shapes: list[GroupResult] = []
-        self._done = self._known = 0
 
     def plan(self) -> Plan:
         was_interrupted, scaled = False, None
@@ -178,7 +178,7 @@ class _Planning:
             self._find()
             if self.options.autoscaler:
                 searched = replace(self.findings, planned=self.searched)
-                scaled = next(self._each(thresholds_of, [(searched,)]))
+                scaled = next(self._each(thresholds_of, [(searched,)], "autoscaler thresholds"))
         except KeyboardInterrupt:
             was_interrupted = True
             self._settle()
@@ -298,7 +298,7 @@ class _Planning:
         """Search the shapes of some kinds of GPU, with what is known of them; return the value up to which each was."""
         groups, again = self.findings.groups, []
         tasks = [(spaces[place], goal, *groups[place : place + 1]) for place in places]
-        for place, found in zip(places, self._each(search_group, tasks), strict=True):
+        for place, found in zip(places, self._each(search_group, tasks, _on(tasks)), strict=True):
             again.append(found)
             known = [_renewed(Search(spaces[place], self.goal), each, found) for each in groups[place : place + 1]]
             groups[place : place + 1] = known or [found]
@@ -309,13 +309,17 @@ class _Planning:
         """Return the value of what was confirmed; infinite for latency, or without one."""
         return math.inf if self._picked is None or self.goal.objective == "latency" else self._picked.value[0]
 
-    def _each(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-        self._known += len(tasks)
+    def _each(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str) -> Iterator[Any]:
+        """Yield the results of tasks in their order, and tell what is being done."""
+        self._watch.begin(len(tasks), doing, self._best_in_words)
         for result in each_result(function, tasks, self.options.jobs):
-            self._done += 1
-            if self._progress is not None:
-                self._progress(self._done, self._known)
+            self._watch.done(doing, self._best_in_words)
             yield result
+
+    def _best_in_words(self) -> str:
+        found = self.findings
+        held = [group.best.run for group in found.groups if group.best is not None and group.best.trial is not None]
+        return best_in_words(self.searched, self.goal.objective, held, found.confirmed)
 
     def _spaces(self) -> list[Space]:
         options, spaces = self.options, []
@@ -376,7 +380,7 @@ class _Planning:
             values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
             goal = replace(self.goal, ceiling=min(values), is_tight=True)
             tasks = [(spaces[place], goal, self._shapes[place], self.options.trials, groups[place]) for place in order]
-            again = list(self._each(refine_group, tasks))
+            again = list(self._each(refine_group, tasks, "engine settings"))
             for place, refined in zip(order, again, strict=True):
                 groups[place] = _joined(spaces[place], self.goal, groups[place], refined)
             seen = self._seen_to([spaces[place] for place in order], again, [goal.ceiling for _ in order])
@@ -398,8 +402,8 @@ class _Planning:
         for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
-            goal = replace(self.goal, ceiling=ceiling, is_tight=True)
-            found = next(self._each(search_roles, [(space, goal, known)]))
+            goal, gpu = replace(self.goal, ceiling=ceiling, is_tight=True), space.scenario.deployment.hardware
+            found = next(self._each(search_roles, [(space, goal, known)], f"prefill and decode workers on {gpu}"))
             groups[index] = _joined(space, self.goal, groups[index], found)
             has_found |= bool(_held(found))
             ceiling = min(ceiling, _best_value(space, found, goal))
@@ -413,7 +417,7 @@ class _Planning:
             return has_found
         names = [space.scenario.deployment.hardware for space in able]
         known = replace(known, least=dict(zip(names, costs, strict=True)))
-        found = next(self._each(search_mixed, [(mixed, goal, known)]))
+        found = next(self._each(search_mixed, [(mixed, goal, known)], "prefill and decode workers on two GPUs"))
         if found.best is None:
             return has_found
         spaces.append(mixed)
@@ -428,7 +432,8 @@ class _Planning:
         return member.promise
 
     def _promised(self, overrides: Overrides, replicas: int, *, is_picked: bool = False) -> Promise:
-        promise: Promise = next(self._each(promise_of, [(self.searched, overrides, replicas, is_picked)]))
+        tasks = [(self.searched, overrides, replicas, is_picked)]
+        promise: Promise = next(self._each(promise_of, tasks, "confirming in fresh runs"))
         return promise
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
@@ -446,7 +451,7 @@ class _Planning:
         self._rank()
         if self.options.trials and not is_split(self._equals[0][1].overrides):
             index, best = self._equals[0]
-            held = next(self._each(held_neighbours, [(spaces[index], goal, best)]))
+            held = next(self._each(held_neighbours, [(spaces[index], goal, best)], "fleets of the same price"))
             groups[index].members.extend(held)
             self._equals = [self._equals[0], *((index, member) for member in held), *self._equals[1:]]
             self._rank()
@@ -472,7 +477,7 @@ class _Planning:
             return miss
         relaxed = self.scenario.model_copy(update={"slo": slo.model_copy(update=left)})
         inner = _Planning(
-            relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._progress, self.search_seed
+            relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._watch, self.search_seed
         )
         return replace(miss, relaxed_plan=inner.plan().summary)
 
@@ -558,7 +563,7 @@ class _Planning:
                 confidence=self.goal.confidence,
                 promise=self._promise(member) if tried.is_searched else self._promised(member.overrides, replicas),
             )
-            trial = next(self._each(confirm, [(fleet,)]))
+            trial = next(self._each(confirm, [(fleet,)], "confirming with the scenario's own seed"))
             if trial.holds and has_conversations(deployed(self.searched, member.overrides, replicas)):
                 # Their sixteen runs come last, since most fleets fail earlier.
                 promise = self._promised(member.overrides, replicas, is_picked=True)
@@ -633,7 +638,7 @@ class _Planning:
         for space, overrides in front_candidates(found.groups, spaces, self.goal):
             tasks.append((sized, (space, overrides, self.goal)))
         tasks.append((single_changes, (plain.scenario, spaces[0])))
-        *results, found.singles = self._each(_call, tasks)
+        *results, found.singles = self._each(_call, tasks, "what would change the plan")
         found.sustained_traffic, found.fewer, found.month, found.roles, found.link, found.once_measured = results[:6]
         rest = results[6:]
         for (name, change, _), trial in zip(changes, rest, strict=False):
@@ -649,6 +654,12 @@ def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
     if group.best is None or group.best.trial is None or goal.objective == "latency":
         return math.inf
     return Search(space, goal).value(group.best.trial)[0]
+
+
+def _on(tasks: Sequence[tuple[Any, ...]]) -> str:
+    """Return in words what searches of kinds of GPU do."""
+    gpus = [task[0].scenario.deployment.hardware for task in tasks]
+    return f"deployments on {gpus[0] if len(gpus) == 1 else f'{len(gpus)} kinds of GPU'}"
 
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -70,7 +70,7 @@ KNOBS = "deployment.engine."
 UNSCALED = frozenset({"scale", "overflow", "admit"})
 """Options that play no part in what fixed GPUs can do: they stay as the scenario has them."""
 
-Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterable[Any]]
+Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]], str], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,16 +471,17 @@ class Throughput:
         """Find what every deployment can do, then the load of the contenders.
 
         Args:
-            each: Runs a function over tasks, as `simserve.planner.workers.each_result` does.
+            each: Runs a function over tasks, as `simserve.planner.workers.each_result` does, said in words.
             num_settings: Most settings of engine knobs that are tried on a kind of GPU.
         """
-        for found in each(able_group, [(space, self._alone(space), num_settings) for space in self.spaces]):
+        tasks: list[tuple[Any, ...]] = [(space, self._alone(space), num_settings) for space in self.spaces]
+        for found in each(able_group, tasks, "deployments"):
             self.able += found
         by_hardware = {space.scenario.deployment.hardware: space for space in self.spaces}
         if self.goal.gpus_by_kind:
             mixed = mixed_space(self.spaces) or replace(self.spaces[0], roles=None)
             by_hardware[MIXED.join(self.goal.gpus_by_kind)] = mixed
-            (found,) = each(mixed_group, [(mixed, self.goal, num_settings, self.able)])
+            (found,) = each(mixed_group, [(mixed, self.goal, num_settings, self.able)], "several kinds of GPU together")
             self.able += found
         chosen = contenders(self.able, is_closed=self.is_closed)
         confidence, most = self.goal.confidence, 0.0
@@ -488,7 +489,7 @@ class Throughput:
         for batch in (chosen[:1], chosen[1:2], chosen[2:]):
             least = most if most and not self.is_closed else None
             tasks = [(by_hardware[able.hardware].scenario, able, confidence, least) for able in batch]
-            for able, tried in zip(batch, each(find_load, tasks), strict=True):
+            for able, tried in zip(batch, each(find_load, tasks, "their highest load"), strict=True):
                 self.able[next(place for place, other in enumerate(self.able) if other is able)] = tried
                 reached = done(tried, confidence)
                 value = 0.0
@@ -504,7 +505,7 @@ class Throughput:
         own = with_seed(searched, self.scenario.run.seed)
         if own is searched:
             return
-        (again,) = each(find_load, [(own, best, self.goal.confidence)])
+        (again,) = each(find_load, [(own, best, self.goal.confidence)], "the load of the best")
         if done(again, self.goal.confidence) is not None:
             self.able[next(place for place, other in enumerate(self.able) if other is best)] = again
             self.best = again
