@@ -98,7 +98,7 @@ def _measuring(scenario: Scenario, result: Export, out: Path, *, force: bool) ->
     """Return the script that compares a server with its simulation, named after the export if one exists already."""
     from simserve.planner.export.benchmark import JUDGED_BY, SCRIPT, benchmark_files
 
-    files = benchmark_files(scenario, result.checkpoint)
+    files = benchmark_files(scenario, result.checkpoint, served_name=result.served_name)
     is_taken = (out.parent / SCRIPT).exists() and not force
     if is_taken:
         files = {
@@ -113,6 +113,6 @@ def _write(result: Export, out: Path, measuring: Mapping[Path, str], *, force: b
     if result.main_file is not None:
         text += result.files[result.main_file]
     else:
-        text = f"#!/bin/sh\n{text}exec {result.lines}\n"
+        text = f"#!/bin/sh\n{text}{result.script}"
     others = {out.parent / name: each for name, each in result.files.items() if name != result.main_file}
     write_all({out: text, **others, **measuring}, force=force)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from simserve.report.brief import Brief
     from simserve.scenario.schema import Scenario
 
-_PIPE_WIDTH = 160
+_PIPE_WIDTH, _FEW_COLUMNS = 160, 80
+"""Columns of a pipe, and those of the widest brief: only fewer are taken from COLUMNS, which many shells export."""
 _SHOWING = ("--html", "--json", "--quiet", "-q", "--verbose", "-v")
 """Flags that change how an answer is shown, not the answer."""
 PAGE = ("html", "verbose")
@@ -349,10 +350,13 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def console() -> Console:
-    """Return the console for answers; a pipe gets lines wide enough for every table."""
+    """Return the console for answers; a pipe gets lines wide enough for every table, unless COLUMNS asks for few."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    asked = os.environ.get("COLUMNS", "")
+    is_narrow = asked.isdecimal() and 0 < int(asked) < _FEW_COLUMNS
+    width = int(asked) if is_narrow else _PIPE_WIDTH
+    return Console(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -359,7 +359,7 @@ def cost_lines(result: RunResult) -> list[str]:
     return [
         f"{dollars(cost['usd_per_million_output_tokens'])} a million output tokens, "
         f"{dollars(cost['usd_per_million_tokens'])} a million tokens with prompts, "
-        f"{dollars(cost['usd_per_request'])} a request",
+        f"{dollars(cost['usd_per_request'])} a request, at the rate of this run",
         f"{dollars(cost['usd_per_hour'])} an hour: {gpus} at {dollars(cost['gpu_hour_usd'])} "
         f"({cost['gpu_hour_source']}){elsewhere}",
     ]

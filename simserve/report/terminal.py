@@ -162,7 +162,7 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
         warned = sum(len(wrap(each, width)) for each in told.warnings)
         gap = _label_column(told)
         lines = sum(len(_fact_lines(each, width, gap, most=1)) for each in told.facts)
-        parts = warned + len(_subject_lines(told, width)) + len(told.latencies) + lines
+        parts = warned + len(_subject_lines(told, width)) + len(_latency_lines(told.latencies, gap, width)) + lines
         return len(wrap(told.answer, width)) + way + parts
 
     while num_lines(brief) > room:
@@ -273,7 +273,10 @@ def command_lines(command: str, width: int, *, is_whole: bool = False) -> list[s
 
 
 def _latency_lines(latencies: Sequence[LatencyLine], gap: int, width: int) -> list[BriefLine]:
-    """Return the latencies with aligned figures, separated by two blanks, or by one if the lines are too wide."""
+    """Return the latencies with aligned figures, separated by two blanks, or by one if the lines are too wide.
+
+    If they are still too wide, each goes on in further lines.
+    """
     rows = [
         (f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies
     ]
@@ -287,8 +290,16 @@ def _latency_lines(latencies: Sequence[LatencyLine], gap: int, width: int) -> li
             lines.append(BriefLine(text, label_width=len(each.label)))
         return lines
 
-    wide = told("  ")
-    return wide if all(len(line.text) <= width for line in wide) else told(" ")
+    for between in ("  ", " "):
+        lines = told(between)
+        if all(len(line.text) <= width for line in lines):
+            return lines
+    hanging = [(each.label, _hanging(each.label, each.text, width, gap)) for each in latencies]
+    return [
+        BriefLine(line, label_width=0 if place else len(label))
+        for label, lines_of_one in hanging
+        for place, line in enumerate(lines_of_one)
+    ]
 
 
 def _latencies(result: RunResult, console: Console) -> Table:

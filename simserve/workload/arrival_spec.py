@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, GetCoreSchemaHandler, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
@@ -41,6 +41,12 @@ class PoissonArrivals(FrozenModel):
     """Users that send them, if this was resolved from `users`; for figures per user."""
 
 
+def _refuse_no_variation(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+        raise ValueError("is no variation; for arrivals at equal intervals write process: constant, without cv")
+    return value
+
+
 class GammaArrivals(FrozenModel):
     """Arrivals more bursty (cv > 1) or more regular (cv < 1) than Poisson: gamma times between them."""
 
@@ -48,7 +54,7 @@ class GammaArrivals(FrozenModel):
     """`gamma`."""
     rate: Rate
     """Mean requests per second."""
-    cv: float = Field(gt=0, le=100)
+    cv: Annotated[float, Field(gt=0, le=100), BeforeValidator(_refuse_no_variation)]
     """Standard deviation of the time between arrivals over its mean; 1 is Poisson. `vllm bench` calls 1/cv^2
     burstiness."""
 
@@ -69,7 +75,7 @@ class WeibullArrivals(FrozenModel):
     """`weibull`."""
     rate: Rate
     """Mean requests per second."""
-    cv: float = Field(ge=0.05, le=20)
+    cv: Annotated[float, Field(ge=0.05, le=20), BeforeValidator(_refuse_no_variation)]
     """Standard deviation of the time between arrivals over its mean; 1 is Poisson."""
 
 

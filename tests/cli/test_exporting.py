@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,35 @@ def stand_in(folder: Path, name: str, code: int) -> None:
     wanted = "mkdir -p measured; echo {} > measured.json; echo {} > measured/1.json"
     program.write_text(f'#!/bin/sh\necho {name} "$@" >> called\n{wanted}\nexit {code}\n', encoding="utf-8")
     program.chmod(0o755)
+
+
+def test_the_script_of_ollama_serves_the_model_and_is_read_as_what_was_simulated(
+    simserve: Simserve, folder: Path
+) -> None:
+    """It passes the variables on, makes and loads the model once the server answers, and names it with its format."""
+    traffic = ["--rate", "1", "--prompt-tokens", "100", "--output-tokens", "50"]
+    asked = ["mistral-7b", "--gpus", "4090", "--engine", "ollama", "--quantization", "q8_0", *traffic]
+    seats = ["--set", "deployment.engine.max_num_seqs=4"]
+    assert simserve("export", *asked, *seats, "--to", "ollama", "--out", "ollama.sh").code == 0
+    stand_in(folder, "ollama", 0)
+    program = folder / "bin" / "ollama"
+    program.write_text('#!/bin/sh\necho "$OLLAMA_NUM_PARALLEL" "$@" >> "$CALLED"\n', encoding="utf-8")
+    environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "CALLED": str(folder / "called")}
+
+    subprocess.run(["sh", folder / "ollama.sh"], cwd="/", env=environment, check=True)
+
+    deadline = time.monotonic() + 20
+    while len(called := (folder / "called").read_text(encoding="utf-8").splitlines()) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "4 serve" in called
+    create = " create mistral-7b-q8_0 --quantize q8_0 -f Modelfile"
+    assert [each for each in called if each != "4 serve"] == [" list", create, " run mistral-7b-q8_0 "]
+    assert "--served-model-name mistral-7b-q8_0" in (folder / "benchmark.sh").read_text(encoding="utf-8")
+    line = (folder / "ollama.sh").read_text(encoding="utf-8")
+    read = json.loads(simserve("memory", "--like", line, "--gpus", "4090", "--json").stdout)
+    assert (read["model"], read["formats"]["weights"]) == ("mistral-7b", "gguf-q8_0")
+    assert read["engine_resolved"]["max_num_seqs"] == 4
 
 
 @pytest.mark.parametrize(("name", "sender"), [("chatbot", "vllm bench serve"), ("single-gpu-7b", "simserve observe")])

@@ -70,3 +70,14 @@ def test_a_folder_keeps_what_was_measured_and_takes_an_empty_file_for_nothing(tm
     with pytest.raises(UsageError, match="is there already"):
         options.make_folder(tmp_path, ["empty.json", "kept.json"], force=False)
     options.make_folder(tmp_path, ["kept.json"], force=True)
+
+
+@pytest.mark.parametrize(("columns", "width"), [("40", 40), ("", 160), ("120", 160), ("wide", 160), ("0", 160)])
+def test_a_pipe_is_wide_unless_fewer_columns_than_a_brief_has_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    """`COLUMNS=40 simserve run chatbot | less` fits 40 columns."""
+    monkeypatch.setattr("sys.stdout", StringIO())
+    monkeypatch.setenv("COLUMNS", columns)
+
+    assert options.console().width == width

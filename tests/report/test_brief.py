@@ -412,3 +412,18 @@ def test_where_requests_think_the_first_visible_token_stands_behind_the_first() 
     assert lines[1].seconds.limit == 60.0
     assert (lines[1].seconds.mean or 0.0) > 10 * (lines[0].seconds.mean or 1e9)
     assert [each.label for each in latency_lines(plain)] == ["TTFT", "TPOT", "ITL", "E2E"]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("width", [40, 50, 60, 70])
+def test_no_line_of_a_brief_is_wider_than_a_narrow_terminal(case: str, width: int) -> None:
+    """Latencies go on in a second line; only a word, such as a path or an option of a command, may stand out."""
+    brief = brief_of_run(run(case), ["chatbot"], Path("out"))
+
+    lines = [line.text for line in brief_lines(brief, width)]
+
+    assert [line for line in lines if len(line) > width and len(line.split()) > 1] == []
+    for latency in brief.latencies[:2]:
+        told = " ".join(" ".join(lines).split())
+        for part in (latency.mean, latency.real_servers, latency.p95, latency.limit):
+            assert part in told

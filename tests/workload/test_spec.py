@@ -57,7 +57,12 @@ def assert_refused(message, reader=read, **changes):
         ),
         ({"rate": 1}, "workload.arrivals.process: is missing; choose from all_at_once, burst, closed_loop"),
         (5, "workload.arrivals: 5 must be a mapping of keys to values"),
-        ({"process": "gamma", "rate": 1, "cv": 0}, "workload.arrivals.cv: 0 must be greater than 0"),
+        (
+            {"process": "gamma", "rate": 1, "cv": 0},
+            "workload.arrivals.cv: 0 is no variation; for arrivals at equal intervals write process: constant",
+        ),
+        ({"process": "weibull", "rate": 1, "cv": 0.0}, "workload.arrivals.cv: 0.0 is no variation; for arrivals at"),
+        ({"process": "gamma", "rate": 1, "cv": -1}, "workload.arrivals.cv: -1 must be greater than 0"),
         ({"process": "closed_loop", "concurrency": 0}, "workload.arrivals.concurrency: 0 must be greater"),
         (
             {"process": "closed_loop", "concurrency": 1, "think_time": 2},

@@ -31,6 +31,8 @@ from simserve.units import HOURS_PER_DAY, HOURS_PER_MONTH, SECONDS_PER_MONTH
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 from simserve.workload.requests import RequestSpecs
 
+_MILLION = 1e6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRequest:
@@ -156,10 +158,12 @@ def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable 
         known: What is known of what its deployment can finish.
 
     Returns:
-        ``requests_per_month self_host_usd_per_month self_host_usd_per_request``, ``break_even_requests_per_month`` from
-        which the deployment costs less (None where it does not hold the objective at that volume, as ``why_never``
+        ``requests_per_month tokens_per_month`` (prompts and answers), ``self_host_usd_per_month
+        self_host_usd_per_request self_host_usd_per_million_tokens``, ``break_even_requests_per_month``
+        from which the deployment costs less (None where it does not hold the objective at that volume, as ``why_never``
         says), ``cheaper`` (``self_host`` or ``api``; None where the deployment cannot serve the traffic) and ``api``
         (``name date is_named usd_per_month usd_per_request``); the last two are None where no API is known.
+
     Raises:
         InputError: A profile no longer exists.
     """
@@ -175,11 +179,14 @@ def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable 
     own = model.self_host_usd(requests)
     even, why_never = _break_even(resolved, result, model, known or {})
     bill = model.api_usd(requests)
+    tokens = requests * _mean_tokens(result)
     is_served = prices is not None and result.summary["simserve"]["stability"] != "overloaded"
     return {
         "requests_per_month": requests,
+        "tokens_per_month": tokens,
         "self_host_usd_per_month": own,
         "self_host_usd_per_request": own / requests,
+        "self_host_usd_per_million_tokens": own / tokens * _MILLION,
         "break_even_requests_per_month": even,
         "why_never": why_never,
         "cheaper": ("self_host" if own < bill else "api") if is_served else None,
@@ -193,6 +200,13 @@ def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable 
             "usd_per_request": model.api_usd_per_request,
         },
     }
+
+
+def _mean_tokens(result: RunResult) -> float:
+    """Return the mean tokens of a completed request of a run, prompt and answer together, as `mean_request` counts."""
+    records = result.simulation.records
+    done = records.status == COMPLETED
+    return float(records.prompt_tokens[done].mean() + records.output_tokens[done].mean())
 
 
 def as_deployed(model: Comparison) -> dict[str, Any]:

@@ -24,7 +24,7 @@ SCRIPT = "benchmark.sh"
 JUDGED_BY = "benchmark.scenario.yaml"
 
 
-def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
+def benchmark_files(scenario: Scenario, checkpoint: str, *, served_name: str | None = None) -> dict[str, str]:
     """Return the script, and the scenario with which its results are compared.
 
     vLLM's client sends random prompts at the scenario's rate, or from as many clients, with the scenario's mean
@@ -35,7 +35,8 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
 
     Args:
         scenario: What was simulated.
-        checkpoint: Name under which the server knows the model.
+        checkpoint: Repository or path of the model, whose tokenizer the client uses.
+        served_name: Name under which the server knows it; None: the same.
 
     Raises:
         InputError: The traffic cannot be drawn.
@@ -56,7 +57,9 @@ def benchmark_files(scenario: Scenario, checkpoint: str) -> dict[str, str]:
     else:
         ratio = min(math.sqrt(3.0) * _spread(specs.prompt_tokens), _MOST_RATIO)
         words = [
-            *("vllm", "bench", "serve", "--base-url", "$URL", "--model", checkpoint, "--dataset-name", "random"),
+            *("vllm", "bench", "serve", "--base-url", "$URL", "--model", checkpoint),
+            *(() if served_name is None else ("--served-model-name", served_name)),
+            *("--dataset-name", "random"),
             *("--random-input-len", f"{prompt:.0f}", "--random-output-len", f"{output:.0f}"),
             *("--random-range-ratio", f"{ratio:.2f}", "--ignore-eos", "--num-prompts", f"{len(specs)}", *load),
             *("--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-filename", measured),

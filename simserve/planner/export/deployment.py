@@ -90,6 +90,9 @@ class Export:
         notes: What the command cannot express, or a person needs to know.
         formats: Number formats of weights and KV cache, and where they come from.
         checkpoint: Name under which the servers know the model.
+        once_up: Commands that complete the server once it answers, such as those that make its model.
+        answers: Command that succeeds as soon as the server answers; empty if there are none of those.
+        served_name: Name under which the server knows the model, if that is not the checkpoint's.
     """
 
     target: str
@@ -101,6 +104,19 @@ class Export:
     notes: tuple[str, ...] = ()
     formats: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: str = ""
+    once_up: tuple[str, ...] = ()
+    answers: str = ""
+    served_name: str | None = None
+
+    @property
+    def script(self) -> str:
+        """A shell script, without its first line: what runs once the server is up, and the server."""
+        server = f"exec {'env ' if self.environment else ''}{self.lines}\n"
+        if not self.once_up:
+            return server
+        waits = f"until {self.answers} > /dev/null 2>&1; do sleep 1; done"
+        steps = " &&\n".join(self.once_up)
+        return f'cd "$(dirname "$0")"\n(\n{waits}\n{steps}\n) &\n{server}'
 
     @property
     def line(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export
@@ -11,6 +12,7 @@ MODELFILE = "Modelfile"
 _QUANTIZE = {"gguf-q4_k_m": "q4_K_M", "gguf-q8_0": "q8_0"}
 """Formats that `ollama create --quantize` makes from 16-bit weights -> its names."""
 _KV_CACHE = {"auto": "f16", "fp16": "f16", "int8": "q8_0", "int4": "q4_0"}
+_GGUF = "gguf-"
 _SPREAD = "OLLAMA_SCHED_SPREAD cuts the layers over all GPUs that CUDA_VISIBLE_DEVICES shows to Ollama"
 """Note on several GPUs (Ollama's envconfig/config.go: always schedule a model across all GPUs)."""
 _SETTABLE = ("max_model_len", "max_num_seqs")
@@ -34,14 +36,24 @@ def export_ollama(deployment: Deployment) -> Export:
     if scenario.deployment.pipeline_parallel_size > 1:
         environment["OLLAMA_SCHED_SPREAD"] = "1"
         deployment.note(_SPREAD)
-    name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.rsplit("/", 1)[-1].lower())
+    name = _served_name(deployment)
     modelfile = [f"FROM {_source(deployment)}", f"PARAMETER num_ctx {engine.max_model_len}"]
     layers = deployment.take("num_gpu") or deployment.take("engine.num_gpu")
     if layers is not None:
         modelfile.append(f"PARAMETER num_gpu {layers}")
-    deployment.note(f"start the server with this command, then make the model: {_create(deployment, name)}")
+    create = _create(deployment, name)
+    deployment.note(f"start the server with this command, then make the model (a script does): {create}")
     files = {MODELFILE: "\n".join(modelfile) + "\n"}
-    return deployment.started_by("ollama", ("ollama", "serve"), environment=environment, files=files)
+    export = deployment.started_by("ollama", ("ollama", "serve"), environment=environment, files=files)
+    return replace(export, once_up=(create, f'ollama run {name} ""'), answers="ollama list", served_name=name)
+
+
+def _served_name(deployment: Deployment) -> str:
+    """Return the name that the model gets, with its format, as tags of Ollama have it: ``llama-3.2-1b-q8_0``."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.rsplit("/", 1)[-1].lower())
+    weights = str(deployment.resolved.formats["weights"])
+    is_tag = deployment.is_full_precision or weights.startswith(_GGUF)
+    return f"{name}-{weights.removeprefix(_GGUF)}" if is_tag else name
 
 
 def _refuse(deployment: Deployment) -> None:

@@ -9,6 +9,7 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.plan.explain import command, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import trial_figures
+from simserve.planner.scaling import steady_rate
 from simserve.planner.search.explain import plain
 from simserve.planner.search.member import Goal, GroupResult
 from simserve.planner.search.search import Search
@@ -16,6 +17,7 @@ from simserve.planner.search.trial import TERMS, Trial, deployed, deployed_overr
 from simserve.planner.space.space import PIPELINE_KEY, TENSOR_KEY, Space
 
 Point = TypeVar("Point")
+_MILLION = 1e6
 LITTLE_MORE = 0.25
 """Largest extra price of a faster fleet that is worth a line, as a share of the plan's price."""
 MUCH_FASTER = 2.0
@@ -40,7 +42,7 @@ def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
             "hardware": group.hardware,
             "label": describe(deployed(found.scenario, group.best.overrides, whole.replicas)),
             "usd_per_month": usd_per_month(whole),
-            "usd_per_million_tokens": trial.usd_per_million_tokens,
+            "usd_per_million_tokens": usd_per_million_tokens(found, whole),
             "watts": whole.watts,
             **trial_figures(trial),
             "command": command(
@@ -48,6 +50,22 @@ def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
             ),
             "why": _why_lost(found, whole),
         }
+
+
+def usd_per_million_tokens(found: Findings, fleet: Trial) -> float | None:
+    """Return the dollars per million tokens of a fleet: of a month over the month's tokens, as `simserve cost` counts.
+
+    The rate in a run is one draw around that of the scenario; a month has the scenario's. Where it has no steady rate,
+    so that what is served depends on the fleet, it is what the run served; of one job, the dollars of the job.
+
+    Args:
+        found: What the search found.
+        fleet: A fleet, at the price of all that is bought.
+    """
+    usd = usd_per_month(fleet)
+    if usd is None or found.month is None or steady_rate(found.scenario) is None:
+        return fleet.usd_per_million_tokens
+    return usd / float(found.month["tokens_per_month"]) * _MILLION
 
 
 def _why_lost(found: Findings, trial: Trial) -> str:
@@ -111,7 +129,7 @@ def pareto(found: Findings) -> list[dict[str, Any]]:
             "overrides": plain(deployed_overrides(found.scenario, trial.overrides, whole.replicas)),
             "num_gpus": whole.num_gpus,
             "usd_per_month": usd_per_month(whole),
-            "usd_per_million_tokens": trial.usd_per_million_tokens,
+            "usd_per_million_tokens": usd_per_million_tokens(found, whole),
             "p95_ttft_ms": trial.latencies["p95_ttft_ms"],
             "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
         }

@@ -13,7 +13,7 @@ from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, t
 from simserve.planner.plan.infeasible import Miss
 from simserve.planner.plan.price import Market, price_of
 from simserve.planner.plan.roles import link_line, role_lines
-from simserve.planner.plan.runners import faster, pareto, runners_up
+from simserve.planner.plan.runners import faster, pareto, runners_up, usd_per_million_tokens
 from simserve.planner.search.deciding_run import further_run
 from simserve.planner.search.explain import plain
 from simserve.planner.search.member import GroupResult, Member
@@ -109,7 +109,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "usd_per_hour": whole.usd_per_hour,
         "usd_per_month": usd_per_month(whole),
         "usd_per_gpu_hour": member.usd_per_gpu_hour,
-        "usd_per_million_tokens": whole.usd_per_million_tokens,
+        "usd_per_million_tokens": usd_per_million_tokens(found, whole),
         "watts": whole.watts,
         "assumes": _assumed(found, there),
         "busy": trial.busy,
@@ -440,7 +440,7 @@ def _changes(found: Findings) -> Iterator[dict[str, Any]]:
             "reason": "",
             "p95_ttft_ms": trial.latencies["p95_ttft_ms"],
             "p95_tpot_ms": trial.latencies["p95_tpot_ms"],
-            "usd_per_million_tokens": trial.usd_per_million_tokens,
+            "usd_per_million_tokens": usd_per_million_tokens(found, trial),
         }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,14 @@ from simserve.metrics.files import write_table
 from simserve.metrics.result import Column
 from simserve.planner.compare import FIGURES
 from simserve.planner.overrides import split_values
+from simserve.planner.plan.explain import counted
 from simserve.planner.sweep.point import OK, TEXTS, Row, failed_row, task_of
 from simserve.planner.sweep.workers import check_backend, rows_of
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.folder import check_name
 from simserve.scenario.load import from_mapping, parse_override
 from simserve.scenario.schema import Scenario, objective
+from simserve.unfinished import only_writer
 from simserve.version import __version__
 
 if TYPE_CHECKING:
@@ -142,51 +145,51 @@ def sweep(
         progress: Called after each point.
 
     Raises:
-        UsageError: The grid is empty or too large, ``out`` cannot be written or holds another sweep, or the backend is
-            not installed.
+        UsageError: The grid is empty or too large, ``out`` cannot be written, is being written or holds another sweep,
+            or the backend is not installed.
         ScenarioError: No point of the grid is a scenario.
     """
     check_backend(backend, scheduler)
     points = _points(scenario, grid, sample)
     hashes = [each.scenario.hash for each in points if each.scenario is not None]
-    finished = None if out is None else Finished.beside(out, hashes, force=force)
-    rows: dict[int, Row] = {
-        each.index: failed_row(each.index, each.values, each.problem) for each in points if each.scenario is None
-    }
-    known = {} if finished is None else finished.rows
-    tasks = []
-    for point in points:
-        if point.scenario is None:
-            continue
-        if point.scenario.hash in known:
-            rows[point.index] = {**known[point.scenario.hash], **_identity(point)}
-        else:
-            tasks.append(task_of(point.index, point.values, point.scenario))
-    num_resumed = len(points) - len(tasks) - sum(each.scenario is None for each in points)
-    was_interrupted = False
-    try:
-        for row in rows_of(tasks, workers=workers, backend=backend, scheduler=scheduler):
-            rows[row["point"]] = row
-            if finished is not None:
-                finished.add(row)
-            if progress is not None:
-                progress(len(rows), len(points))
-    except KeyboardInterrupt:
-        was_interrupted = True
-    result = Sweep(
-        keys=tuple(grid),
-        rows=tuple(rows[index] for index in sorted(rows)),
-        num_points=len(points),
-        num_resumed=num_resumed,
-        was_interrupted=was_interrupted,
-        seed=scenario.run.seed,
-        warnings=tuple(leading_warnings(*(point.scenario for point in points if point.scenario is not None))),
-        asked=tuple(_asked(each.scenario) for each in points if each.index in rows),
-    )
-    if finished is not None and out is not None and not was_interrupted:
-        _save_table(out, result.keys, result.rows)
-        finished.remove()
-    return result
+    with nullcontext() if out is None else Finished.beside(out, hashes, force=force) as finished:
+        rows: dict[int, Row] = {
+            each.index: failed_row(each.index, each.values, each.problem) for each in points if each.scenario is None
+        }
+        known = {} if finished is None else finished.rows
+        tasks = []
+        for point in points:
+            if point.scenario is None:
+                continue
+            if point.scenario.hash in known:
+                rows[point.index] = {**known[point.scenario.hash], **_identity(point)}
+            else:
+                tasks.append(task_of(point.index, point.values, point.scenario))
+        num_resumed = len(points) - len(tasks) - sum(each.scenario is None for each in points)
+        was_interrupted = False
+        try:
+            for row in rows_of(tasks, workers=workers, backend=backend, scheduler=scheduler):
+                rows[row["point"]] = row
+                if finished is not None:
+                    finished.add(row)
+                if progress is not None:
+                    progress(len(rows), len(points))
+        except KeyboardInterrupt:
+            was_interrupted = True
+        result = Sweep(
+            keys=tuple(grid),
+            rows=tuple(rows[index] for index in sorted(rows)),
+            num_points=len(points),
+            num_resumed=num_resumed,
+            was_interrupted=was_interrupted,
+            seed=scenario.run.seed,
+            warnings=tuple(leading_warnings(*(point.scenario for point in points if point.scenario is not None))),
+            asked=tuple(_asked(each.scenario) for each in points if each.index in rows),
+        )
+        if finished is not None and out is not None and not was_interrupted:
+            _save_table(out, result.keys, result.rows)
+            finished.remove()
+        return result
 
 
 def _asked(scenario: Scenario | None) -> float | None:
@@ -277,36 +280,50 @@ class Finished:
     rows: dict[str, Row]
 
     @classmethod
-    def beside(cls, out: Path, hashes: Sequence[str], *, force: bool) -> Finished:
-        """Return what was finished before, after checking that ``out`` can be written.
+    @contextmanager
+    def beside(cls, out: Path, hashes: Sequence[str], *, force: bool) -> Iterator[Finished]:
+        """Yield what was finished before, after checking that ``out`` can be written; meanwhile no other sweep may.
 
         Args:
             out: Where the table goes.
             hashes: Hashes of this sweep's scenarios.
-            force: Whether another sweep's table may be replaced.
+            force: Whether another sweep's table and finished points may be replaced.
 
         Raises:
-            UsageError: ``out`` is not a Parquet file, cannot be written, or holds another sweep.
+            UsageError: ``out`` is not a Parquet file, cannot be written, is being written, or holds another sweep.
         """
         check_name(out)
         if out.suffix != ENDING:
             raise UsageError(f"must end in {ENDING}", file=out, key="--out")
         if out.is_dir():
             raise UsageError("is a folder", file=out, key="--out")
+        with ExitStack() as stack:
+            try:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                if not stack.enter_context(only_writer(out)):
+                    rule, remedy = "is being written by another sweep", "wait for it, or choose another file"
+                    raise UsageError(rule, file=out, key="--out", remedy=remedy)
+                found = cls._found(out, hashes, force=force)
+            except OSError as failure:
+                reason = failure.strerror or str(failure)
+                raise UsageError(f"cannot be written: {reason}", file=out, key="--out") from None
+            yield found
+
+    @classmethod
+    def _found(cls, out: Path, hashes: Sequence[str], *, force: bool) -> Finished:
         if out.exists() and not force and _hashes_in(out) != sorted(hashes):
             raise UsageError("holds another table", file=out, key="--out", remedy=_FORCE_REMEDY)
         file = out.with_name(f"{out.name}.partial")
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("ab"):
-                pass
-            rows = _read(file)
-            if not rows:
-                file.unlink()
-            return cls(file, rows)
-        except OSError as failure:
-            reason = failure.strerror or str(failure)
-            raise UsageError(f"cannot be written: {reason}", file=out, key="--out") from None
+        with file.open("ab"):
+            pass
+        rows = _read(file)
+        if not rows:
+            file.unlink()
+        others = len(rows.keys() - set(hashes))
+        if others and not force:
+            held = f"holds {counted(others, 'finished point')} of another sweep"
+            raise UsageError(held, file=file, key="--out", remedy=_FORCE_REMEDY)
+        return cls(file, rows)
 
     def add(self, row: Row) -> None:
         """Keep a row."""

@@ -37,6 +37,21 @@ def test_the_traffic_of_a_month_is_the_scenario_s_round_the_clock() -> None:
     assert daily["self_host_usd_per_month"] == even["self_host_usd_per_month"]
 
 
+def test_dollars_a_token_are_the_month_s_dollars_over_its_tokens() -> None:
+    """Fixed lengths of 700 + 100 tokens at 5 requests/s: the tokens of 720 hours, whatever rate a short run happens to
+    meet."""
+    lengths = [
+        "workload.prompt_tokens={distribution: fixed, value: 700}",
+        "workload.output_tokens={distribution: fixed, value: 100}",
+    ]
+
+    found = month_of(*lengths)
+
+    tokens = 5 * 720 * 3600 * 800
+    assert found["tokens_per_month"] == pytest.approx(tokens)
+    assert found["self_host_usd_per_million_tokens"] == pytest.approx(found["self_host_usd_per_month"] / tokens * 1e6)
+
+
 def recorded(folder: Path, seconds: float) -> list[str]:
     """Return changes to 400 requests of a trace that come over so many seconds."""
     rows = "".join(f"{number * seconds / 399:.6f},500,120\n" for number in range(400))
@@ -166,6 +181,9 @@ def test_run_plan_and_cost_give_one_answer(tmp_path: Path) -> None:
         priced["break_even"]["as_deployed_requests_per_month"]
     )
     assert asked["cheaper"] == ran["cheaper"] == priced["cheaper"]
+    per_token = priced["self_host"]["usd_per_million_tokens"]
+    assert planned["best"]["usd_per_million_tokens"] == pytest.approx(per_token)
+    assert ran["self_host_usd_per_million_tokens"] == pytest.approx(per_token)
     assert asked["api"]["name"] in render_report(result)
     top, below = (
         [line for line in lines(planned) if asked["api"]["name"] in line] for lines in (answer_lines, self_host_lines)

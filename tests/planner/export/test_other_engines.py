@@ -251,7 +251,9 @@ def test_ollama_is_variables_and_a_modelfile() -> None:
         "OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve"
     )
     assert result.files["Modelfile"] == "FROM ./Llama-3.2-1B\nPARAMETER num_ctx 4096\n"
-    assert any("ollama create llama-3.2-1b --quantize q4_K_M -f Modelfile" in note for note in result.notes)
+    create = "ollama create llama-3.2-1b-q4_k_m --quantize q4_K_M -f Modelfile"
+    assert any(create in note for note in result.notes)
+    assert result.once_up == (create, 'ollama run llama-3.2-1b-q4_k_m ""')
     mine = exported("ollama", "deployment.quantization=gguf-q4_k_m", checkpoint="./mine.gguf")
     assert mine.files["Modelfile"].startswith("FROM ./mine.gguf\n")
     assert not any("--quantize" in note for note in mine.notes)

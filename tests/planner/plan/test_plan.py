@@ -131,6 +131,20 @@ def test_the_page_of_a_plan_opens_with_what_a_run_of_it_says() -> None:
 
 
 @pytest.mark.slow
+def test_dollars_a_token_of_a_plan_are_those_of_a_month() -> None:
+    """Of the plan and of all fleets beside it: its dollars a month over the tokens that the traffic brings a month."""
+    summary = planned()
+    tokens = summary["month"]["tokens_per_month"]
+
+    fleets = [summary["best"], *summary["runners_up"], *summary["pareto"], *summary["changes"]]
+    told = [each for each in fleets if each["usd_per_month"] is not None]
+
+    assert len(told) > 3
+    for each in told:
+        assert each["usd_per_million_tokens"] == pytest.approx(each["usd_per_month"] / tokens * 1e6)
+
+
+@pytest.mark.slow
 def test_the_plan_is_the_best_of_all() -> None:
     """The cheapest fleet, as enumeration of every deployment and number of replicas finds it."""
     cheapest = min(each["trial"].usd_per_hour for each in everything())

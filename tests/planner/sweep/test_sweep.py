@@ -165,6 +165,70 @@ def test_the_same_sweep_may_be_written_again_and_another_not(tmp_path: Path) -> 
     assert len(sweep(make_scenario(), {"deployment.replicas": [1]}, out=out, force=True).rows) == 1
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("rates", [(5.0, 6.0), (1.0, 2.0)])
+def test_two_sweeps_at_once_do_not_write_one_table(tmp_path: Path, rates: tuple[float, ...], force: bool) -> None:
+    """The second, the same or another, is refused in one line, and the first loses nothing."""
+    out = tmp_path / "x.parquet"
+    told: list[str] = []
+
+    def start_another(done: int, total: int) -> None:
+        with pytest.raises(UsageError) as refused:
+            sweep(make_scenario(), {"workload.arrivals.rate": list(rates)}, out=out, force=force)
+        told.append(str(refused.value))
+
+    sweep(make_scenario(), {"workload.arrivals.rate": [1.0, 2.0]}, out=out, progress=start_another)
+
+    assert told == [f"{out}: --out: is being written by another sweep; wait for it, or choose another file"] * 2
+    assert [row["workload.arrivals.rate"] for row in read(out)] == [1.0, 2.0]
+    assert [each.name for each in tmp_path.iterdir()] == ["x.parquet"]
+
+
+def test_the_points_that_another_sweep_was_interrupted_at_are_not_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused like its table; `force` replaces them."""
+    out, partial = tmp_path / "x.parquet", tmp_path / "x.parquet.partial"
+    monkeypatch.setattr(sweep_workers, "run_task", interrupt_after(1))
+    sweep(make_scenario(), {"workload.arrivals.rate": [1.0, 2.0]}, out=out)
+    monkeypatch.undo()
+    kept = partial.read_bytes()
+
+    with pytest.raises(UsageError, match="holds 1 finished point of another sweep; choose another file, or --force"):
+        sweep(make_scenario(), {"workload.arrivals.rate": [5.0]}, out=out)
+
+    assert partial.read_bytes() == kept
+    sweep(make_scenario(), {"workload.arrivals.rate": [5.0]}, out=out, force=True)
+    assert [row["workload.arrivals.rate"] for row in read(out)] == [5.0]
+    assert not partial.exists()
+
+
+_WRITING = """
+import sys, time
+from pathlib import Path
+from simserve.unfinished import only_writer
+
+with only_writer(Path(sys.argv[1])):
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_sweep_does_not_keep_others_out(tmp_path: Path) -> None:
+    """While another process writes the table it is refused, and not once that is killed."""
+    out, grid = tmp_path / "x.parquet", {"workload.arrivals.rate": [1.0]}
+    with subprocess.Popen([sys.executable, "-c", _WRITING, str(out)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(UsageError, match="is being written by another sweep"):
+            sweep(make_scenario(), grid, out=out)
+        process.kill()
+
+    sweep(make_scenario(), grid, out=out)
+
+    assert [each.name for each in tmp_path.iterdir()] == ["x.parquet"]
+
+
 def test_a_name_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
     """Before any point is run: the table could not be written there."""
     with pytest.raises(UsageError, match="--out: is not a UTF-8 name"):
