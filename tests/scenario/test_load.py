@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from simserve.errors import ScenarioError
-from simserve.scenario.load import Overrides, load
+from simserve.scenario.load import Override, Overrides, from_mapping, load
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 
@@ -24,6 +24,22 @@ def write_scenario(folder: Path, text: str | None = None) -> Path:
 def test_a_file_and_its_folder_are_remembered(tmp_path: Path) -> None:
     """Relative paths inside a scenario start from its own folder."""
     assert load(write_scenario(tmp_path)).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "label"),
+    [
+        (("deployment.replicas", 2), ("deployment.replicas", 3), "--set"),
+        (("deployment", {"hardware": "l4-24gb"}), ("deployment.replicas", 3), "--set"),
+        (("deployment.replicas", 3), ("deployment", {"hardware": "l4-24gb"}), "--set"),
+        (("deployment.replicas", 3), ("deployment.hardware", "l4-24gb"), "--replicas"),
+    ],
+)
+def test_a_key_is_set_by_the_last_that_says_it(first: tuple[str, object], last: tuple[str, object], label: str) -> None:
+    """Two flags may say the same key, or a block and a key in it; errors name the flag whose value it is."""
+    overrides = [Override(*first, "--replicas"), Override(*last, "--set")]
+
+    assert from_mapping(scenario_mapping(), overrides).set_by("deployment.replicas") == label
 
 
 def test_a_pipe_is_read_as_a_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from simserve.metrics.gateway import replica_figures
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
+from simserve.sim.autoscaler import Stabilization, replicas_for
 from simserve.sim.control import AutoscalingSpec, Control, Limits, StartupSpec
 from simserve.sim.records import COMPLETED, DRAINED, FAILED
 from simserve.sim.simulate import Simulation, simulate
@@ -51,6 +52,21 @@ def changes(run: Simulation) -> list[tuple[float, int, int]]:
 def test_a_start_takes_its_parts() -> None:
     """20 + 60 + 16 GB at 2 GB/s + 40 s."""
     assert StartupSpec().seconds(16e9) == 128.0
+
+
+def test_what_was_asked_for_counts_for_exactly_the_window() -> None:
+    """Kubernetes drops a recommendation that is from before ``now - window``; one from that instant still counts."""
+    window = Stabilization(validate(AutoscalingSpec, {**RULES, "min_replicas": 1, "max_replicas": 9}))
+
+    assert window.ask(12, 0.0) == (9, 9)
+    assert window.ask(0, 20.0) == (1, 9)
+    assert window.ask(2, 21.0) == (2, 2)
+
+
+@pytest.mark.parametrize(("level", "wanted"), [(21.9, 10), (22.1, 12), (18.1, 10), (17.9, 9), (0.0, 1)])
+def test_a_tenth_of_the_target_either_way_changes_nothing(level: float, wanted: int) -> None:
+    """Ten replicas with a target of 2 each: a sum of 18 to 22 keeps ten (Kubernetes' tolerance, a share)."""
+    assert replicas_for(level, 10, 2.0, is_used=True) == wanted
 
 
 def test_replicas_come_a_start_up_after_the_queue_is_seen() -> None:
