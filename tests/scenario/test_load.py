@@ -42,6 +42,26 @@ def test_a_key_is_set_by_the_last_that_says_it(first: tuple[str, object], last: 
     assert from_mapping(scenario_mapping(), overrides).set_by("deployment.replicas") == label
 
 
+def test_of_two_flags_that_set_a_key_the_last_one_is_blamed() -> None:
+    """Its value is the one that is refused."""
+    overrides = [Override("deployment.replicas", 2, "--replicas"), Override("deployment.replicas", 0, "--set")]
+
+    with pytest.raises(ScenarioError) as failure:
+        from_mapping(scenario_mapping(), overrides)
+    assert (failure.value.file, failure.value.value) == ("--set", 0)
+
+
+def test_an_element_of_a_list_is_not_one_whose_number_begins_alike() -> None:
+    """The flag sets class 1; the value of class 10 in the file is what is refused."""
+    mapping = scenario_mapping()
+    mapping["workload"]["classes"] = [{"name": f"c{number}", "share": 1 / 11} for number in range(11)]
+    mapping["workload"]["classes"][10]["priority"] = "high"
+
+    with pytest.raises(ScenarioError) as failure:
+        from_mapping(mapping, [f"workload.classes.1={{name: c1, share: {1 / 11}}}"], file="my.yaml")
+    assert (failure.value.file, failure.value.key) == ("my.yaml", "workload.classes.10.priority")
+
+
 def test_a_pipe_is_read_as_a_file(tmp_path: Path) -> None:
     """As the shell's <(...) and /dev/stdin hand one over."""
     pipe = tmp_path / "pipe.yaml"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from simserve.engine.state import RequestTable
 from simserve.metrics.gateway import replica_figures
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
-from simserve.sim.autoscaler import Stabilization, replicas_for
+from simserve.sim.autoscaler import Objective, Stabilization, replicas_for
 from simserve.sim.control import AutoscalingSpec, Control, Limits, StartupSpec
 from simserve.sim.records import COMPLETED, DRAINED, FAILED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.sim.test_tasks import Task, random_task, tasks
@@ -67,6 +70,43 @@ def test_what_was_asked_for_counts_for_exactly_the_window() -> None:
 def test_a_tenth_of_the_target_either_way_changes_nothing(level: float, wanted: int) -> None:
     """Ten replicas with a target of 2 each: a sum of 18 to 22 keeps ten (Kubernetes' tolerance, a share)."""
     assert replicas_for(level, 10, 2.0, is_used=True) == wanted
+
+
+def ended(
+    specs: RequestSpecs, control: Control, first: list[float], finish: list[float], failing: int | None = None
+) -> Objective:
+    """Return what is known of requests that all arrived at 0 s and have ended, one of them perhaps without an answer."""
+    table = SimpleNamespace(
+        status=[FAILED if index == failing else COMPLETED for index in range(len(specs))],
+        first_token_time=first,
+        finish_time=finish,
+        generated_tokens=specs.output_tokens.tolist(),
+    )
+    return Objective(control, specs, cast("RequestTable", table), np.zeros(len(specs)))
+
+
+def test_an_objective_on_tpot_is_about_the_gaps_between_tokens() -> None:
+    """Three tokens from 1 s to 2 s: 0.5 s a gap. A single token has none, and meets it."""
+    specs = make_specs([0.0, 0.0], 4, [3, 1])
+    for tpot, met in ((0.5, True), (0.45, False)):
+        objective = ended(specs, Control(limits=(Limits(tpot=tpot),)), [1.0, 1.0], [2.0, 1.0])
+
+        assert [objective.is_met(index) for index in range(2)] == [met, True]
+
+
+@pytest.mark.parametrize(("limit", "failing", "in_time"), [(6.5, None, 1), (5.0, None, 0), (6.5, 1, 0)])
+def test_a_task_ends_with_its_last_call_and_is_late_if_one_failed(
+    limit: float, failing: int | None, in_time: int
+) -> None:
+    """Two calls, the later of which ends at 6 s; requests with negative sessions are no tasks."""
+    specs = replace(
+        make_specs([0.0] * 4, 4, 1),
+        session=np.array([-2, 7, -1, 7]),
+        dependencies=cast("Dependencies", object()),
+    )
+    objective = ended(specs, Control(task_limit=limit), [1.0] * 4, [1.0, 4.0, 1.0, 6.0], failing)
+
+    assert [objective.count_task(index) for index in range(4)] == [(0, 0), (0, 0), (0, 0), (1, in_time)]
 
 
 def test_replicas_come_a_start_up_after_the_queue_is_seen() -> None:
