@@ -130,7 +130,9 @@ def from_mapping(
         raise ScenarioError(
             first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others
         ) from None
-    labels = {override.key: override.label for override in reversed(parsed)}
+    labels: dict[str, str] = {}
+    for override in reversed(parsed):  # the last one counts, of a key and of the blocks that hold it
+        labels.setdefault(override.key, override.label)
     return scenario.read_from(Source(None if file is None else str(file), folder, labels))
 
 

@@ -85,7 +85,7 @@ class Faults:
             if left < count:
                 return pool, left
             left -= count
-        return pools[-1], ceil(len(pools[-1].replicas))
+        return pools[-1], len(pools[-1].replicas)
 
     def _expose(self, number: int, fault: FaultSpec, replica: ManagedReplica) -> None:
         """Let a random fault hit the place of a replica again and again, whenever a replica is in it."""

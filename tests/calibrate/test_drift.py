@@ -105,6 +105,8 @@ def test_the_change_is_that_of_the_call_that_is_shown(tmp_path: Path) -> None:
     assert {each.count % 2 for each in drift.comparisons} == {0, 1}
     for each in drift.comparisons:
         assert each.ratio == pytest.approx(each.found / each.expected)
+    pair = next(each for each in drift.comparisons if each.name == "products, bfloat16")
+    assert (pair.count, pair.ratio) == (2, pytest.approx(1.1))
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.1, "slower"), (0.9, "faster")])

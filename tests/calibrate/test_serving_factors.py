@@ -174,11 +174,12 @@ def test_repeats_that_differ_say_less() -> None:
 
 
 def test_repeats_are_known_by_how_they_were_sent(tmp_path: Path) -> None:
-    """The same clients and lengths; other clients, or prompts twice as long, are a load of their own."""
+    """The same clients and lengths; other clients, or prompts twice or half as long, are a load of their own."""
     results = [result for path in write_runs(tmp_path, (1, 1, 2), {}) for result in read_results([path])]
     longer = replace(results[0], prompt_tokens=2.0 * results[0].prompt_tokens)
+    shorter = replace(results[0], prompt_tokens=0.5 * results[0].prompt_tokens)
 
-    assert loads_of([*results, longer, results[2]]) == [0, 0, 2, 3, 2]
+    assert loads_of([*results, longer, results[2], shorter]) == [0, 0, 2, 3, 2, 5]
 
 
 def test_what_noise_alone_would_gain_hardly_moves_a_factor() -> None:

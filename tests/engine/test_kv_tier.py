@@ -119,7 +119,7 @@ def test_what_gives_way_in_one_tier_goes_to_the_next() -> None:
 
 
 def test_who_has_the_choice_loads_only_what_is_faster() -> None:
-    """A block takes 4 x 0.135 s to compute: half a second to load pays, 0.6 does not, nor does a long latency."""
+    """A block takes 4 x 0.131 s to compute: half a second to load pays, 0.6 does not, nor does a long latency."""
     fast, slow, far = (
         served(four(), PATHS, kv_tiers=[{"has_choice": True, **each}])
         for each in ({}, {"block_seconds": 0.6}, {"latency": 0.2})
@@ -131,6 +131,58 @@ def test_who_has_the_choice_loads_only_what_is_faster() -> None:
         assert run.totals.offload is not None
         (tier,) = run.totals.offload.tiers
         assert (tier.loaded_blocks, tier.declined_blocks) == (0, 4)
+
+
+def test_a_tier_was_as_full_as_it_ever_was() -> None:
+    """Twelve blocks while the first beginning is computed again, which takes its four out; later one comes in."""
+    specs = make_specs([0.0, 10.0, 20.0, 30.0, 40.0, 50.0], [17, 17, 17, 17, 17, 5], 1)
+    paths = [[(segment, 16)] for segment in (1, 2, 3, 4, 1)]
+    run = served(specs, [*paths, []], kv_tiers=[{"has_choice": True, "block_seconds": 0.6}])
+
+    assert run.totals.offload is not None
+    (tier,) = run.totals.offload.tiers
+    assert (tier.peak_blocks, tier.loaded_blocks) == (12, 0)
+
+
+@pytest.mark.parametrize(("latency", "found"), [(0.08, 16), (0.12, 0)])
+def test_a_load_in_two_pieces_waits_for_the_latency_once(latency: float, found: int) -> None:
+    """Two beginnings of two blocks each: a block loads 0.025 s faster than it is computed, which pays for a latency below 0.1 s."""
+    paths = [[(segment, 8), (10 * segment, 16)] for segment in (1, 2, 3, 1)]
+    run = served(four(), paths, kv_tiers=[{"has_choice": True, "latency": latency}])
+
+    assert run.records.cached_tokens.tolist() == [0, 0, 0, found]
+
+
+def test_what_lies_behind_more_tokens_is_computed_more_slowly() -> None:
+    """Two blocks are on the GPU: the next two attend to 8 x 8 + 36 pairs, 0.8 s and 0.4 s, and are loaded in one.
+
+    Their 36 pairs alone would take 0.144 s, and computing would be faster.
+    """
+    times = affine_step_times(step_seconds=0.0, token_seconds=0.1, prefill_pair_seconds=0.004)
+    config = {"num_blocks": 9, "max_model_len": 28, "kv_tiers": tiers({"has_choice": True})}
+    specs = with_paths(make_specs([0.0, 10.0, 20.0], [17, 25, 17], 1), [[(1, 16)], [], [(1, 16)]])
+    run = assert_agrees(make_config(enable_prefix_caching=True, **config), times, specs)
+
+    assert run.records.cached_tokens.tolist() == [0, 0, 16]
+    assert run.totals.offload is not None
+    assert run.totals.offload.loaded_blocks == 2
+
+
+@pytest.mark.parametrize(("comes", "found"), [(True, 0), (False, 16)])
+def test_a_prompt_that_waits_keeps_its_beginning_in_the_store(comes: bool, found: int) -> None:
+    """Two beginnings fill the store, and a third is written while the first one's next prompt waits, if it has come.
+
+    Then the second gives way, and a prompt that needs it finds nothing; else the first does.
+    """
+    arrivals = [0.0, 10.0, 20.0, 20.5 if comes else 23.25, 23.5]
+    specs = make_specs(arrivals, 17, [1, 1, 4, 1, 1])
+    paths = [[(segment, 16)] for segment in (1, 2, 3, 1, 2)]
+    store = {"is_shared": True, "num_blocks": 8}
+    run = served(specs, paths, kv_tiers=[store], max_num_seqs=1)
+
+    assert run.records.scheduled_time[2] == 20.0
+    assert run.records.first_token_time[2] < 23.25
+    assert run.records.cached_tokens[4] == found
 
 
 def test_loads_that_overlap_cost_what_outlasts_the_step() -> None:

@@ -82,6 +82,19 @@ def test_steps_take_the_kernels_the_adapters_and_the_tokens_longer() -> None:
     assert two.records.finish_time.tolist() == pytest.approx(3 * [(1.75 + 0.5) + (1.75 + 0.125)])
 
 
+def test_a_mixed_step_reads_the_adapters_of_all_that_have_a_seat() -> None:
+    """Whole blocks of four, eight tokens a step: 4 and 4 of both prompts, then the last 6 of one, and none of the other.
+
+    Either step takes a second, half a second, and an eighth for each of the two adapters.
+    """
+    times = replace(TIMES, lora_step_seconds=0.5, lora_adapter_seconds=0.125)
+    config = {"max_loras": 2, "max_cpu_loras": 2, "lora_disk_seconds": 0.0, "lora_host_seconds": 0.0}
+    config |= {"max_num_batched_tokens": 8, "max_chunk_tokens": 6, "aligns_chunks": True}
+    run = served(with_adapters(make_specs([0.0, 0.0], [10, 9], 1), [0, 1]), times, **config)
+
+    assert run.records.first_token_time.tolist() == pytest.approx([2 * 1.75, 2 * 1.75 + 1.625])
+
+
 def test_one_adapter_for_all_is_none_but_for_its_cost() -> None:
     """Issue: one adapter that costs nothing changes nothing, in no column."""
     specs = make_specs(np.arange(40) * 0.37, 5, 9)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.agreement import assert_agrees
-from tests.builders import make_config, make_specs
-from tests.engine.test_prefix_cache import SECOND, served
+from tests.builders import constant_step_times, make_config, make_specs
+from tests.engine.test_prefix_cache import SECOND, served, with_paths
 
 SGLANG: dict[str, Any] = {
     "scheduler": "prefill_first",
@@ -65,6 +65,15 @@ def test_nodes_give_way_for_a_step_or_for_what_it_is_short_of(evicts_missing: bo
     assert records.cached_tokens.tolist() == [0, 0, 0, found]
 
 
+def test_a_step_that_finds_just_enough_free_blocks_evicts_none() -> None:
+    """Three free blocks beside two idle beginnings, and a prompt of three: SGLang evicts only if fewer are free."""
+    specs = make_specs([0.0, 2.0, 10.0, 20.0], [5, 5, 12, 5], 1)
+    prefixes = [[(1, 4)], [(2, 4)], [], [(2, 4)]]
+    records = served(specs, prefixes, num_blocks=5, keeps_radix_tree=True, **SGLANG).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 0, 4]
+
+
 @pytest.mark.parametrize(("touches_waiting", "found"), [(False, 0), (True, 4)])
 def test_the_33rd_look_at_the_queue_uses_what_those_who_wait_would_find(touches_waiting: bool, found: int) -> None:
     """Two beginnings lie idle, and 30 requests without one come after them. Then a long one needs the older's block.
@@ -76,6 +85,58 @@ def test_the_33rd_look_at_the_queue_uses_what_those_who_wait_would_find(touches_
     prefixes = [[(1, 4)], [(2, 4)], *[[]] * 30, [], [(1, 4)]]
     config = {"num_blocks": 5, "max_num_seqs": 1, "keeps_radix_tree": True, "evicts_missing": True, **SGLANG}
     records = served(specs, prefixes, touches_waiting=touches_waiting, **config).records
+
+    assert records.cached_tokens[-1] == found
+
+
+@pytest.mark.parametrize(
+    ("singles", "outputs", "found"), [(30, 1, 4), (14, 1, 0), (29, 1, 0), (29, 3, 0), (29, 2, 0), (30, 3, 4)]
+)
+def test_only_every_32nd_look_counts_and_a_queue_without_a_free_seat_is_not_looked_at(
+    singles: int, outputs: int, found: int
+) -> None:
+    """Each request is looked at once, however long it sits in the only seat while the next one waits.
+
+    ``get_new_batch_prefill`` returns before ``calc_priority`` where no request can be allocated.
+    """
+    between = np.arange(10.0, 10.0 + 2 * singles, 2.0).tolist()
+    specs = make_specs(
+        [0.0, 2.0, *between, 100.0, 100.0], [5, 5, *[1] * singles, 16, 5], [1, 1, outputs] + [1] * (singles + 1)
+    )
+    prefixes = [[(1, 4)], [(2, 4)], *[[]] * singles, [], [(1, 4)]]
+    config = {"num_blocks": 5, "max_num_seqs": 1, "keeps_radix_tree": True, "evicts_missing": True, **SGLANG}
+    records = served(specs, prefixes, touches_waiting=True, **config).records
+
+    assert records.cached_tokens[-1] == found
+
+
+def test_what_the_head_of_the_queue_would_find_is_used_last() -> None:
+    """Behind the long one wait the beginnings of both: that of the first who waits stays, the other gives way."""
+    specs = make_specs(
+        [0.0, 2.0, *np.arange(10.0, 70.0, 2.0).tolist(), 100.0, 100.0, 100.0], [5, 5, *[1] * 30, 16, 5, 5], 1
+    )
+    prefixes = [[(2, 4)], [(1, 4)], *[[]] * 30, [], [(1, 4)], [(2, 4)]]
+    config = {"num_blocks": 5, "max_num_seqs": 1, "keeps_radix_tree": True, "evicts_missing": True, **SGLANG}
+    records = served(specs, prefixes, touches_waiting=True, **config).records
+
+    assert records.cached_tokens[-2:].tolist() == [4, 0]
+
+
+@pytest.mark.parametrize(("place", "found"), [(127, 4), (128, 0)])
+def test_only_the_first_128_of_the_queue_count_as_users(place: int, found: int) -> None:
+    """One that begins like the older of two is 128th or 129th in the queue at the 33rd look, behind the long one.
+
+    The others are all in three looks later. Then the long one takes all of the budget, and needs 59 blocks of which 58
+    are free beside the two.
+    """
+    arrivals = [0.0, 2.0, *np.arange(10.0, 70.0, 2.0).tolist(), *[100.0] * (place + 1)]
+    specs = make_specs(arrivals, [5, 5, *[1] * (30 + place - 1), 236, 5], 1)
+    prefixes = [[(1, 4)], [(2, 4)], *[[]] * (30 + place), [(1, 4)]]
+    config = {**SGLANG, "num_blocks": 60, "max_num_seqs": 200, "max_model_len": 240, "max_num_batched_tokens": 236}
+    config |= {"keeps_radix_tree": True, "evicts_missing": True, "touches_waiting": True}
+    records = assert_agrees(
+        make_config(enable_prefix_caching=True, **config), constant_step_times(1.0, 200), with_paths(specs, prefixes)
+    ).records
 
     assert records.cached_tokens[-1] == found
 

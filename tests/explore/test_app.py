@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from starlette.testclient import TestClient
 
 from simserve.explore import app as application
 from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
-from simserve.explore.queries import TooLongError
+from simserve.explore.queries import BusyError, TooLongError
 from simserve.explore.server import AnswerInParts, Runner
 from tests.fuzzing import examples
 
@@ -164,6 +165,25 @@ def test_who_asks_too_much_waits(limits: dict[str, int]) -> None:
     """Of one client, and of all."""
     with TestClient(create_app(runner=Runner(**limits, patience=0.0)), base_url=_HOST) as client:
         assert client.post("/api/batching", json={}).status_code == 429
+
+
+def test_the_open_questions_of_all_clients_are_counted_together() -> None:
+    """Two clients with a question each are as many as may be open: a third one is told to come back."""
+    runner, has_been_refused = Runner(max_waiting=2), Event()
+
+    async def ask() -> None:
+        async with anyio.create_task_group() as group:
+            for client in ("one", "other"):
+                group.start_soon(runner.run, client, lambda _check: has_been_refused.wait(10.0))
+            await anyio.sleep(0.01)
+            try:
+                with pytest.raises(BusyError, match="too many people"):
+                    await runner.run("third", lambda _check: None)
+            finally:
+                has_been_refused.set()
+        await runner.run("third", lambda _check: None)
+
+    anyio.run(ask)
 
 
 def test_a_further_question_of_a_client_waits_for_one_of_its_own() -> None:

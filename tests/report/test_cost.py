@@ -9,6 +9,7 @@ import pytest
 import simserve as ss
 from simserve.report.cost import answer, cost_page, sections
 from simserve.report.page import render_page
+from simserve.report.quantities import dollars
 
 _TERMS = {
     "requests_per_month": 1e6,
@@ -62,7 +63,27 @@ def test_the_split_is_said_with_both_bills() -> None:
 
     assert split["hybrid"]["api_share"] > 0
     assert "GPUs for the base of the day" in text(split, "Hybrid")
+    bills = (split["hybrid"][f"{side}_usd_per_month"] for side in ("self_host", "api"))
+    assert text(split, "Hybrid").endswith("({} + {})".format(*map(dollars, bills)))
     assert "no split is worth it" in text(summary(gpu_hour_usd=100.0), "Hybrid")
+
+
+def test_a_month_is_added_up_before_the_reader() -> None:
+    """Fleet, operations and what overflows to the API; cents where they show, from 10,000 dollars on whole ones."""
+    shown = summary(gpu_hour_usd=1.0016)
+    shown["self_host"] = shown["self_host"] | {"overflow_usd_per_month": 250.0, "usd_per_month": 1792.304}
+
+    said = text(shown, "Self-host")
+    assert "2 GPUs x $1.00 x 720 hours = $1,442.30 a month" in said
+    assert "+ $100 of operations + $250 of overflow to the API = $1,792.30 a month" in said
+    assert "720 hours = $14,423 a month" in text(summary(gpu_hour_usd=10.016), "Self-host")
+
+
+def test_the_bill_of_an_api_is_added_up_from_prompts_and_answers() -> None:
+    """A million requests of 500 and 200 tokens, at 0.15 and 0.60 dollars a million tokens."""
+    said = text(summary(api_request_usd=None, api="gpt-4o-mini"), "API")
+
+    assert "500 M tokens of prompts $75 + 200 M tokens of answers $120 = $195 a month" in said
 
 
 def test_the_prompt_cache_is_said_with_its_rules() -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from simserve.errors import ScenarioError
-from simserve.scenario.load import Overrides, load
+from simserve.scenario.load import Override, Overrides, from_mapping, load
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 
@@ -24,6 +24,42 @@ def write_scenario(folder: Path, text: str | None = None) -> Path:
 def test_a_file_and_its_folder_are_remembered(tmp_path: Path) -> None:
     """Relative paths inside a scenario start from its own folder."""
     assert load(write_scenario(tmp_path)).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "label"),
+    [
+        (("deployment.replicas", 2), ("deployment.replicas", 3), "--set"),
+        (("deployment", {"hardware": "l4-24gb"}), ("deployment.replicas", 3), "--set"),
+        (("deployment.replicas", 3), ("deployment", {"hardware": "l4-24gb"}), "--set"),
+        (("deployment.replicas", 3), ("deployment.hardware", "l4-24gb"), "--replicas"),
+    ],
+)
+def test_a_key_is_set_by_the_last_that_says_it(first: tuple[str, object], last: tuple[str, object], label: str) -> None:
+    """Two flags may say the same key, or a block and a key in it; errors name the flag whose value it is."""
+    overrides = [Override(*first, "--replicas"), Override(*last, "--set")]
+
+    assert from_mapping(scenario_mapping(), overrides).set_by("deployment.replicas") == label
+
+
+def test_of_two_flags_that_set_a_key_the_last_one_is_blamed() -> None:
+    """Its value is the one that is refused."""
+    overrides = [Override("deployment.replicas", 2, "--replicas"), Override("deployment.replicas", 0, "--set")]
+
+    with pytest.raises(ScenarioError) as failure:
+        from_mapping(scenario_mapping(), overrides)
+    assert (failure.value.file, failure.value.value) == ("--set", 0)
+
+
+def test_an_element_of_a_list_is_not_one_whose_number_begins_alike() -> None:
+    """The flag sets class 1; the value of class 10 in the file is what is refused."""
+    mapping = scenario_mapping()
+    mapping["workload"]["classes"] = [{"name": f"c{number}", "share": 1 / 11} for number in range(11)]
+    mapping["workload"]["classes"][10]["priority"] = "high"
+
+    with pytest.raises(ScenarioError) as failure:
+        from_mapping(mapping, [f"workload.classes.1={{name: c1, share: {1 / 11}}}"], file="my.yaml")
+    assert (failure.value.file, failure.value.key) == ("my.yaml", "workload.classes.10.priority")
 
 
 def test_a_pipe_is_read_as_a_file(tmp_path: Path) -> None:

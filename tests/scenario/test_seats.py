@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
+
 import simserve
+from simserve.scenario import seats
 from simserve.scenario.resolve import resolve
 from simserve.scenario.seats import limit_gains
+from simserve.sim.records import COMPLETED
 from simserve.workload.generate import generate
+from tests.builders import make_specs
 
 
 def test_throughput_rises_flattens_and_falls_with_the_batch() -> None:
@@ -34,6 +41,22 @@ def test_a_point_of_the_curve_is_what_a_run_gives() -> None:
     assert abs(at_48 / result.summary["output_throughput"] - 1) < 1e-9
 
 
+def test_seats_are_tried_up_to_the_token_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a quarter to twice of the 40 requests that fit, and its own 64: as many as have a token of 64 each."""
+    monkeypatch.setattr(seats, "requests_in_kv", lambda _simulation: 40.0)
+    monkeypatch.setattr(seats, "_throughput", lambda _resolved, number, _specs: 100.0 - abs(number - 36))
+    engine = SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=64)
+    resolved: Any = SimpleNamespace(engine=engine, shape=SimpleNamespace(tokens_per_decode=1))
+    records = SimpleNamespace(status=np.full(10, COMPLETED), num_preemptions=np.ones(10))
+    simulation: Any = SimpleNamespace(was_interrupted=False, records=records)
+
+    curve = seats.seats_curve(resolved, simulation, make_specs([0.0] * 10, 4, 2))
+
+    assert curve is not None
+    assert curve["max_num_seqs"] == [10, 20, 28, 32, 36, 40, 48, 60, 64]
+    assert (curve["best_max_num_seqs"], curve["requests"]) == (36, 10)
+
+
 def test_without_preemption_there_is_no_curve() -> None:
     """Where KV memory is plentiful the question does not arise, and no time is spent on it."""
     result = simserve.run(simserve.load("chatbot", ["workload.num_requests=200"]))
@@ -48,12 +71,12 @@ def test_seats_do_not_bind_where_more_of_them_change_nothing() -> None:
     def run(change: str) -> dict[str, Any]:
         return dict(simserve.run(simserve.load("chatbot", [*scenario, change])).summary["simserve"])
 
-    seats = [run(f"deployment.engine.max_num_seqs={number}") for number in (256, 512, 1024)]
+    several = [run(f"deployment.engine.max_num_seqs={number}") for number in (256, 512, 1024)]
     relieved = run("deployment.replicas=2")
 
-    assert all(each["slo"]["attainment"] < 0.01 for each in seats)
+    assert all(each["slo"]["attainment"] < 0.01 for each in several)
     assert relieved["slo"]["attainment"] > 0.99
-    assert {each["bottleneck"]["binding"] for each in seats} == {"compute"}
+    assert {each["bottleneck"]["binding"] for each in several} == {"compute"}
 
 
 def test_seats_bind_where_more_of_them_relieve_the_queue() -> None:

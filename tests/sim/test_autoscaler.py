@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import simpy
 
+from simserve.engine.state import RequestTable
 from simserve.metrics.gateway import replica_figures
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
-from simserve.sim.control import AutoscalingSpec, Control, Limits, StartupSpec
+from simserve.sim.autoscaler import Autoscaler, EncoderAutoscaler, EncoderLives, Objective, Stabilization, replicas_for
+from simserve.sim.control import AutoscalingSpec, Control, EncoderAutoscalingSpec, Limits, StartupSpec
+from simserve.sim.lifecycle import READY, STARTING
 from simserve.sim.records import COMPLETED, DRAINED, FAILED
 from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.sim.test_tasks import Task, random_task, tasks
@@ -51,6 +58,141 @@ def changes(run: Simulation) -> list[tuple[float, int, int]]:
 def test_a_start_takes_its_parts() -> None:
     """20 + 60 + 16 GB at 2 GB/s + 40 s."""
     assert StartupSpec().seconds(16e9) == 128.0
+
+
+def test_what_was_asked_for_counts_for_exactly_the_window() -> None:
+    """Kubernetes drops a recommendation that is from before ``now - window``; one from that instant still counts."""
+    window = Stabilization(validate(AutoscalingSpec, {**RULES, "min_replicas": 1, "max_replicas": 9}))
+
+    assert window.ask(12, 0.0) == (9, 9)
+    assert window.ask(0, 20.0) == (1, 9)
+    assert window.ask(2, 21.0) == (2, 2)
+
+
+@pytest.mark.parametrize(("level", "wanted"), [(21.9, 10), (22.1, 12), (18.1, 10), (17.9, 9), (0.0, 1)])
+def test_a_tenth_of_the_target_either_way_changes_nothing(level: float, wanted: int) -> None:
+    """Ten replicas with a target of 2 each: a sum of 18 to 22 keeps ten (Kubernetes' tolerance, a share)."""
+    assert replicas_for(level, 10, 2.0, is_used=True) == wanted
+
+
+@pytest.mark.parametrize(("requests", "launched"), [(7, 3), (8, 4), (4, 2)])
+def test_who_is_served_is_not_in_the_queue(requests: int, launched: int) -> None:
+    """One has the seat: six wait for three replicas of two each."""
+    assert changes(scaled(make_specs([0.0] * requests, 1, 20)))[1][:2] == (5.0, launched)
+
+
+def test_who_waits_while_none_is_ready_counts_as_if_it_ran() -> None:
+    """None is left when six come: one is launched at once, and while it starts, three are asked for, of two each."""
+    run = scaled(make_specs([0.0, *[41.0] * 6], 1, 20), metric="running", min_replicas=0, stabilization="5 s")
+
+    after = [(when, launched) for when, launched, _ in changes(run) if when > 41.0]
+    assert after[:2] == [(45.0, 1), (50.0, 3)]
+
+
+def test_those_that_start_are_given_back_first_then_those_with_the_least_to_do() -> None:
+    """Of equals the newest."""
+    states = [(READY, 5), (READY, 0), (STARTING, 0), (READY, 0), (STARTING, 9)]
+    present: Any = [
+        SimpleNamespace(number=number, state=state, load=load) for number, (state, load) in enumerate(states)
+    ]
+
+    least = Autoscaler._least_needed(cast("Autoscaler", None), present)
+
+    assert [replica.number for replica in least] == [2, 4, 3, 1, 0]
+
+
+def test_one_is_removed_only_if_the_others_would_have_less_than_at_the_last_miss() -> None:
+    """Ten requests a replica at the miss: of three the others bear 9 each, 18 in all, and 19 are too many."""
+    spec = validate(AutoscalingSpec, {**RULES, "metric": "slo", "target": 0.9})
+    fleet: Any = SimpleNamespace(tell_ends=lambda _tell: None)
+    pool: Any = SimpleNamespace()
+    nothing = ended(make_specs([0.0], 1, 1), Control(), [1.0], [1.0])
+    scaler = Autoscaler(spec, simpy.Environment(), fleet, pool, nothing)
+
+    def asked(ended: int, met: int, count: int, load: int) -> int:
+        scaler._num_ended, scaler._num_met = ended, met
+        return scaler._asked_by_slo(count, load)
+
+    assert asked(10, 8, 2, 20) == 3
+    assert asked(10, 10, 3, 19) == 3
+    assert asked(10, 10, 3, 18) == 2
+    assert asked(10, 9, 3, 18) == 3
+    assert asked(10, 10, 1, 0) == 1
+    assert asked(0, 0, 3, 0) == 0
+
+
+def encoders(metric: str, **columns: list[float]) -> EncoderAutoscaler:
+    """Return the scaler of two encoder workers, free at 0 s unless said, that looks every ten seconds."""
+    values = {"encoders": [0.0, 0.0, np.inf], "encoder_given": [0.0] * 3, "encoder_starts": [np.nan] * 4, **columns}
+    clients: Any = SimpleNamespace(**{name: array("d", each) for name, each in values.items()})
+    rules = {"metric": metric, "target": 1.0, "max_replicas": 3, "interval": "10 s"}
+    return EncoderAutoscaler(validate(EncoderAutoscalingSpec, rules), 5.0, clients, simpy.Environment())
+
+
+def test_an_encoder_is_busy_with_what_it_has_done_not_with_what_is_ahead() -> None:
+    """At 10 s one has been given 14 s of work that lasts until 16 s, the other 3 s that are over: 0.8 and 0.3."""
+    scaler = encoders("busy", encoders=[16.0, 5.0, np.inf], encoder_given=[14.0, 3.0, 0.0])
+
+    assert scaler._level(scaler._workers, 10.0) == pytest.approx(0.8 + 0.3)
+
+
+def test_parts_wait_for_an_encoder_until_they_begin() -> None:
+    """Of those given, two begin after 10 s; one of them has begun by 12 s, and another is given meanwhile."""
+    scaler = encoders("queue_depth", encoder_starts=[10.0, 12.0, 13.0, np.nan])
+
+    assert scaler._level(scaler._workers, 10.0) == 2.0
+    scaler._starts[3] = 15.0
+    assert scaler._level(scaler._workers, 12.0) == 2.0
+
+
+def test_an_encoder_that_is_given_back_is_paid_for_until_its_work_is_done() -> None:
+    """At 10 s: one is free since 5 s and goes at once, the other has work until 16 s."""
+    scaler = encoders("busy", encoders=[16.0, 5.0, np.inf])
+    for worker in scaler._workers:
+        scaler._give_back(worker, 10.0)
+
+    assert scaler.lives.stopped_at.tolist() == [16.0, 10.0]
+    assert scaler.lives.mean(8.0, 18.0) == pytest.approx((8.0 + 2.0) / 10.0)
+    assert scaler.lives.most(20.0) == 2
+    later = EncoderLives(launched_at=np.array([0.0, 9.0]), stopped_at=np.array([np.inf, 12.0]))
+    assert later.mean(8.0, 18.0) == pytest.approx((10.0 + 3.0) / 10.0)
+
+
+def ended(
+    specs: RequestSpecs, control: Control, first: list[float], finish: list[float], failing: int | None = None
+) -> Objective:
+    """Return what is known of requests that all arrived at 0 s and have ended, one of them perhaps without an answer."""
+    table = SimpleNamespace(
+        status=[FAILED if index == failing else COMPLETED for index in range(len(specs))],
+        first_token_time=first,
+        finish_time=finish,
+        generated_tokens=specs.output_tokens.tolist(),
+    )
+    return Objective(control, specs, cast("RequestTable", table), np.zeros(len(specs)))
+
+
+def test_an_objective_on_tpot_is_about_the_gaps_between_tokens() -> None:
+    """Three tokens from 1 s to 2 s: 0.5 s a gap. A single token has none, and meets it."""
+    specs = make_specs([0.0, 0.0], 4, [3, 1])
+    for tpot, met in ((0.5, True), (0.45, False)):
+        objective = ended(specs, Control(limits=(Limits(tpot=tpot),)), [1.0, 1.0], [2.0, 1.0])
+
+        assert [objective.is_met(index) for index in range(2)] == [met, True]
+
+
+@pytest.mark.parametrize(("limit", "failing", "in_time"), [(6.5, None, 1), (5.0, None, 0), (6.5, 1, 0)])
+def test_a_task_ends_with_its_last_call_and_is_late_if_one_failed(
+    limit: float, failing: int | None, in_time: int
+) -> None:
+    """Two calls, the later of which ends at 6 s; requests with negative sessions are no tasks."""
+    specs = replace(
+        make_specs([0.0] * 4, 4, 1),
+        session=np.array([-2, 7, -1, 7]),
+        dependencies=cast("Dependencies", object()),
+    )
+    objective = ended(specs, Control(task_limit=limit), [1.0] * 4, [1.0, 4.0, 1.0, 6.0], failing)
+
+    assert [objective.count_task(index) for index in range(4)] == [(0, 0), (0, 0), (0, 0), (1, in_time)]
 
 
 def test_replicas_come_a_start_up_after_the_queue_is_seen() -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import simpy
 from pydantic import TypeAdapter
 
 from simserve.metrics.gateway import loss_sentences, replica_figures
+from simserve.reference.steps import mixed_seconds
 from simserve.sim.control import Control, FaultSpec, RoutingSpec
+from simserve.sim.decisions import Faults, Outages, slowed
+from simserve.sim.lifecycle import READY, STARTING, STOPPED
 from simserve.sim.records import COMPLETED, FAILED, REPLICA_LOST
 from simserve.sim.simulate import Simulation, simulate
 from simserve.workload.requests import RequestSpecs
-from tests.builders import constant_step_times, make_config, make_specs
+from tests.builders import affine_step_times, constant_step_times, make_config, make_faults, make_specs
 from tests.theory.builders import make_deployment
 
 
@@ -100,6 +105,86 @@ def test_a_slow_replica_takes_longer_for_every_step() -> None:
     assert sum(run.totals.seconds_by_part.values()) == pytest.approx(run.totals.busy_seconds)
 
 
+def test_every_part_of_a_step_takes_so_many_times_as_long() -> None:
+    """Decodes alone, prompts beside them, and a prompt longer than the table of tokens."""
+    times = affine_step_times(
+        step_seconds=1.0,
+        decode_sequence_seconds=0.2,
+        decode_context_seconds=0.03,
+        token_seconds=0.004,
+        sequence_seconds=0.05,
+        decode_attention_seconds=0.006,
+        prefill_request_seconds=0.07,
+        prefill_pair_seconds=0.0008,
+        prefill_context_seconds=0.0009,
+    )
+    slow = slowed(times, 3.0)
+
+    for contexts, chunks in (([5.0, 9.0], []), ([5.0, 9.0], [(4, 8)]), ([], [(0, 3), (6, 200)])):
+        seconds = mixed_seconds(times, contexts, chunks, 1)
+        assert mixed_seconds(slow, contexts, chunks, 1) == pytest.approx(3.0 * seconds, rel=1e-12)
+    for adapted in ("lora_step_seconds", "lora_adapter_seconds", "lora_token_seconds", "shared_seconds_beyond"):
+        assert getattr(slowed(replace(times, **{adapted: 0.5}), 3.0), adapted) == 1.5
+    assert slowed(replace(times, shared_seconds=[0.0, 0.5]), 3.0).shared_seconds == [0.0, 1.5]
+
+
+def test_nodes_are_counted_over_the_pools_and_so_are_replicas() -> None:
+    """Three replicas on two nodes, then two on one; beyond them is a place where none will ever be."""
+    pools = [
+        SimpleNamespace(name=name, role="both", replicas=[object()] * count, replicas_per_node=2)
+        for name, count in (("a", 3), ("b", 2))
+    ]
+    fleet: Any = SimpleNamespace(pools=pools)
+    faults = Faults(simpy.Environment(), fleet, make_specs([0.0], 1, 1), Outages(fleet))
+    timed = {"at": "1 s", "duration": "1 s"}
+
+    def sites(kind: str, number: int) -> list[tuple[str, int]]:
+        asked = make_faults(*({"kind": kind, kind: place, **timed} for place in range(number)))
+        return [(pool.name, place) for pool, place in map(faults._site, asked)]
+
+    assert sites("node", 4) == [("a", 0), ("a", 1), ("b", 0), ("b", 2)]
+    assert sites("replica", 6) == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(("present", "launched"), [(1, [8.0]), (2, [])])
+def test_a_spot_instance_is_replaced_if_the_autoscaler_still_wants_it(present: int, launched: list[float]) -> None:
+    """Two are wanted, and a start takes two of the ten seconds: nothing is launched where two are there by then."""
+    env, found = simpy.Environment(), list[float]()
+
+    def launch(_pool: Any, now: float, *, is_ready: bool, place: int) -> Any:
+        assert (is_ready, place) == (False, 7)
+        found.append(now)
+        return SimpleNamespace(state=STARTING)
+
+    pool = SimpleNamespace(startup_seconds=2.0, wanted=2, present=[object()] * present)
+    fleet: Any = SimpleNamespace(launch=launch, ready=lambda _replica, now: found.append(now))
+    faults = Faults(env, fleet, make_specs([0.0], 1, 1), Outages(fleet))
+    taken: Any = SimpleNamespace(pool=pool, place=7)
+    env.run(until=env.process(faults._replace(taken, 10.0)))
+
+    assert found == [*launched, *([10.0] if launched else [])]
+    assert env.now == 10.0
+
+
+def test_an_outage_ends_when_its_replica_is_given_back() -> None:
+    """What is given back at 7 s is missed until then, not until 10 s, and does not come back."""
+    ready = list[float]()
+    fleet: Any = SimpleNamespace(
+        withdraw=lambda replica, state: setattr(replica, "state", state),
+        lose=lambda _replica, _now, retry: None,
+        ready=lambda _replica, now: ready.append(now),
+    )
+    stays, goes = (SimpleNamespace(number=number, stopped_at=np.inf, state=READY) for number in range(2))
+    lost: Any = [stays, goes]
+    outages = Outages(fleet)
+
+    outages.lose(lost, 4.0, retry=False)
+    goes.state, goes.stopped_at = STOPPED, 7.0
+    outages.restore(lost, 10.0)
+
+    assert (outages.lost_since, outages.lost_until, ready) == ([4.0, 4.0], [10.0, 7.0], [10.0])
+
+
 def test_a_black_hole_takes_requests_until_its_probe_notices() -> None:
     """It hangs at 4.5; probes at 10, 20 and 30 s fail; then it is restarted, and what it had taken is lost."""
     specs = make_specs([float(index) for index in range(50)], 1, 1)
@@ -138,8 +223,8 @@ def test_random_faults_come_at_their_rate_and_repeat_themselves() -> None:
 
 
 def test_what_was_to_come_after_the_end_is_told() -> None:
-    """A run of two seconds, and two faults: one in time, one an hour later, and an update as late."""
-    faults = [{"kind": "slow", "at": at, "duration": "1 s"} for at in ("1 s", "1 h")]
+    """A run of three seconds: a fault in time, one at the very end, which still begins, and one an hour later."""
+    faults = [{"kind": "slow", "at": at, "duration": "1 s"} for at in ("1 s", "3 s", "1 h")]
     run = struck(make_specs([0.0], 1, 2), *faults)
 
     assert run.timeline is not None

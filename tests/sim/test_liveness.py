@@ -14,6 +14,7 @@ from simserve.sim.simulate import Simulation, simulate
 from simserve.validation import validate
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_faults, make_specs
+from tests.reference.test_rules import in_classes
 from tests.theory.builders import make_deployment
 
 
@@ -57,6 +58,13 @@ def test_a_patient_probe_lets_the_queue_pass() -> None:
 
     assert lost_since(hasty) == [10.0]
     assert lost_since(patient) == []
+
+
+def test_a_probe_queues_behind_the_last_of_those_that_are_still_there() -> None:
+    """The last to come has hung up by the probe at 7 s; the one before it waits behind the first, and is late twice."""
+    specs = in_classes(make_specs([0.0, 0.0, 1.0], 1, [60, 1, 1]), [0, 0, 1], {}, {"timeout": "4 s"})
+
+    assert lost_since(probed(specs)) == [20.0]
 
 
 def test_a_replica_that_hangs_is_found_and_restarted() -> None:

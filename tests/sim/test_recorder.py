@@ -136,6 +136,25 @@ def test_reserved_memory_by_hand(overrides: dict[str, Any], reserved: int) -> No
     assert totals.kv_peak_share == reserved / 128
 
 
+def test_who_is_done_before_its_static_batch_holds_what_it_has_until_the_end() -> None:
+    """Prompts of 3 and 5 tokens, answers of 2 and 3: 3, 4, 4 and 5, 6, 7 tokens are held; padding holds none."""
+    config = make_config(batching="static", static_batch_size=2)
+    totals = replay(config, constant_step_times(1.0), make_specs([0.0, 0.0], [3, 5], [2, 3])).totals
+
+    assert totals.kv_held_token_seconds == (3 + 4 + 4) + (5 + 6 + 7)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "shortest_first"])
+def test_seconds_by_what_was_waited_for_add_up_to_the_waits(policy: str) -> None:
+    """However many come while a step runs: from the queue to the first step, over all requests."""
+    specs = make_specs([0.0, 0.25, 0.5, 1.75, 9.5, 9.75], 4, [3, 2, 5, 1, 2, 2])
+    run = replay(make_config(max_num_seqs=1, scheduling_policy=policy), constant_step_times(1.0), specs)
+    waits = run.records.scheduled_time - run.records.admitted_time
+
+    assert waits.sum() > 15.0
+    assert sum(run.totals.blocked_seconds.values()) == pytest.approx(waits.sum(), rel=1e-12)
+
+
 def test_growing_memory_by_hand() -> None:
     """4 + 5 tokens in blocks of 4: one block for the prompt, a second one for the four tokens after it."""
     totals = alone(4, 5)

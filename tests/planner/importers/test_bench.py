@@ -90,6 +90,32 @@ def test_what_was_measured_is_kept_by_name(tmp_path: Path) -> None:
     assert "mean_ttft_ms 31.5" in found.draft.notes[-1]
 
 
+def test_throughput_of_all_tokens_follows_from_that_of_outputs(tmp_path: Path) -> None:
+    """Two prompt tokens for each token of an answer: three times as many in all, whatever the duration."""
+    totals = {"total_input_tokens": 600, "total_output_tokens": 300, "output_throughput": 70.0}
+    found = imported(tmp_path, {**PLAIN, **totals})
+
+    assert found.measured["total_token_throughput"] == pytest.approx(210.0)
+
+
+def test_requests_without_an_answer_are_left_out(tmp_path: Path) -> None:
+    """GuideLLM lists one with no token: nothing was served, and no request of a trace may be empty."""
+    report = documents.guidellm()
+    lengths = [(100, 9), (100, 0), (0, 9), (120, 8)]
+    rows = [
+        {"request_start_time": 10.0 + place, "prompt_tokens": prompt, "output_tokens": output}
+        for place, (prompt, output) in enumerate(lengths)
+    ]
+    report["benchmarks"][0]["requests"] = {"successful": rows}
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report), encoding="utf-8")
+
+    found = import_bench(file, run=1, model="llama-3.2-1b", hardware="h100-sxm-80gb")
+
+    assert found.files["report.requests.csv"].splitlines()[1:] == ["0.000000,100,9", "3.000000,120,8"]
+    assert any("2 requests without tokens are left out" in note for note in found.draft.notes)
+
+
 def test_a_detailed_result_is_replayed(tmp_path: Path) -> None:
     """Its requests at their times, and it runs."""
     found = imported(tmp_path, {**PLAIN, **DETAILS})

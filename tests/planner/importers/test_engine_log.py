@@ -185,6 +185,15 @@ def test_a_log_says_room_and_settings(
             "KV Cache is allocated. dtype: torch.bfloat16, #tokens: 600000, K size: 9.16 GB, V size: 9.16 GB",
             (600_000, 600_000),
         ),
+        (
+            "KV Cache is allocated. #tokens: 600000, K size: 9.16 GB, V size: 9.16 GB\n"
+            "KV Cache is allocated. #tokens: 900000, K size: 0.31 GB, V size: 0.31 GB",  # of the draft model
+            (600_000, 600_000),
+        ),
+        (
+            "(Worker_TP0) GPU KV cache size: 80,400 tokens\n(Worker_TP1) GPU KV cache size: 80,000 tokens",
+            (80_000, 5_000),
+        ),
     ],
 )
 def test_lines_of_every_version_give_tokens_and_blocks(tmp_path: Path, line: str, room: tuple[int, int]) -> None:

@@ -13,6 +13,7 @@ from simserve.scenario.run import run
 from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
 from simserve.workload.traces.formats import read_trace
+from simserve.workload.traces.media import RecordedMedia
 from simserve.workload.traces.trace import PrefixBlocks, Trace
 
 
@@ -97,6 +98,41 @@ def test_what_a_fit_loses_is_said() -> None:
     assert "model llama-3.1-8b is assumed" in notes
     assert draft.scenario.deployment.hardware == "l4-24gb"
     assert draft.scenario.deployment.engine.max_model_len == 2048
+
+
+def test_bursts_of_a_steady_rate_are_no_change_of_it() -> None:
+    """Counts of renewal arrivals vary as cv squared: nine times as much as Poisson for a cv of 3."""
+    fit = fit_workload(drawn_trace(3.0), "like")
+
+    assert fit.workload["arrivals"]["process"] == "gamma"
+    assert not any("changes over minutes" in note for note in fit.notes)
+
+
+def test_the_20_most_frequent_sizes_of_images_are_kept() -> None:
+    """Of 25, each of which comes once more often than the next larger one."""
+    widths = np.repeat(np.arange(1, 26), np.arange(25, 0, -1)) * 32
+    sizes = np.stack([widths, np.full(len(widths), 64), np.zeros(len(widths))], axis=1).astype(np.float64)
+    ones = np.full(len(widths), 500, dtype=np.int64)
+    images = RecordedMedia(counts=np.ones(len(widths), dtype=np.int64), sizes=sizes)
+    trace = Trace(arrival_time=np.arange(len(widths)) * 1.0, prompt_tokens=ones, output_tokens=ones, images=images)
+
+    draft, _ = fitted_scenario(Path("t.csv"), trace, model="qwen3-vl-32b", hardware=None, name="like")
+
+    kept = draft.mapping["workload"]["images"]["sizes"]
+    assert [(each["width"], each["height"], each["weight"]) for each in kept] == [
+        (32 * (place + 1), 64, 25 - place) for place in range(20)
+    ]
+
+
+@pytest.mark.parametrize(("prompt", "context"), [(3996, 4096), (3997, 8192)])
+def test_the_context_is_the_next_power_of_two(prompt: int, context: int) -> None:
+    """With an answer of 100 tokens."""
+    ones = np.ones(1, dtype=np.int64)
+    trace = Trace(arrival_time=np.zeros(1), prompt_tokens=prompt * ones, output_tokens=100 * ones)
+
+    draft, _ = fitted_scenario(Path("t.csv"), trace, model=None, hardware=None, name="like")
+
+    assert draft.mapping["deployment"]["engine"]["max_model_len"] == context
 
 
 def test_a_trace_without_times_is_fitted_with_a_placeholder() -> None:

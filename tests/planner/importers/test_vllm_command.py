@@ -722,10 +722,29 @@ def test_limits_by_hand_are_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "num_bytes"), [("20g", 20e9), ("20G", 20 * 2**30), ("20GiB", 20 * 2**30), ("20giB", 20 * 2**30)]
+)
+def test_bytes_are_decimal_or_binary_as_vllm_reads_them(size: str, num_bytes: float) -> None:
+    """Lower-case suffixes are powers of ten, upper-case ones of two; ``iB`` says two in any case."""
+    engine = imported(f"{LLAMA} --kv-cache-memory-bytes {size}").scenario.deployment.engine
+
+    assert engine.kv_cache_memory_bytes == num_bytes
+
+
+@pytest.mark.parametrize(("ranks", "backend"), [(8, None), (16, "allgather_reducescatter")])
+def test_experts_across_nodes_use_vllms_own_default(ranks: int, backend: str | None) -> None:
+    """A node has eight H100: experts on eight ranks lie within one, those on 16 on two."""
+    draft = imported(f"vllm serve deepseek-ai/DeepSeek-V3 -dp {ranks} -ep", version="0.20")
+
+    assert draft.mapping["deployment"].get("all2all_backend") == backend
+
+
+@pytest.mark.parametrize(
     ("line", "capacity"),
     [
         (f"{LLAMA} -tp 2 --kv-offloading-size 64 --kv-offloading-backend native", "64 GiB"),
         (f"LMCACHE_MAX_LOCAL_CPU_SIZE=20 {LLAMA} -tp 2", "40 GiB"),
+        (f"LMCACHE_MAX_LOCAL_CPU_SIZE=20 {LLAMA} -tp 2 -pp 3", "120 GiB"),
     ],
 )
 def test_host_memory_behind_the_prefix_cache_is_read(line: str, capacity: str) -> None:

@@ -1,0 +1,74 @@
+"""SGLang's overlapped loop, on cases worked out by hand: what is expected, kept and given up before results are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.agreement import assert_agrees
+from tests.builders import constant_step_times, make_config, make_specs
+from tests.engine.test_prefix_cache import with_paths
+
+SECOND = constant_step_times(1.0)
+SGLANG: dict[str, Any] = {
+    "scheduler": "prefill_first",
+    "admission": "estimate",
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 2,
+    "new_token_ratio_initial": 0.0,
+    "new_token_ratio_minimum": 0.0,
+    "async_scheduling": True,
+    "overlaps_results": True,
+}
+
+
+def test_a_token_that_is_not_known_counts_for_nobody_when_a_request_is_retracted() -> None:
+    """At 2 s both are to decode into a block each, and one is free: the one with the fewest tokens gives way.
+
+    Each has one, but that of request 1, its last, is of the step that ends at 2 s: so far it has none. Were they equal,
+    request 0 would give way, whose prompt is longer.
+    """
+    config = make_config(**SGLANG, block_size=2, num_blocks=11, max_model_len=22)
+    records = assert_agrees(config, SECOND, make_specs([0.0, 0.0], [16, 4], [2, 1])).records
+
+    assert records.scheduled_time.tolist() == [0.0, 1.0]
+    assert records.num_preemptions.tolist() == [0, 1]
+    assert records.finish_time.tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize(("overlaps", "found"), [(True, 4), (False, 3)])
+def test_who_decodes_once_more_leaves_its_last_token_in_the_tree(overlaps: bool, found: int) -> None:
+    """Two tokens of prompt and two of answer, with which the second request begins; the last is computed by then."""
+    config = {**SGLANG, "overlaps_results": overlaps, "block_size": 1, "num_blocks": 12, "max_model_len": 12}
+    specs = with_paths(make_specs([0.0, 4.5], [2, 6], 2), [[(1, 4)], [(1, 4)]])
+    tree = make_config(**config, enable_prefix_caching=True, keeps_radix_tree=True)
+
+    assert assert_agrees(tree, SECOND, specs).records.cached_tokens.tolist() == [0, found]
+
+
+@pytest.mark.parametrize(("asked", "scheduled"), [(12, 4.0), (14, 5.0)])
+def test_a_budget_that_a_running_prompt_has_spent_does_not_hide_that_memory_is_short(
+    asked: int, scheduled: float
+) -> None:
+    """Chunks of four: request 0 has its token at 2 s, request 1 its own at 4 s, and the budget is spent until then.
+
+    At 3 s eight of 13 blocks of four are free, of which the others are expected to take 3, and 2 and a block: 23. For
+    request 2, 6 + 12 tokens and a block are less, and it starts at 4 s. 6 + 14 and a block are more: nobody is asked
+    again before the two have decoded.
+    """
+    config = {**SGLANG, "async_scheduling": False, "max_num_batched_tokens": 4, "max_num_seqs": 3}
+    config |= {"reserves_page": True, "expects_max_tokens": True}
+    specs = make_specs([0.0, 0.0, 0.0], [7, 9, 6], [2, 2, 1], [4, 2, asked])
+    records = assert_agrees(make_config(**config, num_blocks=13, max_model_len=40), SECOND, specs).records
+
+    assert records.scheduled_time.tolist() == [0.0, 1.0, scheduled]
+
+
+def test_a_first_token_waits_while_the_host_hands_over_that_of_who_decodes_once_more() -> None:
+    """The step that hands it over decodes both, though request 1 is done: 0.01 s, and 0.1 s for either."""
+    host = {"async_output": True, "transfer_step_seconds": 0.01, "transfer_request_seconds": 0.1}
+    specs = make_specs([2.25, 2.25], 1, [2, 1])
+    records = assert_agrees(make_config(**SGLANG, **host), SECOND, specs).records
+
+    assert records.first_token_time.tolist() == pytest.approx([3.25 + 0.01 + 2 * 0.1, 3.25])

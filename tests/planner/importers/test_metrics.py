@@ -1,0 +1,70 @@
+"""Scenarios out of what an engine's metrics counted, on counts made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from simserve.observe.windows import Counts, Observed, Window, together
+from simserve.planner.importers.metrics import import_metrics
+
+
+def counted(mean: float, count: int = 1000) -> Counts:
+    """Return lengths that spread around a mean, from a quarter of it to four times."""
+    buckets = {mean / 4: 0.05 * count, mean: 0.6 * count, 2 * mean: 0.25 * count, 4 * mean: 0.1 * count}
+    return Counts(buckets, total=mean * count, count=count)
+
+
+def seen(arrivals: Sequence[float], seconds: Sequence[float], **counters: float) -> Observed:
+    """Return two engines over windows of so many arrivals and seconds, with 400 tokens a prompt and 80 an answer."""
+    windows, start = [], 1_700_000_000.0
+    for came, length in zip(arrivals, seconds, strict=True):
+        histograms = {"prompt_tokens": counted(400.0), "output_tokens": counted(80.0)}
+        windows.append(Window(start, start + length, dict(counters), {}, histograms, came))
+        start += length
+    return Observed(
+        engine="vllm",
+        model="meta-llama/Llama-3.1-8B",
+        num_engines=2,
+        about={},
+        windows=windows,
+        whole=together(windows),
+        is_single=False,
+        in_flight=0.0,
+        num_resets=0,
+        num_refused=0,
+    )
+
+
+def workload_of(observed: Observed) -> dict[str, Any]:
+    """Return the workload of the imported scenario."""
+    workload: dict[str, Any] = import_metrics(observed, "x", gpus="H100").draft.mapping["workload"]
+    return workload
+
+
+def test_what_the_cache_held_is_a_shared_beginning_and_the_rest_the_prompts_own() -> None:
+    """A quarter of 400 tokens: with the 300 behind them prompts are as long as they were."""
+    found = import_metrics(seen([300], [100], queries=400.0, hits=100.0), "x", gpus="2xH100").draft.mapping
+
+    assert found["workload"]["shared_prefix"] == {"num_groups": 1, "tokens": 100}
+    assert found["workload"]["prompt_tokens"]["mean"] == 300
+    assert found["deployment"]["replicas"] == 2
+    assert found["deployment"]["tensor_parallel_size"] == 2
+
+
+@pytest.mark.parametrize(("apart", "process"), [(10, "poisson"), (20, "steps")])
+def test_a_rate_changes_if_counts_scatter_twice_as_much_as_chance_would_have_it(apart: int, process: str) -> None:
+    """Counts of 100 a window scatter by 10 if they are Poisson; 20 more and less is four times that variance."""
+    counts = [100 + apart * (-1) ** place for place in range(10)]
+
+    assert workload_of(seen(counts, [60] * 10))["arrivals"]["process"] == process
+
+
+def test_each_rate_is_that_of_its_own_period() -> None:
+    """Windows of unequal length: what came in each over its own seconds."""
+    steps = workload_of(seen([200, 800, 300, 800], [200, 200, 300, 100]))["arrivals"]["steps"]
+
+    assert [each["rate"] for each in steps] == [1.0, 4.0, 1.0, 8.0]
+    assert [each["duration"] for each in steps] == ["200 s", "200 s", "300 s", "100 s"]
