@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from simserve.errors import InputError, SimserveError
 from simserve.metrics.result import RunResult
 from simserve.profiles import catalog
-from simserve.profiles.model import KVCacheDtype, Quantization
+from simserve.profiles.checkpoint import KVCacheDtype, Quantization
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.validation import FrozenModel

@@ -22,8 +22,9 @@ from simserve.perf.efficiency import Array, Machine, attention_efficiency, memor
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import HOST, elementwise_parts
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles.attention_kinds import SparseIndexer
 from simserve.profiles.model import ModelProfile
-from simserve.profiles.model_blocks import AttentionLayers, SparseIndexer
+from simserve.profiles.model_blocks import AttentionLayers
 
 Contexts = tuple[float, ...] | None
 """Context lengths in tokens that decode steps of the traffic see, all equally likely; None: unknown."""

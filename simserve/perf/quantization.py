@@ -13,7 +13,8 @@ import numpy as np
 
 from simserve.errors import InputError, nearest
 from simserve.perf.efficiency import Array
-from simserve.profiles.model import ModelProfile, WeightFormatName
+from simserve.profiles.checkpoint import WeightFormatName
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import Part
 
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}

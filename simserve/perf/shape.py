@@ -18,10 +18,11 @@ from simserve.errors import InputError
 from simserve.perf.collectives import HOST_SKEWS, All2AllBackend, ExchangeLinks, Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
 from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, part_bits, resolve_precision
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_options import MoeBackend, WindowedKV
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
-from simserve.profiles.model import ModelProfile, WeightFormatName
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import PARTS, Gemm, Part
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.units import GIB, format_bytes

@@ -19,7 +19,8 @@ from simserve.perf.efficiency import Array, Machine, attention_efficiency
 from simserve.perf.operators import Drafting, PricedDeployment
 from simserve.perf.shape import ReplicaShape, Speculation, weights_bytes_per_gpu
 from simserve.perf.stage import stage_of, wide_projection
-from simserve.profiles.model import Checkpoint, ModelProfile
+from simserve.profiles.checkpoint import Checkpoint
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import Gemm
 
 NGRAM_SECONDS_PER_REQUEST = 10e-6

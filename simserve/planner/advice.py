@@ -25,8 +25,8 @@ from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_h
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY, SCALING_KEY, replicas_of, settings
 from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
-from simserve.profiles.model import WIDE_FORMATS
 from simserve.scenario.combinations import lack_of
 from simserve.scenario.finishable import Finishable, find_finishable, has_load_ratio
 from simserve.scenario.resolve import ResolvedScenario, resolve

@@ -24,9 +24,9 @@ from simserve.planner.importers.server import PLACEHOLDER_NOTE
 from simserve.planner.layout import OneLine, count_notes, laid_out, set_groups
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
+from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu, load_hardware, remedy_for_gpu, slice_of
-from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
 from simserve.profiles.model_names import format_of, layers_without_formula, meant_format, repositories_on_record
 from simserve.scenario.load import Override, from_mapping
 from simserve.scenario.schema import Scenario, SLOSpec

@@ -16,7 +16,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from simserve import documents
 from simserve.errors import InputError, ProfileError, ScenarioError, nearest
-from simserve.profiles.model import Checkpoint, ModelProfile
+from simserve.profiles.checkpoint import Checkpoint
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import (
     TEXT_ONLY,
     context_of,

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from simserve.errors import InputError, ProfileError, ScenarioError
-from simserve.profiles.model import WIDE_FORMATS, WeightFormatName
+from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.units import Bytes, PositiveSeconds, Seconds, WholeBytes
 from simserve.validation import FrozenModel
 

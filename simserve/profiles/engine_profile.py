@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.checkpoint import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.profiles.cuda_graphs import CudaGraphs
 from simserve.profiles.engine_options import (
     PLAIN_TRANSFER,
@@ -31,7 +32,6 @@ from simserve.profiles.engine_options import (
     version_key,
 )
 from simserve.profiles.kernel_traits import Kernels
-from simserve.profiles.model import Checkpoint, Fp8Scales, WeightFormatName
 from simserve.profiles.static_reserve import AttentionShare, StaticReserve
 from simserve.profiles.tiers import Tiered
 from simserve.units import Seconds

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ProfileError
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Fp8Scales, OtherFormat, WeightFormatName
 from simserve.profiles.hf_reader import ConfigReader
-from simserve.profiles.model import WIDE_FORMATS, Checkpoint, Fp8Scales, ModelProfile, OtherFormat, WeightFormatName
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import PARTS, Part
 
 _BLOCKS = ("quantization_config", "compression_config", "hf_quant_config.json")

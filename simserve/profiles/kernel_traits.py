@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_options import MoeBackend
 from simserve.profiles.kernel_curves import GemmClass
-from simserve.profiles.model import WeightFormatName
 from simserve.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 from simserve.validation import FrozenModel
 

@@ -1,32 +1,20 @@
 """A model: its architecture, its published checkpoints, its parameters, and its KV bytes per token.
 
-Knows names of number formats, but not their bits (see `simserve.perf.quantization`), no hardware and no engine.
+Knows no hardware and no engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from simserve.profiles.attention_kinds import CompressedAttention, LatentAttention, SlidingHeads, SparseIndexer
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, TunedWeights, WeightFormatName
 from simserve.profiles.encoders import AudioTower, VisionTower
-from simserve.profiles.model_blocks import (
-    AlternatingUpdates,
-    AttentionLayers,
-    CompressedAttention,
-    Gemm,
-    LatentAttention,
-    LayerInputs,
-    MixtureOfExperts,
-    Part,
-    SharedKeys,
-    SlidingHeads,
-    SparseIndexer,
-    mlp_gemms,
-    stream_gemms,
-)
+from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part, SharedKeys, mlp_gemms
+from simserve.profiles.residual_blocks import AlternatingUpdates, LayerInputs, stream_gemms
 from simserve.profiles.state_blocks import (
     WITH_ATTENTION,
     WITH_STATE,
@@ -39,36 +27,6 @@ from simserve.profiles.state_blocks import (
 )
 from simserve.validation import FrozenModel
 
-_WideFormatName = Literal["none", "fp32", "fp16", "bf16"]
-WeightFormatName = Literal[
-    _WideFormatName,
-    "fp8",
-    "int8",
-    "int8-wo",
-    "int4",
-    "gptq-int4",
-    "gptq-int4-exllama",
-    "awq-int4",
-    "awq-int4-gemm",
-    "int3",
-    "nf4",
-    "gguf-q8_0",
-    "gguf-q6_k",
-    "gguf-q5_k_m",
-    "gguf-q4_k_m",
-    "gguf-q4_0",
-    "gguf-iq4_xs",
-    "gguf-q3_k_m",
-    "gguf-q2_k",
-    "mxfp4",
-    "nvfp4",
-]
-"""Formats of linear weights; ``none``: the model's own ``dtype``."""
-WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)
-"""Formats without rounding: 16 bit and more."""
-Fp8Scales = Literal["tensor", "channel", "block"]
-Quantization = Literal["auto", WeightFormatName]
-KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 DType = Literal["bf16", "fp16", "fp32"]
 _LETTERS: dict[Part, str] = {
     "attention": WITH_ATTENTION,
@@ -80,92 +38,6 @@ _LETTERS: dict[Part, str] = {
 }
 """Parts of a checkpoint -> the letters of layers with that part in ``layer_pattern``."""
 _ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
-
-
-class OtherFormat(FrozenModel):
-    """Parts of a checkpoint, or some of their layers, that are stored in another format than the checkpoint's own."""
-
-    parts: tuple[Part | Literal["mtp"], ...] = Field(min_length=1)
-    """Which matrices; ``mtp``: all of the layers for multi-token prediction."""
-    format: WeightFormatName = "none"
-    """The format in which they are stored."""
-    layers: tuple[NonNegativeInt, ...] | None = None
-    """Layers, counted from 0, to which this applies; absent: all that have such a part."""
-
-
-class Checkpoint(FrozenModel):
-    """One published set of weights."""
-
-    format: WeightFormatName
-    """Format of the linear layers; ``none``: the model's ``dtype``."""
-    repository: str | None = None
-    """Its repository on huggingface.co, as engines take it; null if it has none."""
-    method: str | None = None
-    """Name of the quantisation method in its configuration (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
-    modelopt, gptq, awq, mxfp4 ...; ``gguf`` for a file of llama.cpp; null if not quantised."""
-    other_formats: tuple[OtherFormat, ...] = ()
-    """Parts stored in another format; later entries win."""
-    rest_format: WeightFormatName | None = None
-    """Format of embeddings, LM head, norms and routers; null: 16 bit unless ``format`` is a GGUF format."""
-    engine: str | None = None
-    """Engine that uses it by default for the model's name, before other checkpoints of its format; null: none."""
-    fp8_scales: Fp8Scales = "tensor"
-    """Scales of FP8 weights: one per tensor, per channel (row of weights), or per block of 128 x 128 weights."""
-    group_size: PositiveInt | None = None
-    """Weights that share a scale in an integer format; null: as usual for the format."""
-    kv_cache: Literal["fp8"] | None = None
-    """Format of the KV cache that the checkpoint asks for; each engine decides whether to follow it."""
-    source: str
-    """Where this comes from."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Checkpoint:
-        if self.group_size is not None and "int" not in self.format:
-            raise ValueError(f"group_size goes with integer formats, and format is {self.format}")
-        return self
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether no part of it is below 16 bit."""
-        return self.format in WIDE_FORMATS and all(each.format in WIDE_FORMATS for each in self.other_formats)
-
-    @property
-    def all_formats(self) -> tuple[WeightFormatName, ...]:
-        """Every format in it."""
-        rest = () if self.rest_format is None else (self.rest_format,)
-        return (self.format, *(each.format for each in self.other_formats), *rest)
-
-    def formats(self, part: Part, layers_with: Callable[[Part], Sequence[int]]) -> dict[WeightFormatName, float]:
-        """Return the formats in which a part is stored, each with its share of the layers that have the part.
-
-        Args:
-            part: Which matrices.
-            layers_with: Returns the layers that have a part, counted from 0; called only if some are stored otherwise.
-        """
-        others = [each for each in self.other_formats if part in each.parts]
-        if not others:
-            return {self.format: 1.0}
-        layers = layers_with(part)
-        stored: dict[int, WeightFormatName] = dict.fromkeys(layers, self.format)
-        for other in others:
-            chosen = layers if other.layers is None else set(other.layers) & set(layers)
-            stored |= dict.fromkeys(chosen, other.format)
-        kinds = dict.fromkeys(stored.values())
-        return {kind: sum(each == kind for each in stored.values()) / len(layers) for kind in kinds}
-
-    @property
-    def mtp_format(self) -> WeightFormatName:
-        """Format of the layers for multi-token prediction."""
-        return next((each.format for each in reversed(self.other_formats) if "mtp" in each.parts), self.format)
-
-
-class TunedWeights(FrozenModel):
-    """Weights that were fine-tuned from a model, with checkpoints of their own in other formats."""
-
-    weights: str
-    """Their repository, in the format that the model's name refers to."""
-    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)
-    """The same weights in other formats."""
 
 
 class ModelProfile(FrozenModel):
@@ -382,11 +254,24 @@ class ModelProfile(FrozenModel):
         """
         known = self.checkpoint(quantization)
         if known is not None:
-            return known.formats(part, self.layers_with)
+            return self.formats_in(known, part)
         if quantization in WIDE_FORMATS or quantization.startswith("gguf") or self.stored.is_wide:
             return {quantization: 1.0}
-        stored = self.stored.formats(part, self.layers_with)
+        stored = self.formats_in(self.stored, part)
         return {quantization: 1.0} if any(each not in WIDE_FORMATS for each in stored) else {"none": 1.0}
+
+    def formats_in(self, checkpoint: Checkpoint, part: Part) -> dict[WeightFormatName, float]:
+        """Return the formats of a part in one of its checkpoints, each with its share of the layers with the part."""
+        others = [each for each in checkpoint.other_formats if part in each.parts]
+        if not others:
+            return {checkpoint.format: 1.0}
+        layers = self.layers_with(part)
+        stored: dict[int, WeightFormatName] = dict.fromkeys(layers, checkpoint.format)
+        for other in others:
+            chosen = layers if other.layers is None else set(other.layers) & set(layers)
+            stored |= dict.fromkeys(chosen, other.format)
+        kinds = dict.fromkeys(stored.values())
+        return {kind: sum(each == kind for each in stored.values()) / len(layers) for kind in kinds}
 
     def mtp_format(self, quantization: str) -> str:
         """Return the format of the layers for multi-token prediction when the model runs in a given format."""
@@ -531,11 +416,11 @@ class ModelProfile(FrozenModel):
             compressed=self.compressed_attention,
         )
         if self.compressed_attention is not None:
-            return self.compressed_attention.parted(heads, self.indexer)
+            return heads.by_ratio(self.compressed_attention, self.indexer)
         if self.sliding_heads is not None:
             return self._sliding_layers(heads, self.sliding_heads)
         heads = self._with_head_norms(heads)
-        return (heads,) if self.indexer is None else self.indexer.parted(heads)
+        return (heads,) if self.indexer is None else heads.by_choice(self.indexer)
 
     def _with_head_norms(self, layers: AttentionLayers) -> AttentionLayers:
         normed = 1 if layers.shares_keys else 2
@@ -602,6 +487,8 @@ class ModelProfile(FrozenModel):
 
     def stream_gemms(self) -> list[Gemm]:
         """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream."""
+        if self.num_residual_streams == 1:
+            return []
         independent = self.has_independent_streams
         return stream_gemms(self.hidden_size, self.num_residual_streams, is_independent=independent)
 

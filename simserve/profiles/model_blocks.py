@@ -1,7 +1,8 @@
-"""The parts of a model's architecture: its attention layers by kind, experts, latent and sparse attention.
+"""The matrices of a model's layers, its attention layers in groups that are alike, and its experts.
 
-Also the shapes and bytes of their matrices, from plain integers. Layers with a state instead of keys and values are in
-`simserve.profiles.state_blocks`; figures of a whole model are derived in `simserve.profiles.model`. Knows no seconds
+Also their bytes, from plain integers. Kinds of attention are described in `simserve.profiles.attention_kinds`, layers
+with a state instead of keys and values in `simserve.profiles.state_blocks`, what joins layers in
+`simserve.profiles.residual_blocks`; figures of a whole model are derived in `simserve.profiles.model`. Knows no seconds
 and no engine.
 """
 
@@ -14,6 +15,7 @@ from typing import Literal, get_args
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from simserve.errors import InputError
+from simserve.profiles.attention_kinds import CompressedAttention, LatentAttention, SparseIndexer
 from simserve.validation import FrozenModel
 
 Split = Literal["column", "row", "replicated"]
@@ -23,14 +25,6 @@ up-projections), its output projection, the indexer of sparse attention, linear 
 shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF."""
 PARTS: tuple[Part, ...] = get_args(Part)
 _MLP_PREFIXES: Mapping[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
-_INDEXER_SCALE_GROUP = 128
-_INDEXER_SCALE_BYTES = 4
-PACKED_LATENT_GROUP = 128
-"""Elements of a latent that share a scale in FlashMLA's FP8 (vLLM 0.20.2 v1/kv_cache_interface.py, ``fp8_ds_mla``)."""
-_PACKED_ROTARY = 64
-COMPRESSED_SCALE_BYTES = 8
-"""Bytes of scales and padding per vector of compressed attention: with 448 in FP8 and 64 in BF16, 584 bytes in all
-(``deepseek_v4_memory_pool.py`` of SGLang 0.5.23)."""
 _COMPRESSOR_STATE_BYTES = 4
 
 
@@ -215,18 +209,6 @@ def latent_attention_gemms(
     ]
 
 
-def stream_gemms(hidden_size: int, num_streams: int, *, is_independent: bool = False) -> list[Gemm]:
-    """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream.
-
-    One before attention and one before the MLP: weights for collapsing, expanding and, unless streams are independent,
-    mixing n streams, computed from all (``DeepseekV4HyperConnection``, ``HYV4HyperConnection``). Stored in FP32.
-    """
-    if num_streams == 1:
-        return []
-    rows, width = (2 if is_independent else 2 + num_streams) * num_streams, num_streams * hidden_size
-    return [Gemm(name, rows, width, "replicated", has_bias=True) for name in ("attention_streams", "mlp_streams")]
-
-
 def indexer_gemms(
     *,
     hidden_size: int,
@@ -275,14 +257,6 @@ def mlp_gemms(
         Gemm(prefix + first[0], first[1], hidden_size, "column", has_bias, part=part),
         Gemm(prefix + "down", hidden_size, width, "row", has_bias, part=part),
     ]
-
-
-def indexer_key_bytes(head_dim: int) -> int:
-    """Return the bytes per token and layer of the indexer's key cache: FP8 with one FP32 scale per group of 128.
-
-    vLLM, ``DeepseekV32IndexerCache``: 132 bytes at a width of 128, for any type of the main cache.
-    """
-    return head_dim + -(-head_dim // _INDEXER_SCALE_GROUP) * _INDEXER_SCALE_BYTES
 
 
 class MixtureOfExperts(FrozenModel):
@@ -340,126 +314,6 @@ class MixtureOfExperts(FrozenModel):
     def router_groups(self) -> tuple[int, int]:
         """Number of expert groups, and number of groups from which the experts of a token come."""
         return self.num_router_groups, self.num_router_groups_per_tok
-
-
-class LatentAttention(FrozenModel):
-    """Multi-head latent attention (MLA): one low-rank vector is cached as keys and values of all heads."""
-
-    kv_lora_rank: PositiveInt
-    """Width of the cached latent vector."""
-    q_lora_rank: PositiveInt | None = None
-    """Width of the low-rank query; null for a full-rank query projection."""
-    qk_rope_head_dim: NonNegativeInt
-    """Width of the rotary part of keys, cached once for all heads; not rotated in Kimi Linear, 0 in GLM-5.3-Flash."""
-    qk_nope_head_dim: PositiveInt
-    """Width per head of the part of queries and keys without rotation."""
-    v_head_dim: PositiveInt
-    """Width per head of the values."""
-
-    @property
-    def width(self) -> int:
-        """Cached elements per token."""
-        return self.kv_lora_rank + self.qk_rope_head_dim
-
-    @property
-    def packed_bytes(self) -> float:
-        """Bytes per token in FlashMLA's FP8: one FP32 scale per 128 elements, and the rotary part in BF16, whose space
-        is reserved even without one (656 bytes per token of GLM-5.3-Flash in a log of vLLM)."""
-        rotary = self.qk_rope_head_dim or _PACKED_ROTARY
-        return self.kv_lora_rank + 4.0 * self.kv_lora_rank / PACKED_LATENT_GROUP + 2.0 * rotary
-
-
-class SparseIndexer(FrozenModel):
-    """The indexer of sparse attention: chooses the tokens that a query attends to, and caches its own keys."""
-
-    num_heads: PositiveInt
-    """Heads of the indexer."""
-    head_dim: PositiveInt
-    """Width of its keys."""
-    topk: PositiveInt
-    """Most tokens that a query attends to; with compressed attention, most entries."""
-    num_layers: PositiveInt | None = None
-    """Layers with an indexer of their own; null: all that choose. Each other layer uses the choice of the last layer
-    with an indexer (GLM-5.2)."""
-    num_unsparse_layers: NonNegativeInt = 0
-    """First layers, which attend to everything (MiniMax-M3)."""
-    key_format: Literal["fp8", "bf16"] = "fp8"
-    """Format of its cached keys, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
-    pooled_tokens: PositiveInt = 1
-    """Tokens whose keys are pooled into one, with weights from a separate projection (4 in GLM-5.3-Flash); 1: none."""
-
-    def parted(self, heads: AttentionLayers) -> tuple[AttentionLayers, ...]:
-        """Return layers by what they attend to: those that choose, those that use that choice, those that see all."""
-        sparse = heads.num_layers - self.num_unsparse_layers
-        own = sparse if self.num_layers is None else self.num_layers
-        groups = (
-            replace(heads, num_layers=own, indexer=self, topk=self.topk),
-            replace(heads, num_layers=sparse - own, topk=self.topk),
-            replace(heads, num_layers=self.num_unsparse_layers),
-        )
-        return tuple(group for group in groups if group.num_layers)
-
-    @property
-    def key_bytes(self) -> float:
-        """Bytes of cached keys per token."""
-        whole = 2.0 * self.head_dim if self.key_format == "bf16" else float(indexer_key_bytes(self.head_dim))
-        return whole / self.pooled_tokens
-
-
-class SlidingHeads(FrozenModel):
-    """Heads of the layers with a window, if they differ from those of other layers."""
-
-    num_attention_heads: PositiveInt
-    """Query heads."""
-    num_key_value_heads: PositiveInt
-    """Key-value heads."""
-    head_dim: PositiveInt
-    """Width of a query-key head."""
-    v_head_dim: PositiveInt | None = None
-    """Width of a value head; null: as wide as keys."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> SlidingHeads:
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(f"num_key_value_heads must divide num_attention_heads (={self.num_attention_heads})")
-        return self
-
-
-class CompressedAttention(FrozenModel):
-    """One vector per token for keys and values of all heads: complete inside a window, compressed before it.
-
-    DeepSeek-V4: compressed sparse attention (CSA) keeps one entry per few tokens, from which an indexer chooses;
-    heavily compressed attention (HCA) keeps one per many tokens and attends to all.
-    """
-
-    q_lora_rank: PositiveInt
-    """Width of the low-rank query."""
-    qk_rope_head_dim: PositiveInt
-    """Width of the vector's rotary part, at the end of ``head_dim``."""
-    num_output_groups: PositiveInt
-    """Groups of heads with separate output projections."""
-    output_lora_rank: PositiveInt
-    """Width of each group's low-rank output."""
-    window: PositiveInt
-    """Tokens kept complete."""
-    indexed_ratio: PositiveInt
-    """Tokens per entry in the layers whose indexer chooses; entries there overlap by this number of tokens."""
-    ratios: tuple[NonNegativeInt, ...]
-    """Tokens per entry in each layer; 0: only the window."""
-
-    def parted(self, heads: AttentionLayers, indexer: SparseIndexer | None) -> tuple[AttentionLayers, ...]:
-        """Return layers by the number of tokens per entry."""
-        groups = []
-        for ratio in sorted(set(self.ratios)):
-            own = indexer if ratio == self.indexed_ratio else None
-            topk, count = None if own is None else own.topk, self.ratios.count(ratio)
-            groups.append(replace(heads, num_layers=count, ratio=ratio, indexer=own, topk=topk, has_sinks=True))
-        return tuple(groups)
-
-    @property
-    def entry_bytes(self) -> float:
-        """Bytes per token or entry beyond those of ``head_dim``: BF16 for the rotary part, scales of the rest."""
-        return float(self.qk_rope_head_dim + COMPRESSED_SCALE_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,6 +386,26 @@ class AttentionLayers:
     def is_overlapping(self) -> bool:
         """Whether entries of compressed attention overlap and two series are kept: if an indexer chooses them."""
         return self.compressed is not None and self.ratio == self.compressed.indexed_ratio
+
+    def by_choice(self, indexer: SparseIndexer) -> tuple[AttentionLayers, ...]:
+        """Return layers by what they attend to: those that choose, those that use that choice, those that see all."""
+        sparse = self.num_layers - indexer.num_unsparse_layers
+        own = sparse if indexer.num_layers is None else indexer.num_layers
+        groups = (
+            replace(self, num_layers=own, indexer=indexer, topk=indexer.topk),
+            replace(self, num_layers=sparse - own, topk=indexer.topk),
+            replace(self, num_layers=indexer.num_unsparse_layers),
+        )
+        return tuple(group for group in groups if group.num_layers)
+
+    def by_ratio(self, compressed: CompressedAttention, indexer: SparseIndexer | None) -> tuple[AttentionLayers, ...]:
+        """Return layers by the number of tokens per entry of compressed attention."""
+        groups = []
+        for ratio in sorted(set(compressed.ratios)):
+            own = indexer if ratio == compressed.indexed_ratio else None
+            topk, count = None if own is None else own.topk, compressed.ratios.count(ratio)
+            groups.append(replace(self, num_layers=count, ratio=ratio, indexer=own, topk=topk, has_sinks=True))
+        return tuple(groups)
 
     def gemms(self, tensor_parallel_size: int = 1) -> list[Gemm]:
         """Return the projections of one layer on one rank; KV heads are replicated when ranks outnumber them.
@@ -711,81 +585,3 @@ class SharedKeys(FrozenModel):
     def mlp_width(self, layer: int, num_hidden_layers: int) -> int | None:
         """Return the width of the MLP of a layer, counted from 0; None: the model's."""
         return self.intermediate_size if layer >= num_hidden_layers - self.num_layers else None
-
-
-class LayerInputs(FrozenModel):
-    """An embedding with a part for each layer, which is gated by the hidden state and added to it (Gemma 4 E).
-
-    ``Gemma4Model`` and ``Gemma4DecoderLayer`` of vLLM, which keeps the table on the GPUs, split by vocabulary.
-    """
-
-    width: PositiveInt
-    """Width of one part."""
-    vocab_size: PositiveInt
-    """Rows of the embedding."""
-
-    def num_embedding_parameters(self, num_layers: int) -> int:
-        """Return the number of elements of the table."""
-        return self.vocab_size * self.width * num_layers
-
-    def gemms(self, hidden_size: int, num_layers: int) -> list[tuple[int, Gemm]]:
-        """Return the matrices and their numbers, on every rank: one for all parts together, and those of each layer.
-
-        vLLM splits the first over the ranks and gathers it, which is not modelled.
-        """
-        return [
-            (1, Gemm("layer_inputs", num_layers * self.width, hidden_size, "replicated")),
-            *((num_layers, gemm) for gemm in self.layer_gemms(hidden_size)),
-        ]
-
-    def layer_gemms(self, hidden_size: int) -> list[Gemm]:
-        """Return the gate and the projection of one layer."""
-        return [
-            Gemm("layer_input_gate", self.width, hidden_size, "replicated"),
-            Gemm("layer_input", hidden_size, self.width, "replicated"),
-        ]
-
-
-class AlternatingUpdates(FrozenModel):
-    """Copies of the hidden state: a layer computes one and predicts the others; and a low-rank path (Gemma 3n).
-
-    AltUp (arXiv 2301.13310) and LAuReL (arXiv 2411.07501): ``Gemma3nAltUp`` and ``Gemma3nLaurelBlock`` of vLLM's
-    gemma3n.py. There each copy has one projection before the first layer and one after the last.
-    """
-
-    num_inputs: PositiveInt
-    """Copies of the hidden state."""
-    laurel_rank: PositiveInt
-    """Width of the low-rank path parallel to attention."""
-
-    def gemms(self, hidden_size: int, num_layers: int) -> list[tuple[int, Gemm]]:
-        """Return the matrices and their numbers, on every rank: those of the copies, and those of each layer.
-
-        vLLM splits the low-rank path over the ranks and adds an all-reduce, which is not modelled.
-        """
-        around = [(1, gemm) for gemm in self.around_gemms(hidden_size)]
-        return around + [(num_layers, gemm) for gemm in self.layer_gemms(hidden_size)]
-
-    def around_gemms(self, hidden_size: int) -> list[Gemm]:
-        """Return the projections of the copies before the first layer and after the last."""
-        rows = (self.num_inputs - 1) * hidden_size
-        return [Gemm(name, rows, hidden_size, "replicated") for name in ("altup_copies", "altup_sums")]
-
-    def layer_gemms(self, hidden_size: int) -> list[Gemm]:
-        """Return the router of the copies and the low-rank path of one layer."""
-        return [
-            Gemm("altup_router", self.num_inputs, hidden_size, "replicated"),
-            Gemm("laurel_in", self.laurel_rank, hidden_size, "replicated"),
-            Gemm("laurel_out", hidden_size, self.laurel_rank, "replicated"),
-        ]
-
-    @property
-    def passes(self) -> int:
-        """Vectors of ``hidden_size`` moved per token in a layer to predict the copies, to correct them by what the
-        layer computed, and to add its own input to the copies that it did not compute."""
-        predicted, corrected, added = 2 * self.num_inputs + 1, 2 * self.num_inputs + 3, 2 * (self.num_inputs - 1)
-        return predicted + corrected + added
-
-    def num_small_parameters(self, hidden_size: int) -> int:
-        """Parameters per layer outside its matrices: coefficients, a scale, norms of router and low-rank path."""
-        return self.num_inputs**2 + self.num_inputs**3 + 3 * hidden_size

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator
 
-from simserve.profiles.model import Quantization, WeightFormatName
+from simserve.profiles.checkpoint import Quantization, WeightFormatName
 
 _KEPT_NAMES = 4096
 """Names whose plain form is kept: the catalogue's are compared with every name that is asked for."""

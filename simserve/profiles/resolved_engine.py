@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_options import (
     Admission,
     Batching,
@@ -25,7 +26,6 @@ from simserve.profiles.engine_options import (
 )
 from simserve.profiles.engine_profile import LoadedMethod, MemoryRule
 from simserve.profiles.kernel_traits import KernelTraits
-from simserve.profiles.model import WeightFormatName
 
 DEFAULT_MAX_LORA_RANK = 16
 """Default of the largest rank of an adapter: vLLM's ``max_lora_rank`` (config/lora.py)."""

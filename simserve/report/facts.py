@@ -13,8 +13,8 @@ from simserve.metrics.result import RunResult
 from simserve.metrics.statistics import BEYOND_PERCENTILE, needed_requests
 from simserve.metrics.throughput import requests_in_kv
 from simserve.perf.operators import OPERATORS
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.expected_errors import CALIBRATED, QUEUED
-from simserve.profiles.model import WIDE_FORMATS
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, listed, number, share
 from simserve.report.tables import LATENCY_LABELS
 from simserve.scenario.formats import formats_line

@@ -18,9 +18,9 @@ from simserve.perf.loras import DISK_BANDWIDTH, adapter_bytes, slot_bytes, store
 from simserve.perf.memory import MemoryPlan
 from simserve.perf.offload import link_bandwidth
 from simserve.perf.shape import ReplicaShape
+from simserve.profiles.checkpoint import KVCacheDtype
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import hardware_name
-from simserve.profiles.model import KVCacheDtype
 from simserve.profiles.model_names import AskedQuantization
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.control import (

@@ -28,7 +28,7 @@ from simserve.perf.memory import (
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
-from simserve.profiles.model import WIDE_FORMATS
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.scenario.combinations import model_notes
 from simserve.scenario.deployment_spec import lora_lines, tier_lines
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes, quality_of

@@ -6,7 +6,7 @@ Knows names of formats and where they come from; their costs are in `simserve.pe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,10 +18,11 @@ from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.perf.shape import ReplicaShape, weights_bytes
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, KVCacheDtype, Quantization, WeightFormatName
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass
-from simserve.profiles.model import WIDE_FORMATS, Checkpoint, KVCacheDtype, ModelProfile, Quantization, WeightFormatName
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.validation import FrozenModel, validate
 
@@ -162,7 +163,7 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
 
 def _format_as_loaded(model: ModelProfile, engine: ResolvedEngine) -> WeightFormatName:
     """Return the format of a checkpoint's weights after an engine has loaded them unchanged."""
-    is_float32 = model.stored.is_wide and model.dtype == "fp32"
+    is_float32 = model.dtype == "fp32" and model.stored.is_wide
     return "fp16" if is_float32 and engine.casts_float32 else model.stored.format
 
 
@@ -294,20 +295,25 @@ def formats_available(
     These are the formats of its public checkpoints and, if it is stored in 16 bit, those that the engine makes from it,
     as far as the engine runs them and the GPU has the arithmetic. Weights stored in fewer bits are not rounded again.
     """
-    stored, found = model.stored, dict[WeightFormatName, AvailableFormat]()
+    found = dict[WeightFormatName, AvailableFormat]()
+    for each in _offers(model, engine):
+        found.setdefault(each.format, each)
+    shape = ReplicaShape(hardware=hardware, model=as_loaded(model, engine), engine=engine)
+    return tuple(each for each in found.values() if _runs(replace(shape, quantization=each.format)))
+
+
+def _offers(model: ModelProfile, engine: ResolvedEngine) -> Iterator[AvailableFormat]:
+    """Yield the weights that an engine can load or make, those of its name first; the first of a format counts."""
+    stored = model.stored
     if loads(engine, stored):
-        found[stored.format] = AvailableFormat(format=stored.format, how="stored", repository=stored.repository)
+        yield AvailableFormat(format=stored.format, how="stored", repository=stored.repository)
     for checkpoint in (each for each in model.checkpoints[1:] if loads(engine, each)):
-        public = AvailableFormat(format=checkpoint.format, how="checkpoint", repository=checkpoint.repository)
-        found.setdefault(checkpoint.format, public)
+        yield AvailableFormat(format=checkpoint.format, how="checkpoint", repository=checkpoint.repository)
     if stored.is_wide:
         made: list[tuple[WeightFormatName, How]] = [(name, "quantised on load") for name in engine.quantises_on_load]
         made += [(name, "quantised before loading") for name in engine.quantises_before_loading]
         for name, how in made:
-            by_engine = AvailableFormat(format=name, how=how, repository=stored.repository, engine=engine.name)
-            found.setdefault(name, by_engine)
-    shape = ReplicaShape(hardware=hardware, model=as_loaded(model, engine), engine=engine)
-    return tuple(each for each in found.values() if _runs(replace(shape, quantization=each.format)))
+            yield AvailableFormat(format=name, how=how, repository=stored.repository, engine=engine.name)
 
 
 def _runs(shape: ReplicaShape) -> bool:
@@ -349,8 +355,11 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
 
 def available_as(shape: ReplicaShape) -> AvailableFormat | None:
     """Return how the weights of a replica are available in its format; None if they are not."""
-    there = formats_available(shape.model, shape.engine, shape.hardware)
-    return next((each for each in there if _is_of(each, shape)), None)
+    offered = next((each for each in _offers(shape.model, shape.engine) if _is_of(each, shape)), None)
+    if offered is None:
+        return None
+    loaded = ReplicaShape(hardware=shape.hardware, model=as_loaded(shape.model, shape.engine), engine=shape.engine)
+    return offered if _runs(replace(loaded, quantization=offered.format)) else None
 
 
 def _is_of(available: AvailableFormat, shape: ReplicaShape) -> bool:

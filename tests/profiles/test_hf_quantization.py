@@ -9,8 +9,8 @@ import pytest
 
 from simserve.errors import ProfileError
 from simserve.profiles.catalog import load_model
+from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.hf_config import from_hf_config
-from simserve.profiles.model import Checkpoint
 
 CONFIGS = Path(__file__).resolve().parents[2] / "../shared/data/model_configs"
 
@@ -122,11 +122,14 @@ def test_layers_that_stay_wide_are_named() -> None:
         *(f"model.layers.{layer}.self_attn.{each}_proj" for layer in range(4) for each in "qkvo"),
         *(f"model.layers.{layer}.mlp.{each}_proj" for layer in (0, 3) for each in ("gate", "up", "down")),
     ]
-    found = stored({"quant_method": "fbgemm_fp8", "modules_to_not_convert": names})
+    block = {"quant_method": "fbgemm_fp8", "modules_to_not_convert": names}
 
+    model = from_hf_config({**LLAMA, "quantization_config": block})
+
+    found = model.stored
     assert (found.format, found.method) == ("fp8", "fbgemm_fp8")
     assert kept(found) == [(("attention", "attention_output"), "none", None), (("mlp",), "none", (0, 3))]
-    assert found.formats("mlp", lambda _: range(4)) == {"none": 0.5, "fp8": 0.5}
+    assert model.formats_in(found, "mlp") == {"none": 0.5, "fp8": 0.5}
 
 
 def test_a_router_or_a_norm_that_stays_wide_is_no_matrix_of_a_layer() -> None:
@@ -339,9 +342,9 @@ def test_hqq_names_modules_that_stay_wide_and_formats_by_module() -> None:
     named = from_hf_config({**LLAMA, "quantization_config": {"quant_method": "hqq", "quant_config": by_name}})
 
     assert plain.other_formats == ()
-    assert wide.stored.formats("attention", wide.layers_with) == {"none": 1.0}
-    assert wide.stored.formats("mlp", wide.layers_with) == {"int4": 1.0}
-    assert named.stored.formats("attention", named.layers_with) == {"int8-wo": 1.0}
+    assert wide.formats_in(wide.stored, "attention") == {"none": 1.0}
+    assert wide.formats_in(wide.stored, "mlp") == {"int4": 1.0}
+    assert named.formats_in(named.stored, "attention") == {"int8-wo": 1.0}
 
 
 @pytest.mark.parametrize(

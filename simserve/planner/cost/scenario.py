@@ -29,8 +29,8 @@ from simserve.planner.load_curve import LoadCurve
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.catalog import weights_name
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.gpu_prices import offers
-from simserve.profiles.model import WIDE_FORMATS
 from simserve.scenario.formats import formats_line
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import Progress

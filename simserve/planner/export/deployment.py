@@ -14,9 +14,10 @@ from simserve.errors import ScenarioError
 from simserve.perf.memory import are_seats_told, is_context_cut
 from simserve.perf.shape import checkpoint_bytes
 from simserve.profiles.catalog import load_model
+from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
-from simserve.profiles.model import WIDE_FORMATS, Checkpoint, ModelProfile
+from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.fit import check_fit
 from simserve.scenario.formats import kv_of_auto, loads

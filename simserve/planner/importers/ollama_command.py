@@ -9,7 +9,7 @@ from simserve.planner.importers.llama_cpp_command import KV_CACHE_TYPES, gguf_fo
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import Program, Reading
 from simserve.profiles.catalog import load_model
-from simserve.profiles.model import WIDE_FORMATS
+from simserve.profiles.checkpoint import WIDE_FORMATS
 
 FORMAT = "gguf-q4_k_m"
 """Format of the weights where a tag names none (ollama.com/library/llama3.1)."""

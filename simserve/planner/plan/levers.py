@@ -16,7 +16,7 @@ from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY
 from simserve.planner.space.options import Choice
 from simserve.planner.space.roles import POOL_KEYS, is_split
 from simserve.planner.space.space import POOL_NAME, Space
-from simserve.profiles.model import WIDE_FORMATS
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.scenario.combinations import lack_of
 from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.formats import kv_of_auto

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.catalog import load_model
+from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import WIDE_FORMATS
 from simserve.scenario.formats import AvailableFormat, as_offered, formats_available, kv_of_auto
 from simserve.scenario.resolve import engine_of
 from simserve.scenario.schema import Scenario
