@@ -208,6 +208,8 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | No
     "qwen3_vl_moe": _qwen3_tower,
     "qwen3_5": _qwen3_tower,
     "qwen3_5_moe": _qwen3_tower,
+    "qwen4_exp": _qwen3_tower,
+    "qwen4_exp_vision": _qwen3_tower,
     "qwen3_omni_moe_vision_encoder": _qwen3_tower,
     "gemma4_vision": _gemma4_tower,
     "siglip_vision_model": _gemma3_tower,

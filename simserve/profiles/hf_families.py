@@ -20,7 +20,10 @@ MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _LINEAR_TYPE = "linear_attention"
 _CONVOLUTION_TYPE = "conv"
 _WINDOW_TYPES = ("sliding_attention", "chunked_attention")
-_FULL_TYPES = ("full_attention", "global_attention", "attention", "deepseek_sparse_attention", "indexed_attention")
+_FULL_TYPES = (
+    *("full_attention", "global_attention", "attention", "deepseek_sparse_attention", "indexed_attention"),
+    "hybrid_indexed",
+)
 _SOFTMAX = 1  # of MiniMax's attn_type_list; 0 is linear attention (MiniMax-Text-01)
 _BLOCK_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-", "attention_mamba": "H"}
 _NEMOTRON_LETTERS = frozenset("M*E-")
@@ -59,6 +62,7 @@ _HYBRID_MOE = {**_HYBRID, "num_shared_experts": 1, "has_shared_expert_gate": Tru
 _GATED = {"qk_norm": "per_head", "has_attention_gate": True}
 _QWEN3_HYBRID = Family(fields=_GATED, defaults=_HYBRID)
 _QWEN3_HYBRID_MOE = Family(fields=_GATED, defaults=_HYBRID_MOE)
+_QWEN4_EXP = Family(fields=_GATED, defaults={**_HYBRID_MOE, "hc_count": 4, "hc_lowrank": 320})
 _GLM4_MOE = Family(fields={"has_output_bias": False}, defaults={"qk_norm_type": "per_head", "has_router_bias": True})
 _DEEPSEEK = Family()
 _GEMMA = {"max_position_embeddings": 8192, **_TIED}
@@ -195,6 +199,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen3_5_text": _QWEN3_HYBRID,
         "qwen3_5_moe": _QWEN3_HYBRID_MOE,
         "qwen3_5_moe_text": _QWEN3_HYBRID_MOE,
+        "qwen4_exp": _QWEN4_EXP,
+        "qwen4_exp_text": _QWEN4_EXP,
         "glm4_moe": _GLM4_MOE,
         "glm4_moe_lite": Family(defaults={"has_router_bias": True}),
         "deepseek": _DEEPSEEK,

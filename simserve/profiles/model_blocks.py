@@ -19,11 +19,16 @@ from simserve.profiles.attention_kinds import CompressedAttention, LatentAttenti
 from simserve.validation import FrozenModel
 
 Split = Literal["column", "row", "replicated"]
-Part = Literal["attention", "attention_output", "indexer", "linear_attention", "mlp", "shared_experts", "experts"]
+_Multiplied = Literal[
+    "attention", "attention_output", "indexer", "linear_attention", "mlp", "shared_experts", "experts"
+]
+Part = Literal[_Multiplied, "ngram_table"]
 """Groups of matrices that a checkpoint keeps in one format: attention's projections from the hidden state (with MLA's
 up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers,
-shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF."""
-PARTS: tuple[Part, ...] = get_args(Part)
+shared experts, routed experts, and the table of n-grams, of which tokens look up rows. Embeddings, LM head, norms and
+routers stay 16-bit in all but GGUF."""
+PARTS: tuple[Part, ...] = get_args(_Multiplied)
+"""Those that tokens are multiplied by: all but the table."""
 _MLP_PREFIXES: Mapping[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
 _COMPRESSOR_STATE_BYTES = 4
 
@@ -448,7 +453,7 @@ class AttentionLayers:
             num_heads=self.indexer.num_heads,
             head_dim=self.indexer.head_dim,
             has_head_weights=self.mla is not None,
-            has_pools=self.indexer.pooled_tokens > 1,
+            has_pools=self.indexer.has_pool_weights,
         )
 
     def _compressed_gemms(self, compressed: CompressedAttention, tensor_parallel_size: int) -> list[Gemm]:
@@ -480,8 +485,7 @@ class AttentionLayers:
         if self.mla is not None:
             count += self.mla.kv_lora_rank + (self.mla.q_lora_rank or 0)
         if self.indexer is not None and self.compressed is None:
-            pooled = self.indexer.pooled_tokens
-            count += (2 + (pooled if pooled > 1 else 0)) * self.indexer.head_dim
+            count += (2 + self.indexer.num_pool_biases) * self.indexer.head_dim
         if self.compressed is not None:
             count += self.compressed.q_lora_rank + self.head_dim
             series = 2 if self.is_overlapping else 1
