@@ -199,7 +199,8 @@ class _ExpertRanks(NamedTuple):
 
 def _layer_bits(model: ModelProfile, quantization: str, num_ranks: int, expert_ranks: _ExpertRanks) -> float:
     """Return the bits of all layers' weights on one rank."""
-    matrices, whole = model.gemms_beside_experts(num_ranks), model.gemms_beside_experts()
+    matrices = model.gemms_beside_experts(num_ranks) + model.image_gemms(expert_ranks.num_ranks)
+    whole = model.gemms_beside_experts() + model.image_gemms()
     experts = _expert_weights(model, quantization, expert_ranks)
     held = experts * part_bits(model, quantization, "experts")
     held += sum(count * gemm.num_weights * part_bits(model, quantization, gemm.part) for count, gemm in matrices)

@@ -63,6 +63,7 @@ _GATED = {"qk_norm": "per_head", "has_attention_gate": True}
 _QWEN3_HYBRID = Family(fields=_GATED, defaults=_HYBRID)
 _QWEN3_HYBRID_MOE = Family(fields=_GATED, defaults=_HYBRID_MOE)
 _QWEN4_EXP = Family(fields=_GATED, defaults={**_HYBRID_MOE, "hc_count": 4, "hc_lowrank": 320})
+_GLM4 = Family(fields={"has_output_bias": False, "num_norms_per_layer": 4})
 _GLM4_MOE = Family(fields={"has_output_bias": False}, defaults={"qk_norm_type": "per_head", "has_router_bias": True})
 _DEEPSEEK = Family()
 _GEMMA = {"max_position_embeddings": 8192, **_TIED}
@@ -111,6 +112,7 @@ _GLM5_NEXT = Family(defaults={"tie_word_embeddings": False}, reads=frozenset({"l
 _LFM2 = {"qk_norm": "per_head"}
 _MIMO_V2 = Family(defaults={"n_shared_experts": 0})
 _EXAONE_4 = Family(fields={"qk_norm": "per_head"}, sliding="pattern")
+_ERNIE_VL = Family(defaults={"has_router_bias": True, **_TIED})
 _MUSE_GLIMMER = Family(
     fields={"has_attention_gate": True, "num_norms_per_layer": 4},
     defaults={"sliding_window_pattern": 4},
@@ -165,8 +167,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             reads=frozenset({"mamba_d_state"}),
         ),
         "longcat_flash": Family(defaults={"has_router_bias": True, "tie_word_embeddings": False}),
-        "glm4": Family(fields={"has_output_bias": False, "num_norms_per_layer": 4}),
+        "glm4": _GLM4,
+        "glm4v": _GLM4,
+        "glm4v_text": _GLM4,
         "ernie4_5_moe": Family(defaults={"has_router_bias": True}),
+        "ernie4_5_moe_vl": _ERNIE_VL,
+        "ernie4_5_vl_moe": _ERNIE_VL,
+        "ernie4_5_vl_moe_text": _ERNIE_VL,
         "nemotron": Family(fields=_PLAIN),
         "cohere": _COHERE,
         "cohere2_moe": Family(fields=_ONE_NORM, defaults={"sliding_window_pattern": 4, **_TIED}, sliding="pattern"),
@@ -243,6 +250,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "lfm2": Family(fields=_LFM2, defaults=_TIED),
         "lfm2_moe": Family(fields=_LFM2, defaults={"has_router_bias": True, **_TIED}),
         "nemotron_h": _NEMOTRON_H,
+        "step3_text": Family(),
+        "step3_vl": Family(),
         "step3p5": _STEP3P5,
         "step3p7": _STEP3P5,
         "phi3": Family(has_attention_bias_flag=False),

@@ -332,6 +332,11 @@ def _qwen4_exp(reader: ConfigReader) -> dict[str, Any]:
     return fields
 
 
+def _step3(reader: ConfigReader) -> dict[str, Any]:
+    """Return Step3's low-rank query, which shares one key-value head (``Step3TextAttention`` of vLLM)."""
+    return {"query_rank": reader.integer("share_q_dim"), "vision": None}
+
+
 def _ngram_rows(reader: ConfigReader, num_heads: int) -> int:
     """Return the rows of a table of n-grams: as many primes from a number on as there are heads, summed and padded."""
     number, primes = reader.integer("ngram_vocab_size_base", default=20_000_000), list[int]()
@@ -368,6 +373,8 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "kimi_linear": _kimi_linear,
     "mimo_v2_flash": _mimo_v2,
     "mimo_v2": _mimo_v2,
+    "step3_text": _step3,
+    "step3_vl": _step3,
     "step3p5": _step3p5,
     "step3p7": _step3p5,
 }

@@ -122,6 +122,9 @@ class ModelProfile(FrozenModel):
     the values (Kimi-K3)."""
     has_head_gate: bool = False
     """Whether the output of attention is scaled by a gate of one number per head (Step-3.5)."""
+    query_rank: PositiveInt | None = None
+    """Width of a low-rank query with a norm, where keys and values have heads (Step3); null: full rank. With MLA it is
+    in ``mla``."""
     has_value_projection: bool = True
     """Whether values have a projection; otherwise layers without a window use the keys before their norm (Gemma 4)."""
     has_parallel_attention: bool = False
@@ -218,6 +221,8 @@ class ModelProfile(FrozenModel):
             raise ValueError("stream_rank needs num_residual_streams above 1")
         if len(given) > 1 and given != ["mla", "linear_attention"]:
             raise ValueError(f"{given[0]} and {given[1]} do not go together: there is no formula for such a model")
+        if self.query_rank is not None and (given or self.has_attention_gate or self.has_head_gate):
+            raise ValueError("query_rank is for layers of plain attention, without a gate or a window")
         if self.sliding_heads is not None and self.sliding_window is None:
             raise ValueError("sliding_heads needs sliding_window")
         if self.shared_keys is not None:
@@ -427,6 +432,7 @@ class ModelProfile(FrozenModel):
             has_head_gate=self.has_head_gate,
             has_value_projection=self.has_value_projection,
             has_sinks=self.has_attention_sinks is True,
+            query_rank=self.query_rank,
             mla=self.mla,
             compressed=self.compressed_attention,
         )
@@ -609,9 +615,10 @@ class ModelProfile(FrozenModel):
     def num_active_parameters(self) -> float:
         """Parameters that one token uses, with embeddings: all but the routed experts that it does not visit.
 
-        And but tables of n-grams.
+        And but tables of n-grams, and experts for images.
         """
-        used = self.num_parameters - sum(count * gemm.num_weights for count, gemm in self.table_gemms())
+        idle = (*self.table_gemms(), *self.image_gemms())
+        used = self.num_parameters - sum(count * gemm.num_parameters for count, gemm in idle)
         if self.moe is None:
             return used
         unused = self.moe.num_experts - self.moe.num_experts_per_tok
@@ -647,6 +654,15 @@ class ModelProfile(FrozenModel):
         """Return the tables of n-grams on one rank, with their number; empty if there are none."""
         return [] if self.ngrams is None else [(self.ngrams.num_layers, self.ngrams.table_gemm(tensor_parallel_size))]
 
+    def image_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return the matrices that only tokens of images visit, on one rank, and how often each occurs."""
+        moe, layers = self.moe, self.num_moe_layers
+        if moe is None or moe.image_intermediate_size is None:
+            return []
+        router = Gemm("image_router", moe.num_choices, self.hidden_size, "replicated", moe.has_router_bias)
+        expert = self._mlp(moe.image_intermediate_size, moe.has_expert_bias, tensor_parallel_size, "experts")
+        return [(layers, router), *((layers * moe.num_experts, gemm) for gemm in expert)]
+
     def mlp_kinds(self) -> list[tuple[int, int]]:
         """Return one layer of each kind of MLP (dense, with experts) and the number of such layers."""
         counts = ((False, self.num_dense_layers), (True, self.num_moe_layers))
@@ -666,7 +682,7 @@ class ModelProfile(FrozenModel):
         """Return every matrix of the layers with the number of times it occurs."""
         num_experts = self.moe.num_experts if self.moe else 0
         experts = [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]
-        return self.gemms_beside_experts() + self.table_gemms() + experts
+        return self.gemms_beside_experts() + self.table_gemms() + self.image_gemms() + experts
 
     @property
     def _num_norm_parameters(self) -> int:
