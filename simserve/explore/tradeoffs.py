@@ -9,7 +9,7 @@ import numpy as np
 from simserve.errors import InputError
 from simserve.explore.lessons import decode_ms, resolved_query
 from simserve.explore.queries import Check, MemoryQuery, ParallelQuery, SpeculationQuery
-from simserve.perf.shape import pipeline_bubble
+from simserve.perf.pipeline import pipeline_bubble
 from simserve.perf.speculation import cycle_cost, decode_speedup, speedup
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model

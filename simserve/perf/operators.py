@@ -121,6 +121,10 @@ written), and both read with their sum written."""
 INPUT_CALLS = 3
 """Kernels for these: the look-up, the norm, the scaled sum (``project_per_layer_inputs`` of vLLM's gemma4.py)."""
 
+NGRAM_CALLS = 4
+"""Kernels around the two projections of looked-up n-grams: hashing, the look-up, the gate, the convolution
+(models/qwen4_exp/nvidia/ops of vLLM)."""
+
 UPDATE_CALLS = 8
 """Kernels around the two routers of AltUp per layer: a norm, the coefficients and the sum, to predict and to correct;
 the inputs that copies get; the norm of the low-rank path (``Gemma3nDecoderLayer`` of vLLM's gemma3n.py, compiled)."""

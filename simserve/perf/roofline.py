@@ -16,7 +16,8 @@ from simserve.perf.efficiency import Array, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_work
 from simserve.perf.moe import expert_work, routed_load, shape_of_experts
 from simserve.perf.operators import PricedDeployment, Work, arithmetic_intensity
-from simserve.perf.shape import ReplicaShape, micro_batch
+from simserve.perf.pipeline import micro_batch
+from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of
 from simserve.profiles.model_blocks import Gemm
 

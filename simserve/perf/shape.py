@@ -36,22 +36,6 @@ PLAIN_SPARSE_KV_CAPABILITY = 10.0
 v1/attention/backends/mla/flashinfer_mla_sparse.py)."""
 
 
-def pipeline_bubble(stages: int, micro_batches: int) -> float:
-    """Return the share of time that stages are idle, ``(p - 1) / (m + p - 1)`` (GPipe, Huang et al. 2019).
-
-    Args:
-        stages: Pipeline stages p.
-        micro_batches: Micro-batches m that pass once, one after another.
-
-    Raises:
-        InputError: Either is below 1.
-    """
-    for key, value in (("stages", stages), ("micro_batches", micro_batches)):
-        if value < 1:
-            raise InputError("must be >= 1", key=key, value=value)
-    return (stages - 1) / (micro_batches + stages - 1)
-
-
 def layers_per_stage(num_layers: int, stages: int, partition: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return the layers of each stage: the given partition, or as vLLM assigns them.
 
@@ -76,44 +60,6 @@ def layers_per_stage(num_layers: int, stages: int, partition: Sequence[int] | No
         rule = f"must be numbers of at least 1 that add up to the {num_layers} layers of the model, not {sum(layers)}"
         raise InputError(rule, key=key, value=list(layers))
     return layers
-
-
-def rounds(groups: Array, layers: Sequence[int]) -> Array:
-    """Return the time of a round of decoding, in multiples of the time of the stage with the most layers.
-
-    ``max(all layers, groups * most layers) / most layers``: a group passes every stage, and the slowest stage serves
-    every group.
-
-    Args:
-        groups: Groups in flight.
-        layers: Layers of each stage.
-    """
-    return np.maximum(float(sum(layers)), groups * float(max(layers))) / max(layers)
-
-
-def exposed_head(head_seconds: Array, stage_seconds: Array, layers: Sequence[int]) -> Array:
-    """Return the share of the LM head's time that a pipeline waits for.
-
-    The head follows the layers of the last stage. If that stage has fewer layers than the largest, the head first fills
-    the difference, and only the excess shows.
-
-    Args:
-        head_seconds: Time of LM head and sampling.
-        stage_seconds: Time of the stage with the most layers.
-        layers: Layers of each stage.
-    """
-    slack = stage_seconds * (1.0 - layers[-1] / max(layers))
-    return np.asarray(np.maximum(head_seconds - slack, 0.0) / np.maximum(head_seconds, np.finfo(float).tiny))
-
-
-def micro_batch(total: Array, stages: int) -> Array:
-    """Return the tokens of one micro-batch when ``total`` are spread over ``stages``, at least one."""
-    return np.maximum(total / stages, 1.0)
-
-
-def num_micro_batches(sequences: Array, stages: int) -> Array:
-    """Return how many of the ``stages`` groups in flight hold a sequence."""
-    return np.minimum(sequences, float(stages))
 
 
 class ExpertTile(NamedTuple):
@@ -200,13 +146,23 @@ def weights_bytes_per_gpu(
     ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts, expert_tile)
     held = _layer_bits(model, quantization, tensor_parallel_size, ranks)
     embedding = model.num_embedding_parameters / tensor_parallel_size
+    tables = _table_bits(model, quantization, tensor_parallel_size)
     head = model.lm_head_gemm(tensor_parallel_size).num_parameters
     if pipeline_parallel_size == 1:
         stages = [(layers[0], embedding if model.tie_word_embeddings else embedding + head)]
     else:
         stages = [(layers[0], embedding), (layers[-1], head), (max(layers), 0.0)]
     other = part_bits(model, quantization, None)
-    return max((held * count / model.num_hidden_layers + end * other) / 8 for count, end in stages)
+    first = (held * stages[0][0] / model.num_hidden_layers + stages[0][1] * other + tables) / 8
+    return max(first, *((held * count / model.num_hidden_layers + end * other) / 8 for count, end in stages))
+
+
+def _table_bits(model: ModelProfile, quantization: str, num_ranks: int) -> float:
+    """Return the bits of tables of n-grams on one rank; layers near the embedding look them up."""
+    return sum(
+        count * gemm.num_weights * part_bits(model, quantization, gemm.part)
+        for count, gemm in model.table_gemms(num_ranks)
+    )
 
 
 def layer_weights_bytes(
@@ -243,12 +199,13 @@ class _ExpertRanks(NamedTuple):
 
 def _layer_bits(model: ModelProfile, quantization: str, num_ranks: int, expert_ranks: _ExpertRanks) -> float:
     """Return the bits of all layers' weights on one rank."""
-    matrices, whole = model.gemms_beside_experts(num_ranks), model.gemms_beside_experts()
+    matrices = model.gemms_beside_experts(num_ranks) + model.image_gemms(expert_ranks.num_ranks)
+    whole = model.gemms_beside_experts() + model.image_gemms()
     experts = _expert_weights(model, quantization, expert_ranks)
     held = experts * part_bits(model, quantization, "experts")
     held += sum(count * gemm.num_weights * part_bits(model, quantization, gemm.part) for count, gemm in matrices)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
-    counted = sum(count * gemm.num_weights for count, gemm in whole) + _expert_weights(
+    counted = sum(count * gemm.num_weights for count, gemm in (*whole, *model.table_gemms())) + _expert_weights(
         model, "none", _ExpertRanks(1, 1)
     )
     norms_and_biases = model.num_parameters - counted - head - model.num_embedding_parameters

@@ -101,6 +101,8 @@ def draft_layer(model: ModelProfile, *, is_dense: bool) -> ModelProfile:
         "sliding_heads": None,
         **_last_attention(model),
         "num_residual_streams": 1,
+        "stream_rank": None,
+        "ngrams": None,
         "residual_block_layers": None,
         "num_other_parameters": 0,
         "moe": moe,

@@ -28,7 +28,7 @@ from simserve.perf.collectives import (
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
-from simserve.perf.efficiency import Array, Machine, memory_efficiency, start_latency
+from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.gemm import (
     ACTIVATION_BYTES,
     ProductSizes,
@@ -38,6 +38,8 @@ from simserve.perf.gemm import (
     gemm_curve,
     product_parts,
     slowed,
+    unpacked_parts,
+    unpacking_parts,
     wide_class,
 )
 from simserve.perf.linear_attention import state_layer_parts
@@ -57,11 +59,11 @@ from simserve.perf.operators import (
     HOST,
     INPUT_CALLS,
     INPUT_PASSES,
+    NGRAM_CALLS,
     PART_NAMES,
     STREAM_CALLS,
     STREAM_SUBLAYERS,
     UPDATE_CALLS,
-    WEIGHTS,
     OperatorSeconds,
     elementwise_parts,
 )
@@ -286,7 +288,7 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
         blocks.append(Block(stage.num_linear_layers, _linear_calls(stage, has_prompts=has_prompts)))
     if model.residual_passes:
         blocks.append(Block(stage.num_layers, _stream_calls(stage)))
-    blocks += _input_blocks(stage)
+    blocks += [*_input_blocks(stage), *_ngram_blocks(stage)]
     for each in stage.attentions:
         if each.kernel is not None and has_prompts:
             kernel = each.kernel
@@ -497,6 +499,18 @@ def _input_blocks(stage: Stage) -> list[Block]:
         blocks.append(Block(share, tuple(_linear(stage, gemm) for gemm in copies.around_gemms(model.hidden_size))))
         blocks.append(Block(stage.num_layers, calls))
     return blocks
+
+
+def _ngram_blocks(stage: Stage) -> list[Block]:
+    """Return n-grams (Qwen3.8-Flash-Next), in the layers that look them up."""
+    model, share = stage.shape.model, stage.num_layers / stage.shape.model.num_hidden_layers
+    if (ngrams := model.ngrams) is None:
+        return []
+    streams = model.num_residual_streams
+    moved = ngrams.num_heads * ngrams.row_width + ngrams.passes(streams) * model.hidden_size
+    gated = _elementwise(stage, moved * ACTIVATION_BYTES, NGRAM_CALLS)
+    projected = (_linear(stage, gemm) for gemm in ngrams.gemms(model.hidden_size, streams))
+    return [Block(share * ngrams.num_layers, (gated, *projected))]
 
 
 def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
@@ -760,41 +774,3 @@ def head_norm_seconds(shape: ReplicaShape, tokens: Array) -> Array:
         return np.zeros(len(tokens))
     together = replace(shape.tensor_link, skew=0.0)
     return all_reduce_seconds(SUMS_BYTES * tokens, shape.tensor_parallel_size, together)
-
-
-def unpacking_parts(precision: Precision, machine: Machine, num_weights: float, rows: Array) -> Array:
-    """Return the seconds by part of a kernel that reads packed weights and writes them in 16 bit.
-
-    ``(packed + 16-bit bytes) / bandwidth``, at the share of bandwidth that element-wise kernels reach, once or for
-    every `Precision.unpacked_rows`; nothing below `Precision.unpacked_from_rows`.
-    """
-    parts = np.zeros((len(PART_NAMES), len(rows)))
-    times = _is_unpacked(precision, rows)
-    if precision.unpacked_rows is not None:
-        times = times * np.ceil(rows / precision.unpacked_rows)
-    moved = num_weights * (precision.weight_bits + precision.unpacked_bits) / 8
-    parts[WEIGHTS] = times * moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
-    parts[HOST] = times * start_latency(machine, "elementwise")
-    return parts
-
-
-def unpacked_parts(
-    precision: Precision, machine: Machine, num_weights: float, rows: Array, packed: Array, plain: Array
-) -> Array:
-    """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain kernel above.
-
-    Args:
-        precision: The format.
-        machine: The GPU.
-        num_weights: Weights of the matrix on the rank.
-        rows: Tokens m.
-        packed: Parts of the kernel that unpacks internally, ``[5, rows]``.
-        plain: Parts of the 16-bit kernel, ``[5, rows]``.
-    """
-    above = unpacking_parts(precision, machine, num_weights, rows) + plain
-    return np.where(_is_unpacked(precision, rows), above, packed)
-
-
-def _is_unpacked(precision: Precision, rows: Array) -> Array:
-    switch = np.inf if precision.unpacked_from_rows is None else float(precision.unpacked_from_rows)
-    return np.asarray(rows >= switch, dtype=np.float64)

@@ -53,8 +53,9 @@ from simserve.perf.operators import (
     StepParts,
     elementwise_parts,
 )
+from simserve.perf.pipeline import exposed_head, micro_batch, num_micro_batches, rounds
 from simserve.perf.quantization import kv_element_bytes
-from simserve.perf.shape import ReplicaShape, exposed_head, exposed_mask_seconds, micro_batch, num_micro_batches, rounds
+from simserve.perf.shape import ReplicaShape, exposed_mask_seconds
 from simserve.perf.speculation import passing_shape, wide_key_seconds, with_drafts
 from simserve.perf.stage import (
     LOGIT_BYTES,

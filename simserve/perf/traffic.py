@@ -10,7 +10,7 @@ from simserve.perf.attention import attention_of, growing_share
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
-from simserve.perf.shape import micro_batch, num_micro_batches
+from simserve.perf.pipeline import micro_batch, num_micro_batches
 from simserve.perf.stage import NORM_PASSES, Stage
 from simserve.perf.ubatches import runs_of
 from simserve.profiles.model_blocks import Gemm

@@ -75,6 +75,18 @@ class SparseIndexer(FrozenModel):
     """Format of its cached keys, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
     pooled_tokens: PositiveInt = 1
     """Tokens whose keys are pooled into one, with weights from a separate projection (4 in GLM-5.3-Flash); 1: none."""
+    is_mean_pooled: bool = False
+    """Whether pooled keys are plain means, without weights (Qwen3.8-Flash-Next)."""
+
+    @property
+    def has_pool_weights(self) -> bool:
+        """Whether tokens weight the keys that are pooled."""
+        return self.pooled_tokens > 1 and not self.is_mean_pooled
+
+    @property
+    def num_pool_biases(self) -> int:
+        """Vectors as wide as a key, one for each position among the tokens whose keys are pooled."""
+        return self.pooled_tokens if self.has_pool_weights else 0
 
     @property
     def key_bytes(self) -> float:

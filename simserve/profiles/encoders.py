@@ -36,10 +36,11 @@ class VisionTower(FrozenModel):
 
     source: str
     """Where the numbers come from."""
-    rule: Literal["grid", "tiles", "fixed"]
+    rule: Literal["grid", "tiles", "proportions", "fixed"]
     """`grid`: the image is scaled to whole patches, and `merge` x `merge` of them become a token (Qwen-VL). `tiles`: it
-    is split into tiles of `image_size`, plus the whole image as one more (Llama 4). `fixed`: it is scaled to
-    `image_size`, and becomes `tokens` (Gemma)."""
+    is split into tiles of `image_size`, plus the whole image as one more (Llama 4). `proportions`: likewise, on the
+    canvas whose proportions are nearest to its own (InternVL). `fixed`: it is scaled to `image_size`, and becomes
+    `tokens` (Gemma)."""
     patch_size: PositiveInt
     """Side of a patch, pixels."""
     merge: PositiveInt
@@ -55,10 +56,10 @@ class VisionTower(FrozenModel):
     max_video_pixels: PositiveInt | None = None
     """`grid`: videos with more pixels are scaled down."""
     image_size: PositiveInt | None = None
-    """`tiles`, `fixed`: side of a tile, or of the image, pixels; if absent with `fixed`, the patches follow from the
-    tokens."""
+    """`tiles`, `proportions`, `fixed`: side of a tile, or of the image, pixels; if absent with `fixed`, the patches
+    follow from the tokens."""
     max_tiles: PositiveInt | None = None
-    """`tiles`: most tiles per image, not counting the whole image."""
+    """`tiles`, `proportions`: most tiles per image, not counting the whole image."""
     tokens: PositiveInt | None = None
     """`fixed`: tokens per image."""
     num_hidden_layers: PositiveInt
@@ -86,6 +87,7 @@ class VisionTower(FrozenModel):
         needs = {
             "grid": ("min_pixels", "max_pixels"),
             "tiles": ("image_size", "max_tiles"),
+            "proportions": ("image_size", "max_tiles"),
             "fixed": ("tokens",),
         }[self.rule]
         if (self.window is None) != (self.num_full_layers is None):
@@ -134,10 +136,10 @@ class VisionTower(FrozenModel):
             assert self.max_pixels is not None
             side = math.isqrt(self.max_pixels)
             return self._in_grid(side, side)
-        if self.rule == "tiles":
+        if self.rule in ("tiles", "proportions"):
             assert self.image_size is not None
             assert self.max_tiles is not None
-            return self._in_tiles(self.image_size * self.max_tiles, self.image_size)
+            return self.image(self.image_size * self.max_tiles, self.image_size)
         return self.image(1, 1)
 
     def pairs(self, image: ImageShape) -> float:
@@ -155,6 +157,8 @@ class VisionTower(FrozenModel):
             return self._in_grid(width, height)
         if self.rule == "tiles":
             return self._in_tiles(width, height)
+        if self.rule == "proportions":
+            return self._in_proportion(width, height)
         assert self.tokens is not None
         patches = self.tokens * self.merge**2
         if self.image_size is not None:
@@ -214,7 +218,30 @@ class VisionTower(FrozenModel):
         ]
         larger = [each for each in canvases if each[0] >= 1.0]
         best = min(larger) if larger else min(canvases, key=lambda each: (-each[0], each[1]))
-        pieces = best[1] + (best[1] > 1)
+        return self._cut_into(best[1])
+
+    def _in_proportion(self, width: int, height: int) -> ImageShape:
+        """Return the image on the canvas of tiles whose proportions are nearest to its own.
+
+        Of canvases alike, a larger one if the image has more than half of its pixels (``find_closest_aspect_ratio`` of
+        InternVL's code and of vLLM's internvl.py).
+        """
+        assert self.image_size is not None
+        assert self.max_tiles is not None
+        best, least = 1, math.inf
+        for count in range(1, self.max_tiles + 1):
+            for columns in (each for each in range(1, count + 1) if count % each == 0):
+                rows = count // columns
+                off = abs(width / height - columns / rows)
+                is_filled = width * height > count * self.image_size**2 / 2
+                if off < least or (off == least and is_filled):
+                    best, least = count, off
+        return self._cut_into(best)
+
+    def _cut_into(self, num_tiles: int) -> ImageShape:
+        """Return an image cut into that many tiles, with the whole image as one more where there are several."""
+        assert self.image_size is not None
+        pieces = num_tiles + (num_tiles > 1)
         patches = (self.image_size // self.patch_size) ** 2
         return ImageShape(pieces * (patches // self.merge**2), pieces, patches)
 

@@ -19,6 +19,12 @@ QWEN3_FRAMES, QWEN3_MIN_VIDEO_PIXELS, QWEN3_MAX_VIDEO_PIXELS = 2, 4_096, 25_165_
 Qwen3.5 (copies of Qwen3-VL-8B-Instruct, Qwen3-VL-4B-Instruct and Qwen3.5-9B on huggingface.co)."""
 QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS = 3_136, 12_845_056
 """``min_pixels`` and ``max_pixels`` of the preprocessor_config.json of Qwen/Qwen2.5-VL-7B-Instruct (Hugging Face)."""
+GLM4V_MIN_PIXELS, GLM4V_MAX_PIXELS = 12_544, 9_633_792
+"""``shortest_edge`` and ``longest_edge`` of the preprocessor_config.json of GLM-4.1V-9B-Thinking and GLM-4.6V-Flash
+(copies on huggingface.co)."""
+MOONVIT_MAX_PATCHES = 4_096
+"""``in_token_limit`` of the preprocessor_config.json of MoonViT-SO-400M, the tower of Kimi-VL (a copy on
+huggingface.co)."""
 MUSE_MAX_TOKENS = 4096
 """``max_image_tokens`` of ``MuseGlimmerImageProcessor`` of huggingface/transformers."""
 LLAMA4_MAX_TILES = 16
@@ -116,6 +122,51 @@ def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     }
 
 
+def _glm4v_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return GLM-4.1V's tower, whose MLPs are as wide as the language model (``Glm4vVisionMLP`` of transformers)."""
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of GLM-4.1V",
+        "rule": "grid",
+        "patch_size": tower.integer("patch_size"),
+        "merge": tower.integer("spatial_merge_size"),
+        "min_pixels": GLM4V_MIN_PIXELS,
+        "max_pixels": GLM4V_MAX_PIXELS,
+        "num_hidden_layers": tower.integer("depth"),
+        "hidden_size": tower.integer("hidden_size"),
+        "num_attention_heads": tower.integer("num_heads"),
+        "intermediate_size": tower.integer("out_hidden_size"),
+        "is_gated_mlp": True,
+    }
+
+
+def _moonvit_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return Kimi-VL's tower."""
+    patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
+    return {
+        "source": "vision_config of the file; pixels of an image by the processor of MoonViT",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": merge,
+        "min_pixels": (merge * patch) ** 2,
+        "max_pixels": MOONVIT_MAX_PATCHES * patch**2,
+        **_tower_sizes(tower),
+    }
+
+
+def _intern_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
+    """Return InternVL's tower, whose pixel shuffle puts 2 x 2 patches into a token (``InternVLChatModel``)."""
+    ratio = reader.value("downsample_ratio") or 0.5
+    return {
+        "source": "vision_config of the file; tiles of an image by the file's max_dynamic_patch",
+        "rule": "proportions",
+        "patch_size": tower.integer("patch_size"),
+        "merge": max(round(1 / ratio), 1),
+        "image_size": reader.integer("force_image_size", default=tower.integer("image_size")),
+        "max_tiles": reader.integer("max_dynamic_patch", default=12),
+        **_tower_sizes(tower),
+    }
+
+
 def _muse_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Muse Glimmer's tower: windows as large as its table of positions, but in every fourth and the last layer
     (``MuseGlimmerVisionModel`` of transformers)."""
@@ -203,11 +254,17 @@ def _tower_sizes(tower: ConfigReader) -> dict[str, Any]:
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
     "qwen2_5_vl": _qwen2_5_tower,
     "exaone4_5_vision": _qwen2_5_tower,
+    "glm4v": _glm4v_tower,
+    "glm4v_vision": _glm4v_tower,
+    "moonvit": _moonvit_tower,
+    "intern_vit_6b": _intern_tower,
     "muse_glimmer_vision": _muse_tower,
     "qwen3_vl": _qwen3_tower,
     "qwen3_vl_moe": _qwen3_tower,
     "qwen3_5": _qwen3_tower,
     "qwen3_5_moe": _qwen3_tower,
+    "qwen4_exp": _qwen3_tower,
+    "qwen4_exp_vision": _qwen3_tower,
     "qwen3_omni_moe_vision_encoder": _qwen3_tower,
     "gemma4_vision": _gemma4_tower,
     "siglip_vision_model": _gemma3_tower,

@@ -20,7 +20,10 @@ MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _LINEAR_TYPE = "linear_attention"
 _CONVOLUTION_TYPE = "conv"
 _WINDOW_TYPES = ("sliding_attention", "chunked_attention")
-_FULL_TYPES = ("full_attention", "global_attention", "attention", "deepseek_sparse_attention", "indexed_attention")
+_FULL_TYPES = (
+    *("full_attention", "global_attention", "attention", "deepseek_sparse_attention", "indexed_attention"),
+    "hybrid_indexed",
+)
 _SOFTMAX = 1  # of MiniMax's attn_type_list; 0 is linear attention (MiniMax-Text-01)
 _BLOCK_LETTERS = {"mamba": "M", "attention": "*", "moe": "E", "mlp": "-", "attention_mamba": "H"}
 _NEMOTRON_LETTERS = frozenset("M*E-")
@@ -59,6 +62,8 @@ _HYBRID_MOE = {**_HYBRID, "num_shared_experts": 1, "has_shared_expert_gate": Tru
 _GATED = {"qk_norm": "per_head", "has_attention_gate": True}
 _QWEN3_HYBRID = Family(fields=_GATED, defaults=_HYBRID)
 _QWEN3_HYBRID_MOE = Family(fields=_GATED, defaults=_HYBRID_MOE)
+_QWEN4_EXP = Family(fields=_GATED, defaults={**_HYBRID_MOE, "hc_count": 4, "hc_lowrank": 320})
+_GLM4 = Family(fields={"has_output_bias": False, "num_norms_per_layer": 4})
 _GLM4_MOE = Family(fields={"has_output_bias": False}, defaults={"qk_norm_type": "per_head", "has_router_bias": True})
 _DEEPSEEK = Family()
 _GEMMA = {"max_position_embeddings": 8192, **_TIED}
@@ -107,6 +112,7 @@ _GLM5_NEXT = Family(defaults={"tie_word_embeddings": False}, reads=frozenset({"l
 _LFM2 = {"qk_norm": "per_head"}
 _MIMO_V2 = Family(defaults={"n_shared_experts": 0})
 _EXAONE_4 = Family(fields={"qk_norm": "per_head"}, sliding="pattern")
+_ERNIE_VL = Family(defaults={"has_router_bias": True, **_TIED})
 _MUSE_GLIMMER = Family(
     fields={"has_attention_gate": True, "num_norms_per_layer": 4},
     defaults={"sliding_window_pattern": 4},
@@ -161,8 +167,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             reads=frozenset({"mamba_d_state"}),
         ),
         "longcat_flash": Family(defaults={"has_router_bias": True, "tie_word_embeddings": False}),
-        "glm4": Family(fields={"has_output_bias": False, "num_norms_per_layer": 4}),
+        "glm4": _GLM4,
+        "glm4v": _GLM4,
+        "glm4v_text": _GLM4,
         "ernie4_5_moe": Family(defaults={"has_router_bias": True}),
+        "ernie4_5_moe_vl": _ERNIE_VL,
+        "ernie4_5_vl_moe": _ERNIE_VL,
+        "ernie4_5_vl_moe_text": _ERNIE_VL,
         "nemotron": Family(fields=_PLAIN),
         "cohere": _COHERE,
         "cohere2_moe": Family(fields=_ONE_NORM, defaults={"sliding_window_pattern": 4, **_TIED}, sliding="pattern"),
@@ -195,6 +206,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen3_5_text": _QWEN3_HYBRID,
         "qwen3_5_moe": _QWEN3_HYBRID_MOE,
         "qwen3_5_moe_text": _QWEN3_HYBRID_MOE,
+        "qwen4_exp": _QWEN4_EXP,
+        "qwen4_exp_text": _QWEN4_EXP,
         "glm4_moe": _GLM4_MOE,
         "glm4_moe_lite": Family(defaults={"has_router_bias": True}),
         "deepseek": _DEEPSEEK,
@@ -237,6 +250,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "lfm2": Family(fields=_LFM2, defaults=_TIED),
         "lfm2_moe": Family(fields=_LFM2, defaults={"has_router_bias": True, **_TIED}),
         "nemotron_h": _NEMOTRON_H,
+        "step3_text": Family(),
+        "step3_vl": Family(),
         "step3p5": _STEP3P5,
         "step3p7": _STEP3P5,
         "phi3": Family(has_attention_bias_flag=False),

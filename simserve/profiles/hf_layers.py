@@ -117,6 +117,7 @@ def experts(reader: ConfigReader) -> dict[str, Any] | None:
         ),
         "has_expert_bias": reader.flag("has_expert_bias"),
         "has_shared_expert_gate": reader.flag("has_shared_expert_gate"),
+        "image_intermediate_size": reader.value("image_expert_width") and reader.integer("image_expert_width"),
         "latent_size": reader.value(*_LATENT_KEYS) and reader.integer(*_LATENT_KEYS),
     }
 

@@ -5,6 +5,7 @@ These fields replace those that are read for all families (`simserve.profiles.hf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -302,6 +303,51 @@ def _glm5_next(reader: ConfigReader) -> dict[str, Any]:
     return {"num_residual_streams": reader.integer("hc_mult", default=1) if reader.flag("mhc", default=True) else 1}
 
 
+def _qwen4_exp(reader: ConfigReader) -> dict[str, Any]:
+    """Return Qwen3.8-Flash-Next's residual streams, indexer and n-grams (``modular_qwen4_exp.py`` of transformers)."""
+    fields: dict[str, Any] = {
+        "num_residual_streams": reader.integer("hc_count"),
+        "stream_rank": reader.integer("hc_lowrank"),
+    }
+    if reader.value("indexer_n_heads") is not None:
+        fields["indexer"] = {
+            "num_heads": reader.integer("indexer_n_heads"),
+            "head_dim": reader.integer("indexer_head_dim"),
+            "topk": reader.integer("indexer_budget"),
+            "key_format": "bf16",
+            "pooled_tokens": reader.integer("indexer_compress_ratio"),
+            "is_mean_pooled": True,
+        }
+    if layers := reader.sequence("ple_layer_ids"):
+        heads = (reader.integer("ngram_size", default=3) - 1) * reader.integer("heads_per_ngram", default=8)
+        width = reader.integer("ple_embed_dim", "hidden_size")
+        if len(layers) > 1:
+            raise reader.refusal("must name one layer; tables of several layers have no formula", "ple_layer_ids")
+        fields["ngrams"] = {
+            "num_rows": _ngram_rows(reader, heads),
+            "row_width": width // heads,
+            "num_heads": heads,
+            "conv_kernel": reader.integer("ple_conv_kernel_size", default=4),
+        }
+    return fields
+
+
+def _step3(reader: ConfigReader) -> dict[str, Any]:
+    """Return Step3's low-rank query, which shares one key-value head (``Step3TextAttention`` of vLLM)."""
+    return {"query_rank": reader.integer("share_q_dim"), "vision": None}
+
+
+def _ngram_rows(reader: ConfigReader, num_heads: int) -> int:
+    """Return the rows of a table of n-grams: as many primes from a number on as there are heads, summed and padded."""
+    number, primes = reader.integer("ngram_vocab_size_base", default=20_000_000), list[int]()
+    while len(primes) < num_heads:
+        if number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1)):
+            primes.append(number)
+        number += 1
+    multiple = reader.integer("make_ngram_vocab_size_divisible_by", default=128)
+    return -(-sum(primes) // multiple) * multiple
+
+
 _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "gemma3n": _gemma3n,
     "gemma3n_text": _gemma3n,
@@ -320,11 +366,15 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "minimax_m3_vl_text": _minimax_m3,
     "deepseek_v4": _deepseek_v4,
     "hy_v4": _hy_v4,
+    "qwen4_exp": _qwen4_exp,
+    "qwen4_exp_text": _qwen4_exp,
     "glm5_next": _glm5_next,
     "glm5_next_text": _glm5_next,
     "kimi_linear": _kimi_linear,
     "mimo_v2_flash": _mimo_v2,
     "mimo_v2": _mimo_v2,
+    "step3_text": _step3,
+    "step3_vl": _step3,
     "step3p5": _step3p5,
     "step3p7": _step3p5,
 }

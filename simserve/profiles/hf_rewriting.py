@@ -172,6 +172,17 @@ def _longcat_flash(config: Mapping[str, Any], file: object) -> Mapping[str, Any]
     }
 
 
+def _ernie_vl(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
+    """Return the configuration of an ERNIE 4.5 VL, whose lists name experts for text first and for images second."""
+    reader = ConfigReader(config, file)
+    widths, counts = reader.sequence("moe_intermediate_size") or [], config.get("moe_num_experts")
+    if len(widths) != 2 or (isinstance(counts, list) and len(set(counts)) != 1):
+        raise reader.refusal("must be two widths, of as many experts each", "moe_intermediate_size")
+    keys = ("moe_num_experts", "moe_layer_start_index", "moe_layer_end_index")
+    first = {key: config[key][0] for key in keys if isinstance(config.get(key), list)}
+    return {**config, **first, "moe_intermediate_size": widths[0], "image_expert_width": widths[1]}
+
+
 def _minimax(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     """Return the configuration of a MiniMax-01 with its layer types as in its first files, 0 and 1."""
     types = ConfigReader(config, file).sequence("layer_types")
@@ -201,6 +212,8 @@ _REWRITING: Mapping[str, Callable[[Mapping[str, Any], object], Mapping[str, Any]
     "falcon_h1": _falcon_h1,
     "jamba": _jamba,
     "longcat_flash": _longcat_flash,
+    "ernie4_5_moe_vl": _ernie_vl,
+    "ernie4_5_vl_moe_text": _ernie_vl,
     "minimax": _minimax,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,

@@ -14,7 +14,13 @@ from simserve.profiles.attention_kinds import CompressedAttention, LatentAttenti
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, TunedWeights, WeightFormatName
 from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part, SharedKeys, mlp_gemms
-from simserve.profiles.residual_blocks import AlternatingUpdates, LayerInputs, stream_gemms
+from simserve.profiles.residual_blocks import (
+    AlternatingUpdates,
+    LayerInputs,
+    NgramMemory,
+    num_stream_parameters,
+    stream_gemms,
+)
 from simserve.profiles.state_blocks import (
     WITH_ATTENTION,
     WITH_STATE,
@@ -116,6 +122,9 @@ class ModelProfile(FrozenModel):
     the values (Kimi-K3)."""
     has_head_gate: bool = False
     """Whether the output of attention is scaled by a gate of one number per head (Step-3.5)."""
+    query_rank: PositiveInt | None = None
+    """Width of a low-rank query with a norm, where keys and values have heads (Step3); null: full rank. With MLA it is
+    in ``mla``."""
     has_value_projection: bool = True
     """Whether values have a projection; otherwise layers without a window use the keys before their norm (Gemma 4)."""
     has_parallel_attention: bool = False
@@ -163,6 +172,11 @@ class ModelProfile(FrozenModel):
     """Copies of the hidden state between layers, mixed before and after each sublayer (mHC of DeepSeek-V4)."""
     has_independent_streams: bool = False
     """Whether those copies keep their own sums and are not mixed with each other (iHC of Hy4)."""
+    stream_rank: PositiveInt | None = None
+    """Width of the low-rank product that weights each channel of the copies (Qwen3.8-Flash-Next); null: one weight per
+    copy."""
+    ngrams: NgramMemory | None = None
+    """Embeddings of n-grams (Qwen3.8-Flash-Next); null: none."""
     residual_block_layers: PositiveInt | None = None
     """Layers per block whose output later sublayers attend to (attention residuals of Kimi-K3, arXiv 2603.15031); null:
     every sublayer adds to one sum."""
@@ -203,15 +217,19 @@ class ModelProfile(FrozenModel):
             "sliding_window",
         )
         given = [name for name in kinds if getattr(self, name) is not None]
+        if self.stream_rank is not None and self.num_residual_streams == 1:
+            raise ValueError("stream_rank needs num_residual_streams above 1")
         if len(given) > 1 and given != ["mla", "linear_attention"]:
             raise ValueError(f"{given[0]} and {given[1]} do not go together: there is no formula for such a model")
+        if self.query_rank is not None and (given or self.has_attention_gate or self.has_head_gate):
+            raise ValueError("query_rank is for layers of plain attention, without a gate or a window")
         if self.sliding_heads is not None and self.sliding_window is None:
             raise ValueError("sliding_heads needs sliding_window")
         if self.shared_keys is not None:
             self.shared_keys.check(self.num_hidden_layers, self.num_sliding_layers, self.sliding_heads is not None)
         if self.has_attention_sinks == "sliding" and self.sliding_heads is None:
             raise ValueError("has_attention_sinks: sliding needs sliding_heads")
-        if self.indexer is not None and given and given[0] not in ("mla", "compressed_attention"):
+        if self.indexer is not None and given and given[0] not in ("mla", "compressed_attention", "linear_attention"):
             raise ValueError(f"indexer does not go with {given[0]}")
         if self.compressed_attention is not None:
             if len(self.compressed_attention.ratios) != self.num_hidden_layers:
@@ -255,6 +273,8 @@ class ModelProfile(FrozenModel):
         known = self.checkpoint(quantization)
         if known is not None:
             return self.formats_in(known, part)
+        if part == "ngram_table" and not quantization.startswith("gguf"):
+            return {"none": 1.0}  # looked up, so that no engine rounds it when it loads
         if quantization in WIDE_FORMATS or quantization.startswith("gguf") or self.stored.is_wide:
             return {quantization: 1.0}
         stored = self.formats_in(self.stored, part)
@@ -412,6 +432,7 @@ class ModelProfile(FrozenModel):
             has_head_gate=self.has_head_gate,
             has_value_projection=self.has_value_projection,
             has_sinks=self.has_attention_sinks is True,
+            query_rank=self.query_rank,
             mla=self.mla,
             compressed=self.compressed_attention,
         )
@@ -483,26 +504,33 @@ class ModelProfile(FrozenModel):
         inputs = [] if self.layer_inputs is None else self.layer_inputs.gemms(self.hidden_size, self.num_hidden_layers)
         copies = self.alternating_updates
         updates = [] if copies is None else copies.gemms(self.hidden_size, self.num_hidden_layers)
-        return attention + linear + streams + inputs + updates
+        return attention + linear + streams + inputs + updates + self._ngram_gemms()
+
+    def _ngram_gemms(self) -> list[tuple[int, Gemm]]:
+        if self.ngrams is None:
+            return []
+        layers = self.ngrams.num_layers
+        return [(layers, gemm) for gemm in self.ngrams.gemms(self.hidden_size, self.num_residual_streams)]
 
     def stream_gemms(self) -> list[Gemm]:
         """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream."""
         if self.num_residual_streams == 1:
             return []
-        independent = self.has_independent_streams
-        return stream_gemms(self.hidden_size, self.num_residual_streams, is_independent=independent)
+        independent, rank = self.has_independent_streams, self.stream_rank
+        return stream_gemms(self.hidden_size, self.num_residual_streams, is_independent=independent, rank=rank)
 
     @property
     def residual_passes(self) -> float:
         """Vectors of ``hidden_size`` moved per token to mix residuals around a sublayer; 0: one sum, as usual.
 
         For n streams 3 n + 2: read for the weights and for their sum, which is written, and read and written with the
-        output. For blocks, the mean number of blocks before a layer, which the norm's kernel reads besides the running
-        sum (vLLM, models/kimi_k3/nvidia/ops/attn_res.py).
+        output; n more with a rank, as they are written after their norm. For blocks, the mean number of blocks before a
+        layer, which the norm's kernel reads besides the running sum (vLLM, models/kimi_k3/nvidia/ops/attn_res.py).
         """
         if self.residual_block_layers is not None:
             return (-(-self.num_hidden_layers // self.residual_block_layers) + 1) / 2
-        return 0.0 if self.num_residual_streams == 1 else 3.0 * self.num_residual_streams + 2
+        passes = 3.0 if self.stream_rank is None else 4.0
+        return 0.0 if self.num_residual_streams == 1 else passes * self.num_residual_streams + 2
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
         """Return the bytes that one sequence keeps on one rank in all layers, independent of its length.
@@ -585,12 +613,17 @@ class ModelProfile(FrozenModel):
 
     @property
     def num_active_parameters(self) -> float:
-        """Parameters that one token uses, with embeddings: all but the routed experts that it does not visit."""
+        """Parameters that one token uses, with embeddings: all but the routed experts that it does not visit.
+
+        And but tables of n-grams, and experts for images.
+        """
+        idle = (*self.table_gemms(), *self.image_gemms())
+        used = self.num_parameters - sum(count * gemm.num_parameters for count, gemm in idle)
         if self.moe is None:
-            return self.num_parameters
+            return used
         unused = self.moe.num_experts - self.moe.num_experts_per_tok
         expert = sum(gemm.num_parameters for gemm in self.expert_gemms())
-        return self.num_parameters - self.num_moe_layers * unused * expert
+        return used - self.num_moe_layers * unused * expert
 
     @property
     def num_linear_parameters(self) -> float:
@@ -617,6 +650,19 @@ class ModelProfile(FrozenModel):
             counted += [(count, gemm) for gemm in self.mlp_gemms(layer, tensor_parallel_size)]
         return counted
 
+    def table_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return the tables of n-grams on one rank, with their number; empty if there are none."""
+        return [] if self.ngrams is None else [(self.ngrams.num_layers, self.ngrams.table_gemm(tensor_parallel_size))]
+
+    def image_gemms(self, tensor_parallel_size: int = 1) -> list[tuple[int, Gemm]]:
+        """Return the matrices that only tokens of images visit, on one rank, and how often each occurs."""
+        moe, layers = self.moe, self.num_moe_layers
+        if moe is None or moe.image_intermediate_size is None:
+            return []
+        router = Gemm("image_router", moe.num_choices, self.hidden_size, "replicated", moe.has_router_bias)
+        expert = self._mlp(moe.image_intermediate_size, moe.has_expert_bias, tensor_parallel_size, "experts")
+        return [(layers, router), *((layers * moe.num_experts, gemm) for gemm in expert)]
+
     def mlp_kinds(self) -> list[tuple[int, int]]:
         """Return one layer of each kind of MLP (dense, with experts) and the number of such layers."""
         counts = ((False, self.num_dense_layers), (True, self.num_moe_layers))
@@ -635,7 +681,8 @@ class ModelProfile(FrozenModel):
     def all_gemms(self) -> list[tuple[int, Gemm]]:
         """Return every matrix of the layers with the number of times it occurs."""
         num_experts = self.moe.num_experts if self.moe else 0
-        return self.gemms_beside_experts() + [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]
+        experts = [(self.num_moe_layers * num_experts, gemm) for gemm in self.expert_gemms()]
+        return self.gemms_beside_experts() + self.table_gemms() + self.image_gemms() + experts
 
     @property
     def _num_norm_parameters(self) -> int:
@@ -647,14 +694,21 @@ class ModelProfile(FrozenModel):
         if linear is not None:
             count += self.num_linear_layers * linear.num_small_parameters
         if self.num_residual_streams > 1:
-            # Scales beside each matrix that mixes streams (three, two if independent), and the mixing before the head.
-            streams, scales = self.num_residual_streams, 2 if self.has_independent_streams else 3
-            count += 2 * scales * self.num_hidden_layers + streams * streams * self.hidden_size + streams + 1
+            count += num_stream_parameters(
+                self.hidden_size,
+                self.num_residual_streams,
+                self.num_hidden_layers,
+                is_independent=self.has_independent_streams,
+                rank=self.stream_rank,
+            )
         if self.residual_block_layers is not None:
             count += (2 * self.num_hidden_layers + 1) * 2 * self.hidden_size  # a norm and a vector, and before the head
         if self.layer_inputs is not None:
             # A norm per layer, as wide as the layer, and one for the inputs.
             count += self.num_hidden_layers * self.hidden_size + self.layer_inputs.width
+        if self.ngrams is not None:
+            small = self.ngrams.num_small_parameters(self.hidden_size, self.num_residual_streams)
+            count += self.ngrams.num_layers * small
         if (copies := self.alternating_updates) is not None:
             count += self.num_hidden_layers * copies.num_small_parameters(self.hidden_size)
         return count + self.num_other_parameters

@@ -19,11 +19,16 @@ from simserve.profiles.attention_kinds import CompressedAttention, LatentAttenti
 from simserve.validation import FrozenModel
 
 Split = Literal["column", "row", "replicated"]
-Part = Literal["attention", "attention_output", "indexer", "linear_attention", "mlp", "shared_experts", "experts"]
+_Multiplied = Literal[
+    "attention", "attention_output", "indexer", "linear_attention", "mlp", "shared_experts", "experts"
+]
+Part = Literal[_Multiplied, "ngram_table"]
 """Groups of matrices that a checkpoint keeps in one format: attention's projections from the hidden state (with MLA's
 up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers,
-shared experts, routed experts. Embeddings, LM head, norms and routers stay 16-bit in all but GGUF."""
-PARTS: tuple[Part, ...] = get_args(Part)
+shared experts, routed experts, and the table of n-grams, of which tokens look up rows. Embeddings, LM head, norms and
+routers stay 16-bit in all but GGUF."""
+PARTS: tuple[Part, ...] = get_args(_Multiplied)
+"""Those that tokens are multiplied by: all but the table."""
 _MLP_PREFIXES: Mapping[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
 _COMPRESSOR_STATE_BYTES = 4
 
@@ -108,9 +113,13 @@ def attention_gemms(
     has_head_gate: bool = False,
     has_value_projection: bool = True,
     has_keys: bool = True,
+    query_rank: int | None = None,
     tensor_parallel_size: int = 1,
 ) -> list[Gemm]:
     """Return the projections of one MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
+
+    With a low-rank query, ``qkv`` gives its first half with keys and values on every rank, and ``q_b`` the heads
+    (``Step3TextAttention`` of vLLM's step3_text.py).
 
     Args:
         hidden_size: Width of the layer.
@@ -124,6 +133,7 @@ def attention_gemms(
         has_head_gate: Whether a gate of one number per head has its own projection.
         has_value_projection: Whether values have a projection; otherwise they are the keys before their norm.
         has_keys: Whether keys and values are computed; otherwise those of another layer are used.
+        query_rank: Width of a low-rank query; None: full rank.
         tensor_parallel_size: Ranks.
     """
     query_heads = heads_per_rank(num_heads, tensor_parallel_size)
@@ -132,6 +142,13 @@ def attention_gemms(
     width = query_heads * head_dim
     projected = (2 if has_gate else 1) * width
     projected += kv_heads * (head_dim + (value_width if has_value_projection else 0)) if has_keys else 0
+    if query_rank is not None:
+        shared = query_rank + num_kv_heads * (head_dim + value_width)
+        return [
+            Gemm("qkv", shared, hidden_size, "replicated", has_qkv_bias, part="attention"),
+            Gemm("q_b", width, query_rank, "column", part="attention"),
+            Gemm("output", hidden_size, query_heads * value_width, "row", has_output_bias, part="attention_output"),
+        ]
     return [
         Gemm("qkv", projected, hidden_size, "column", has_qkv_bias, part="attention"),
         *([Gemm("head_gate", query_heads, hidden_size, "column")] if has_head_gate else []),
@@ -292,6 +309,9 @@ class MixtureOfExperts(FrozenModel):
     """Whether a gate with ``hidden_size`` weights scales the shared expert."""
     latent_size: PositiveInt | None = None
     """Width to which hidden states are projected for the routed experts (Nemotron-3 Super); null: no projection."""
+    image_intermediate_size: PositiveInt | None = None
+    """Width of as many further experts, which only tokens of images visit, with a router of their own (ERNIE 4.5 VL);
+    null: none. Tokens of images are counted as if they visited the experts of text, which are wider."""
 
     @model_validator(mode="after")
     def _consistent(self) -> MixtureOfExperts:
@@ -337,6 +357,7 @@ class AttentionLayers:
         has_sinks: Whether each query head has a learned sink.
         shares_keys: Whether they attend to keys and values computed and cached by other layers.
         head_norm_width: Weights of the norms of queries and keys in a layer.
+        query_rank: Width of a low-rank query with a norm; None: full rank, or in ``mla``.
         mla: Latent attention; None: key-value heads.
         compressed: Compressed attention; None: every token is cached whole.
         ratio: Tokens per entry of compressed attention; 0: only the window.
@@ -360,6 +381,7 @@ class AttentionLayers:
     has_sinks: bool = False
     shares_keys: bool = False
     head_norm_width: int = 0
+    query_rank: int | None = None
     mla: LatentAttention | None = None
     compressed: CompressedAttention | None = None
     ratio: int = 1
@@ -437,6 +459,7 @@ class AttentionLayers:
                 has_head_gate=self.has_head_gate,
                 has_value_projection=self.has_value_projection,
                 has_keys=not self.shares_keys,
+                query_rank=self.query_rank,
                 tensor_parallel_size=tensor_parallel_size,
             )
         if self.indexer is None:
@@ -448,7 +471,7 @@ class AttentionLayers:
             num_heads=self.indexer.num_heads,
             head_dim=self.indexer.head_dim,
             has_head_weights=self.mla is not None,
-            has_pools=self.indexer.pooled_tokens > 1,
+            has_pools=self.indexer.has_pool_weights,
         )
 
     def _compressed_gemms(self, compressed: CompressedAttention, tensor_parallel_size: int) -> list[Gemm]:
@@ -476,12 +499,11 @@ class AttentionLayers:
     @property
     def num_small_parameters(self) -> int:
         """Parameters per layer outside its matrices and full-width norms: norms of heads and ranks, sinks."""
-        count = self.head_norm_width + (self.num_heads if self.has_sinks else 0)
+        count = self.head_norm_width + (self.num_heads if self.has_sinks else 0) + (self.query_rank or 0)
         if self.mla is not None:
             count += self.mla.kv_lora_rank + (self.mla.q_lora_rank or 0)
         if self.indexer is not None and self.compressed is None:
-            pooled = self.indexer.pooled_tokens
-            count += (2 + (pooled if pooled > 1 else 0)) * self.indexer.head_dim
+            count += (2 + self.indexer.num_pool_biases) * self.indexer.head_dim
         if self.compressed is not None:
             count += self.compressed.q_lora_rank + self.head_dim
             series = 2 if self.is_overlapping else 1

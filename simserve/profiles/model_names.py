@@ -241,6 +241,9 @@ SAME_SHAPE = {
     "bigscience/bloomz-560m": "bloom-560m",
     "bigscience/bloomz-7b1": "bloom-7b1",
     "databricks/dolly-v2-12b": "pythia-12b",
+    "zai-org/GLM-4.6V-Flash": "glm-4.1v-9b",
+    "moonshotai/Kimi-VL-A3B-Thinking": "kimi-vl-a3b",
+    "baidu/ERNIE-4.5-VL-28B-A3B-Thinking": "ernie-4.5-vl-28b-a3b",
 }
 """Repositories of weights tuned from another model -> profile with their shape, as config.json or the model card says
 which model they were tuned from.
@@ -253,7 +256,8 @@ parameters as published. MiMo-V2.5, V2.6-Flash and V2.6-Pro: the layers, heads a
 public code that reads it. Granite 4.1 3B: the metadata of its GGUF file on ollama.com. EXAONE 4.0.1, Jamba,
 Hunyuan MT (89 rows more), LongCat-Flash-Thinking and MiniMax-M1: their config.json or model card. Ling and Ring 2.5 and
 2.6: one base, by their model cards. SmolLM, Gemma 1.1, CodeGemma, BLOOMZ, Dolly v2, LFM2.5 350M, Llama Guard 3 1B,
-MedGemma 1.5, DeepSeek-Math-V2: the model from which each was made, by its model card.
+MedGemma 1.5, DeepSeek-Math-V2, Kimi-VL-A3B-Thinking, ERNIE-4.5-VL-28B-A3B-Thinking: the model from which each was
+made, by its model card. GLM-4.6V-Flash: the metadata of its GGUF file on ollama.com.
 """
 
 
@@ -382,17 +386,16 @@ _WITHOUT_FORMULA = {
     "llama-3-1-nemotron-ultra": "layers that differ from each other (block_configs): some have no attention",
     "mamba-codestral": "Mamba-2 in all layers, none with attention",
     "minicpm4": "block-sparse attention chosen by the keys themselves (InfLLM v2)",
-    "qwen3.8-flash-next": "four residual streams, embeddings of n-grams, and attention that an indexer makes sparse",
     "falcon-mamba": "Mamba-1 in all layers, none with attention",
     "zamba2": "layers of Mamba-2 beside attention that layers share",
     "longcat-flash-lite": "embeddings of n-grams beside those of tokens",
-    "step3": "queries of low rank that share one key-value head (multi-matrix factorization attention)",
+    "mistral-large-4": "latents that layers share, and layers without rotation beside them",
     "inkling": "attention with a bias for relative positions, and short convolutions beside it in all layers",
     "k2-horizon-mova": "attention whose values come from routed experts (MoVA)",
     "k2-horizon-36b": "attention whose values come from routed experts (MoVA)",
     "k2-horizon-375b": "attention whose values come from routed experts (MoVA)",
     "gpt-oss-puzzle": "layers that differ from each other: in the number of experts and in their windows",
-    "ernie-4.5-vl": "experts of two widths in a layer, one kind for text and one for images",
+    "ernie-4.5-vl-424b": "experts for images whose width is not known here; that of 28B-A3B is known",
     "bitnet": "weights of three values",
     "phi-3-small": "block-sparse attention in every second layer",
     "mamba": "a state in all layers, none with attention",
@@ -435,6 +438,7 @@ _CONTEXTS = {
     "PrimeIntellect/INTELLECT-2": 40_960,
     "microsoft/Phi-3-mini-128k-instruct": 131_072,
     "moonshotai/Kimi-Dev-72B": 131_072,
+    "zai-org/GLM-4.6V-Flash": 131_072,
     "baichuan-inc/Baichuan-M2-32B": 131_072,
     "microsoft/Phi-4-reasoning": 32_768,
     "microsoft/Phi-4-reasoning-plus": 32_768,

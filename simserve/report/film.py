@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from simserve.engine.state import LEAP_FIELDS, Replica
 from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
-from simserve.perf.shape import num_micro_batches, rounds
+from simserve.perf.pipeline import num_micro_batches, rounds
 from simserve.report.page import TEMPLATES
 from simserve.report.quantities import counted
 from simserve.report.timeline import Life, interruptions, lives, process_names

@@ -11,7 +11,8 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.collectives import all_reduce_seconds
 from simserve.perf.memory import plan_memory
-from simserve.perf.shape import exposed_head, layers_per_stage, rounds
+from simserve.perf.pipeline import exposed_head, rounds
+from simserve.perf.shape import layers_per_stage
 from simserve.perf.stage import transfer_seconds
 from simserve.perf.tables import price
 from tests.perf.shapes import make_shape

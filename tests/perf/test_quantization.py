@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from simserve.errors import InputError
-from simserve.perf.gemm import gemm_class
+from simserve.perf.gemm import gemm_class, unpacking_parts
 from simserve.perf.memory import activation_bytes
 from simserve.perf.quantization import kv_element_bytes, part_bits, quantize_symmetric, weight_bits
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import stage_of, stage_seconds, unpacking_parts
+from simserve.perf.stage import stage_of, stage_seconds
 from simserve.perf.tables import price
 from tests.perf.shapes import make_model, make_shape
 

@@ -238,7 +238,7 @@ def test_a_vision_block_is_read_as_the_bundled_profile_has_it(fields: dict[str, 
     assert tower.model_dump(exclude={"source"}) == known.model_dump(exclude={"source"})
 
 
-@pytest.mark.parametrize("block", [{}, SIGLIP, {"model_type": "moonvit", "num_hidden_layers": 27}])
+@pytest.mark.parametrize("block", [{}, SIGLIP, {"model_type": "step3_vision_encoder", "num_hidden_layers": 63}])
 def test_a_tower_of_an_unknown_kind_is_left_out(block: dict[str, Any]) -> None:
     """Sizes of an image that nothing says, or a merge: the language model is read all the same."""
     assert from_hf_config(make_config(vision_config=block)).vision is None

@@ -300,10 +300,23 @@ EXACT_PARAMETERS = {
     "mistral-7b-v0.3": 7_248_023_552,
     "gemma-4-12b": 11_907_350_320,
     "hy3": 295_033_543_488,
+    "qwen3.8-flash-next": 176_943_899_520,
+    "step3": 316_294_538_240,
+    "ernie-4.5-vl-28b-a3b": 28_624_635_776,
+    "pixtral-large": 122_610_069_504,
+    "kimi-vl-a3b": 15_960_110_208,
+    "kimi-vl-a3b-thinking-2506": 15_960_110_208,
+    "glm-4.1v-9b": 9_400_279_040,
+    "internvl3.5-8b": 8_190_735_360,
+    "internvl3.5-14b": 14_768_307_200,
+    "internvl3.5-38b": 32_762_123_264,
+    "internvl3.5-30b-a3b": 30_532_122_624,
+    "internvl3.5-241b-a28b": 235_093_634_560,
 }
 
 # Parameters that the published checkpoint stores beside the language model of the profile: a tied head a second
-# time (Falcon), a vision tower with its projector (Gemma 3, Llama 4, and Pixtral's in Mistral Small and Ministral 3).
+# time (Falcon), a vision tower with its projector (Gemma 3, Llama 4, ERNIE 4.5 VL, and Pixtral's in Mistral Small and
+# Ministral 3), a tower and the layer for multi-token prediction (Qwen3.8-Flash-Next).
 STORED_BESIDE = {
     "falcon-7b": 65_024 * 4544,
     "muse-glimmer-30b": 1_921_845_760,
@@ -321,6 +334,8 @@ STORED_BESIDE = {
     "llama-4-scout": 871_932_416,
     "llama-4-maverick": 871_932_416,
     "glm-5.3-flash": 7_433_000_000,
+    "qwen3.8-flash-next": 448_931_056 + 2_607_150_848,
+    "ernie-4.5-vl-28b-a3b": 629_000_000,
 }
 
 # Published to two digits: half of the last one is more than 1 %. Kimi Linear's checkpoint has 98.2 GB in BF16. The
@@ -343,6 +358,13 @@ ROUNDING = {
 # GLM-4.5 and 4.7, LongCat, Step, MiniMax-M3 and -01, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or the head too, it is
 # added; for LFM2.5, whose card has the figures of LFM2, the second half of its vocabulary.
 ADVERTISED_ACTIVE = {
+    "qwen3.8-flash-next": (6 + 1.27, 0.01),
+    "step3": (38 + 0.92, 0.01),
+    "ernie-4.5-vl-28b-a3b": (3 + 0.265, 0.03),
+    "kimi-vl-a3b": (2.24 + 0.67, 0.01),
+    "kimi-vl-a3b-thinking-2506": (2.24 + 0.67, 0.01),
+    "internvl3.5-30b-a3b": (3.3, 0.02),
+    "internvl3.5-241b-a28b": (22, 0.01),
     "grok-2": (115, 0.005),
     "hy4-preview": (49, 0.005),
     "lfm2-24b-a2b": (2.3, 0.02),
@@ -933,7 +955,7 @@ def test_weights_whose_name_goes_on_have_a_context_of_their_own() -> None:
     ("repository", "layers"),
     [
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", "cross-attention"),
-        ("Qwen/Qwen3.8-Flash-Next", "embeddings of n-grams"),
+        ("mistralai/Mistral-Large-4", "latents that layers share"),
         ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "block_configs"),
         ("nvidia/Llama-3_1-Nemotron-Ultra-253B-v1", "block_configs"),
         ("meituan-longcat/LongCat-Flash-Lite", "embeddings of n-grams"),

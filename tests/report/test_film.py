@@ -17,7 +17,7 @@ import simserve as ss
 from simserve.engine.state import EVICTED
 from simserve.errors import InvariantError, UsageError
 from simserve.metrics.result import RunResult
-from simserve.perf.shape import pipeline_bubble
+from simserve.perf.pipeline import pipeline_bubble
 from simserve.profiles import catalog
 from simserve.report.film import MOST_REPLICAS, MOST_STEPS, film_of, film_page, pipeline_rounds, worst_moment
 from simserve.sim.step_log import StepLog

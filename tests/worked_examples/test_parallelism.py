@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simserve.perf.collectives import all_reduce_seconds, ring_bandwidth_seconds
-from simserve.perf.shape import pipeline_bubble, weights_bytes_per_gpu
+from simserve.perf.pipeline import pipeline_bubble
+from simserve.perf.shape import weights_bytes_per_gpu
 from tests.perf.shapes import make_model, make_shape
 
 
