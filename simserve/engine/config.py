@@ -121,6 +121,8 @@ class EngineConfig:
         num_window_blocks: Blocks of a separate pool for layers with a window (SGLang); 0: they share the pool.
         keeps_states: Whether a layer with a window holds a state, which chunks do not lengthen.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
+        reserved_decode_tokens: Tokens that a decode replica keeps free for each request with a seat when it takes in
+            another one (SGLang's ``num_reserved_decode_tokens``); 0: those of the next step.
         static_batch_size: Most requests of a static batch.
         static_max_wait: Longest wait of a static batch's first request, seconds.
         new_token_ratio_initial: ``estimate``: share of ``max_tokens`` expected of a running request at first.
@@ -209,6 +211,7 @@ class EngineConfig:
     num_window_blocks: int = 0
     keeps_states: bool = False
     watermark_blocks: int = 0
+    reserved_decode_tokens: int = 0
     static_batch_size: int = 1
     static_max_wait: float = 0.0
     new_token_ratio_initial: float = 0.7

@@ -295,7 +295,7 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
     first of the answer.
 
     Between `complete` and `plan` only. Requests that were preempted here go first; blocks must be free for the cache
-    and for the growth of the next step.
+    and for the growth of the next step, or for the tokens that are reserved for each request while others run.
 
     Returns:
         False, with nothing changed, if there is no seat or not enough memory.
@@ -318,6 +318,11 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
         need = pool_blocks(rank, blocks + (context % block_size == 0))
         if need + grown > rank.free_blocks:
             return False
+        reserved = rank.config.reserved_decode_tokens
+        if reserved and rank.num_running:
+            kept = -(-reserved * (rank.num_running + 1) // block_size)
+            if pool_blocks(rank, blocks + kept) > rank.free_blocks:
+                return False
         if rank.has_window_pool:
             grown = window_growth_of_step(rank) if rank.num_decoding else 0
             if min(blocks + 1, rank.window_blocks) + grown > rank.free_window_blocks:

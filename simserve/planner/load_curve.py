@@ -13,7 +13,7 @@ import numpy as np
 
 from simserve.metrics.result import RunResult
 from simserve.planner.capacity.search import highest_promised, settled_requests
-from simserve.planner.scaling import steady_rate
+from simserve.planner.scaling import at_most, is_scaled, steady_rate
 from simserve.planner.search.trial import mean_gpus
 from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable
 from simserve.scenario.replication import arrived
@@ -51,6 +51,7 @@ class Level:
         stability: `stable`, `backlogged` or `overloaded`.
         holds: Whether everything was served, in time where there is an SLO, without a growing queue.
         mean_gpus: GPUs that were paid for on average; fewer than there may be where a fleet is scaled.
+        gpu_hour_usd: Mean price of one of them for an hour, by how many of each pool were there; None without a price.
         api_usd_per_hour: Dollars an hour for an API that served part of the load.
     """
 
@@ -62,7 +63,13 @@ class Level:
     stability: str
     holds: bool
     mean_gpus: float = 0.0
+    gpu_hour_usd: float | None = None
     api_usd_per_hour: float = 0.0
+
+    @property
+    def gpu_usd_per_hour(self) -> float:
+        """Dollars an hour for the GPUs."""
+        return self.mean_gpus * (self.gpu_hour_usd or 0.0)
 
 
 @dataclass(slots=True)
@@ -141,9 +148,10 @@ class LoadCurve:
         assert workload.arrivals is not None  # only such loads are scaled
         value: float | int = int(load) if self.is_closed else load
         arrivals = workload.arrivals.model_copy(update={"concurrency" if self.is_closed else "rate": value})
-        scaling = self.scenario.deployment.autoscaling
-        seconds = LEAST_SECONDS if scaling is None else LEAST_SCALED_SECONDS
-        if load == self.own_load and scaling is None and (workload.num_requests or MOST_REQUESTS) < MOST_REQUESTS:
+        deployment = self.scenario.deployment
+        scales = is_scaled(deployment)
+        seconds = LEAST_SCALED_SECONDS if scales else LEAST_SECONDS
+        if load == self.own_load and not scales and (workload.num_requests or MOST_REQUESTS) < MOST_REQUESTS:
             return self.scenario
         least = load * (LEAST_PER_CLIENT if self.is_closed else seconds)
         # An open load is run for as long as it takes to settle, whatever number of requests the scenario gives.
@@ -152,12 +160,9 @@ class LoadCurve:
         if workload.trace is not None:
             num_requests = workload.num_requests  # with arrivals set beside it, too, it has no more requests
         changes = {"arrivals": arrivals, "num_requests": num_requests, "duration": None}
-        deployment = self.scenario.deployment
-        if scaling is not None:
-            # The fleet has scaled in the hour before: one that starts small would show its start, not the hour.
-            deployment = deployment.model_copy(update={"replicas": scaling.max_replicas})
+        # A fleet has scaled in the hour before: one that starts small would show its start, not the hour.
         return self.scenario.model_copy(
-            update={"workload": workload.model_copy(update=changes), "deployment": deployment}
+            update={"workload": workload.model_copy(update=changes), "deployment": at_most(deployment)}
         )
 
     def _settling(self, load: float) -> int:
@@ -216,6 +221,7 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
         stability=inner["stability"],
         holds=holds,
         mean_gpus=mean_gpus(scenario, summary),
+        gpu_hour_usd=inner["cost"]["gpu_hour_usd"],
         # By the request, at the level's rate: a run that waits for a last long answer has a lower rate.
         api_usd_per_hour=(inner["overflow"]["usd_per_hour"] or 0.0) * (rate / throughput if throughput else 0.0),
     )

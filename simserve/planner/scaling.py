@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
@@ -45,7 +46,24 @@ def has_own_clock(scenario: Scenario) -> bool:
         return False
     own = [each.arrivals for each in workload.classes or ()]
     changes = any(isinstance(each, PATTERNS | AllAtOnceArrivals) for each in (workload.arrivals, *own))
-    return changes or bool(deployment.faults or deployment.autoscaling or deployment.updates)
+    return changes or bool(deployment.faults or is_scaled(deployment) or deployment.updates)
+
+
+def is_scaled(deployment: DeploymentSpec) -> bool:
+    """Return whether replicas come and go with the load, in one of its pools at least."""
+    return deployment.autoscaling is not None or any(pool.autoscaling is not None for pool in deployment.pools)
+
+
+def at_most(deployment: DeploymentSpec) -> DeploymentSpec:
+    """Return a deployment that starts with the most replicas that its autoscaling allows, in each of its pools."""
+    scaling = deployment.autoscaling
+    if not deployment.pools:
+        return deployment if scaling is None else deployment.model_copy(update={"replicas": scaling.max_replicas})
+    pools = []
+    for pool in deployment.pools:
+        own = pool.autoscaling or scaling
+        pools.append(pool if own is None else pool.model_copy(update={"replicas": own.max_replicas}))
+    return deployment.model_copy(update={"pools": tuple(pools)})
 
 
 def scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:

@@ -167,6 +167,8 @@ class Scheduling(UbatchRules):
     """`estimate`: whether the ratio restarts only when no request waits either; otherwise whenever a batch is empty."""
     skips_ended: bool = False
     """`overlaps_results`: whether no request decodes beyond an end set by `max_tokens`; steps wait for their blocks."""
+    reserved_decode_tokens: int = Field(default=0, ge=0)
+    """Tokens that a decode server keeps free for each running request when it takes another one."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks that admission keeps free."""
     static_batch_size: int | None = Field(default=None, ge=1)

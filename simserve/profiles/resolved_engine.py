@@ -117,6 +117,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     strikes_at_once: bool
     skips_ended: bool
     keeps_ratio: bool
+    reserved_decode_tokens: int
     """Behaviour of the release's scheduler, from the engine's profile."""
     watermark: float
     """Share of the blocks that admission keeps free."""

@@ -331,6 +331,12 @@ class Scheduler(ABC):
         """Whether that many blocks are free in every pool."""
         return self.in_pool(blocks, window_blocks) <= self.free and window_blocks <= self.free_window
 
+    def keeps_reserve(self, blocks: int, num_others: int) -> bool:
+        """Whether ``blocks`` for a request that came with them leave what is reserved for each while others run."""
+        reserved = self.config.reserved_decode_tokens * (num_others + 1) if num_others else 0
+        held = blocks + self.blocks_of(reserved)
+        return self.in_pool(held, self.window_of(held)) <= self.free
+
     def window_of(self, blocks: int) -> int:
         """Return the blocks in a layer with a window, for a request that has ``blocks`` blocks in the others."""
         return min(blocks, self.config.window_blocks)

@@ -380,6 +380,11 @@ class DisaggregationSpec(FrozenModel):
     The first token reaches the client when the decode replica has received the KV cache, so the transfer and the wait
     for a seat there are part of TTFT: SGLang and TensorRT-LLM send the token along with the cache. A decode server of
     vLLM from 0.9 on recomputes the last token of the prompt instead, so the first token comes one decode step later.
+
+    Under more load than they can finish, more prefill workers may finish less. The decode workers then fill all seats:
+    a batch just larger than one with a CUDA graph takes up to twice as long, and vLLM preempts. `max_num_seqs` of the
+    decode pool at a size with a graph (256, 512) prevents it. SGLang's decode workers take a request only if 512 tokens
+    stay free for each one that runs.
     """
 
     transfer_bandwidth: PositiveBytesPerSecond = 50e9

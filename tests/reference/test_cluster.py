@@ -224,7 +224,8 @@ def test_first_tokens_of_decode_replicas_are_those_of_the_plane(kind: str, data:
     first = PoolSetup(
         name="prefill", role="prefill", engine=engine, step_times=TIMES, priced=None, num_replicas=1, acceptance=()
     )
-    late = replace(engine, recomputes_last_token=data.draw(st.booleans()))
+    reserved = data.draw(st.sampled_from([0, 3, 9]))
+    late = replace(engine, recomputes_last_token=data.draw(st.booleans()), reserved_decode_tokens=reserved)
     second = replace(first, name="decode", role="decode", engine=late, num_replicas=data.draw(st.integers(1, 2)))
     link = {"transfer_bandwidth": "97 GB/s", "transfer_latency": "0.0713 s", "max_in_transfer": 3}
     control = replace(

@@ -316,6 +316,24 @@ def test_the_next_cache_is_taken_in_when_the_first_one_is_given_up() -> None:
     assert records.finish_time[2] < records.finish_time[0]
 
 
+@pytest.mark.parametrize(("reserved", "second"), [(0, 2.0), (8, 2.0), (12, 5.0)])
+def test_a_decode_replica_takes_another_request_if_its_reserve_stays_free(reserved: int, second: float) -> None:
+    """Of 32 tokens the first request holds two blocks of 4 when the other comes, whose prompt has one block.
+
+    The 24 that are free hold its prompt and 8 tokens for each of the two, not 12 for each: then it waits until the
+    first has ended, and is alone.
+    """
+    link = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0 s"})
+    deployment = deployed(Control(disaggregation=link, kv_bytes_per_token=1.0))
+    first = PoolSetup(name="p", engine=make_config(), step_times=SECOND, priced=None, num_replicas=1, role="prefill")
+    reading = make_config(num_blocks=8, max_model_len=32, reserved_decode_tokens=reserved)
+    pools = (first, replace(first, name="d", engine=reading, role="decode"))
+
+    records = both(replace(deployment, pools=pools), make_specs([0.0, 0.25], 4, [5, 2]))
+
+    assert records.first_token_time == pytest.approx([1.0, second], abs=1e-6)
+
+
 def test_all_ranks_of_a_prefill_replica_go_on_when_a_cache_is_taken_in() -> None:
     """It stands still behind two caches; the second is taken in at 3 s, the very moment at which request 4 comes."""
     link = validate(DisaggregationSpec, {"transfer_bandwidth": "4 GB/s", "transfer_latency": "0 s"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -449,3 +450,27 @@ def test_gamma_times_that_are_kept_are_nobodys_to_change() -> None:
     first[:] = 0.0
 
     assert start_times(arrivals, seed=1, replication=0, num_requests=20, duration=None)[0] > 0
+
+
+def test_more_prefill_workers_of_sglang_do_not_make_the_decode_workers_finish_less() -> None:
+    """These keep 512 tokens free for each running request, so that their batches and their memory stop growing."""
+    rates, widths = [], []
+    for num_prefills in (2, 4, 12):
+        asked = load(
+            "disaggregation",
+            [
+                "model=llama-3.1-70b",
+                "deployment.quantization=fp8",
+                "deployment.tensor_parallel_size=2",
+                "deployment.engine={name: sglang, version: 0.5.6, max_model_len: 5048}",
+                f"deployment.pools.0.replicas={num_prefills}",
+                "workload.prompt_tokens={distribution: lognormal, mean: 500, cv: 0.8, max: 3000}",
+                "workload.output_tokens={distribution: lognormal, mean: 250, cv: 0.8, max: 2000}",
+            ],
+        )
+        found = finishable(asked)
+        rates.append(found.rate)
+        widths.append(found.half_width)
+
+    for fewer, more in pairwise(rates):
+        assert more > fewer - 2 * max(widths)

@@ -47,7 +47,13 @@ def split_deployments(draw: st.DrawFn, kind: str) -> tuple[Deployment, RequestSp
     config = deployment.engine
     is_computed_again = draw(st.booleans())
     extra = draw(st.integers(0, 9))
-    room = replace(config, num_blocks=config.num_blocks + extra, recomputes_last_token=is_computed_again)
+    reserved = draw(st.sampled_from([0, 0, 1, 7]))
+    room = replace(
+        config,
+        num_blocks=config.num_blocks + extra,
+        recomputes_last_token=is_computed_again,
+        reserved_decode_tokens=reserved,
+    )
     times = deployment.priced.step_times
     roles = draw(st.sampled_from(ORDER_OF_POOLS))
     layouts = draw(st.sampled_from(["aaaa", "abab"])) if len(roles) == 4 else "aaaa"

@@ -26,6 +26,7 @@ from simserve.planner.cost.month import (
     shape_of_day,
 )
 from simserve.planner.load_curve import LoadCurve
+from simserve.planner.scaling import at_most, is_scaled
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.catalog import weights_name
@@ -51,7 +52,7 @@ MOST_REQUESTS = 1e9
 _STEPS_PER_DECADE = 400
 _CLOSE = 1e-6
 """Volumes per decade at which the ways are compared, and how closely a crossing is then found."""
-_NOT_SHOWN = ("mean_gpus", "api_usd_per_hour")
+_NOT_SHOWN = ("mean_gpus", "gpu_hour_usd", "api_usd_per_hour")
 """Figures of a level that the answer adds up over the day."""
 _FIDELITY = {
     "roofline": "a roofline of datasheet peaks",
@@ -69,7 +70,9 @@ class _Day:
         mean_rate: Requests/s on average.
         capacity: Requests/s of one replica; None where the load cannot be scaled.
         units: Replicas that serve.
+        gpus_per_unit: GPUs of each, at most.
         paid_share: Mean share of the day for which each of them is paid: 1 unless the fleet is scaled.
+        gpu_hour_usd: Price of a GPU-hour; the mean over the GPUs that are paid, where pools have prices of their own.
         api_usd_per_month: Cost of an API that serves the peaks of the deployment itself.
         busy: Share of the time with a step running, over the day.
         watts_per_gpu: Mean power of one board over the day.
@@ -79,7 +82,9 @@ class _Day:
     mean_rate: float
     capacity: float | None
     units: int
+    gpus_per_unit: float
     paid_share: float
+    gpu_hour_usd: float
     api_usd_per_month: float
     busy: float
     watts_per_gpu: float
@@ -132,7 +137,7 @@ def _priced(
         load_api(api)  # A wrong name is reported before anything is simulated.
     shown = None if progress is None else lambda done: progress(min(done, _EXPECTED_RUNS), _EXPECTED_RUNS)
     curve = LoadCurve(scenario, on_run=shown)
-    day = _day(scenario, curve, requests_per_month)
+    day = _day(resolved, curve, requests_per_month)
     prices, why_api = _api(scenario, api, curve)
     traffic = mean_request(*curve.first(), prices)
     model = _comparison(resolved, day, traffic, prices)
@@ -149,9 +154,9 @@ def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> t
     return found or (ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}")
 
 
-def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
+def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
     """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are."""
-    own = curve.as_it_is()
+    scenario, own = resolved.scenario, curve.as_it_is()
     deployed, shape = _most_replicas(scenario), shape_of_day(scenario)
     flat = curve.own_load is None
     offered = sent_rate(scenario, curve.first()[1]) or own.rate
@@ -171,8 +176,8 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     peak = mean * max(shape)
     units = deployed if capacity is None else max(deployed, math.ceil(peak / (capacity / deployed) * (1 - 1e-9)))
     per_deployed = deployed / units
-    is_scaled = scenario.deployment.autoscaling is not None
-    gpus = scenario.deployment.num_gpus / scenario.deployment.replicas
+    scales = is_scaled(scenario.deployment)
+    gpus = at_most(scenario.deployment).num_gpus / deployed
     if not flat and curve.own_load is not None:
         quietest, busiest = min(shape) * mean * per_deployed, peak * per_deployed
         for rate in np.linspace(quietest, busiest, 3):
@@ -181,12 +186,19 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
     def over_the_day(name: str) -> float:
         return math.fsum(curve.interpolate(name, mean * share * per_deployed) for share in shape) / len(shape)
 
+    paid, hour = deployed * gpus, resolved.gpu_hour_usd or 0.0
+    if scales:
+        paid = over_the_day("mean_gpus")
+        if all(level.gpu_hour_usd is not None for level in curve.levels.values()):
+            hour = over_the_day("gpu_usd_per_hour") / paid if paid else hour
     return _Day(
         shape=shape,
         mean_rate=mean,
         capacity=None if capacity is None else capacity / deployed,
         units=units,
-        paid_share=1.0 if not is_scaled else over_the_day("mean_gpus") / (deployed * gpus),
+        gpus_per_unit=gpus,
+        paid_share=paid / (deployed * gpus),
+        gpu_hour_usd=hour,
         api_usd_per_month=over_the_day("api_usd_per_hour") * HOURS_PER_MONTH,
         busy=over_the_day("busy"),
         watts_per_gpu=over_the_day("watts_per_gpu"),
@@ -194,18 +206,16 @@ def _day(scenario: Scenario, curve: LoadCurve, requests_per_month: float | None)
 
 
 def _most_replicas(scenario: Scenario) -> int:
-    """Return the most replicas that there may be at once."""
-    scaling = scenario.deployment.autoscaling
-    return scenario.deployment.replicas if scaling is None else scaling.max_replicas
+    """Return the most replicas that there may be at once; pools together are one."""
+    return at_most(scenario.deployment).replicas
 
 
 def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api: ApiPrices) -> Comparison:
-    pricing, deployment = resolved.scenario.pricing, resolved.scenario.deployment
-    gpus = deployment.num_gpus / deployment.replicas
-    hour = resolved.gpu_hour_usd or 0.0
+    pricing = resolved.scenario.pricing
+    hour = day.gpu_hour_usd * HOURS_PER_MONTH + _electricity(resolved, day)
     return Comparison(
-        unit_usd_per_month=gpus * day.paid_share * (hour * HOURS_PER_MONTH + _electricity(resolved, day)),
-        gpus_per_unit=gpus,
+        unit_usd_per_month=day.gpus_per_unit * day.paid_share * hour,
+        gpus_per_unit=day.gpus_per_unit,
         units=day.units,
         spare_units=pricing.spare_replicas or 0,
         capacity=day.capacity,
@@ -324,10 +334,10 @@ def _self_host(
         "gpus_paid_on_average": paid,
         "replicas": day.units,
         "spare_replicas": model.spare_units,
-        "gpu_hour_usd": resolved.gpu_hour_usd,
+        "gpu_hour_usd": day.gpu_hour_usd,
         "gpu_hour_source": resolved.gpu_hour_source,
-        "gpu_usd_per_month": paid * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
-        "fleet_usd_per_month": paid * (resolved.gpu_hour_usd or 0.0) * HOURS_PER_MONTH,
+        "gpu_usd_per_month": paid * day.gpu_hour_usd * HOURS_PER_MONTH,
+        "fleet_usd_per_month": paid * day.gpu_hour_usd * HOURS_PER_MONTH,
         "overflow_usd_per_month": day.api_usd_per_month,
         "electricity_usd_per_month": paid * _electricity(resolved, day),
         "operations_usd_per_month": pricing.operations_usd_per_month,
@@ -487,7 +497,13 @@ def caveats(
     said = [_quality(resolved, model)]
     scaling, overflow = scenario.deployment.autoscaling, scenario.deployment.overflow
     deployed = _most_replicas(scenario)
-    if scaling is not None:
+    said += [
+        f"the pool {pool.name} is scaled from {own.min_replicas} to {own.max_replicas} replicas: what is paid is their "
+        "GPU-hours from launch to end, simulated at the loads of the day"
+        for pool in scenario.deployment.pools
+        if (own := pool.autoscaling or scaling) is not None
+    ]
+    if scaling is not None and not scenario.deployment.pools:
         said.append(
             f"the fleet is scaled from {scaling.min_replicas} to {scaling.max_replicas} replicas: what is paid is "
             "their GPU-hours from launch to end, simulated at the loads of the day"

@@ -15,13 +15,12 @@ from simserve.perf.memory import are_seats_told, is_context_cut
 from simserve.perf.shape import checkpoint_bytes
 from simserve.profiles.catalog import load_model
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint
-from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.fit import check_fit
 from simserve.scenario.formats import kv_of_auto, loads
-from simserve.scenario.resolve import ResolvedScenario, resolve, server_traits
+from simserve.scenario.resolve import ResolvedScenario, engine_of, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
 
@@ -353,26 +352,12 @@ def _rare_keys(scenario: Scenario) -> dict[str, Any]:
 
 def _engine_with(resolved: ResolvedScenario, options: EngineOptions) -> ResolvedEngine:
     """Return the engine of a deployment with other options, without their sources."""
-    deployment, shape = resolved.scenario.deployment, resolved.shape
-    profile = load_engine(deployment.engine.name, resolved.scenario.folder)
-    engine = resolve_engine(
-        profile,
-        version=deployment.engine.version,
-        gpu_memory_bytes=shape.hardware.memory.total,
-        gpu_name=shape.hardware.name,
-        model_max_len=shape.model.max_position_embeddings,
-        options=options,
-        tensor_parallel_size=shape.tensor_parallel_size,
-        pipeline_parallel_size=shape.pipeline_parallel_size,
-        data_parallel_size=shape.data_parallel_size,
-        host_slowdown=shape.hardware.host_slowdown,
-        drafter=None if deployment.speculative is None else deployment.speculative.method,
-        model_family=shape.model.family,
-        has_linear_layers=shape.model.num_linear_layers > 0,
-        vocab_size=shape.model.vocab_size,
-        traits=server_traits(profile, resolved.scenario, shape.hardware, shape.model, "both"),
-    )
-    return engine.model_copy(update={"sources": {}})
+    scenario = resolved.scenario
+    engine = scenario.deployment.engine
+    asked = engine.model_copy(update={key: getattr(options, key) for key in EngineOptions.model_fields})
+    deployment = scenario.deployment.model_copy(update={"engine": asked})
+    found = engine_of(scenario.model_copy(update={"deployment": deployment}))
+    return found.model_copy(update={"sources": {}})
 
 
 def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:

@@ -13,13 +13,13 @@ from simserve.metrics.real_server import Evidence, evidence_of
 from simserve.metrics.result import RunResult
 from simserve.planner.capacity.level import Promise
 from simserve.planner.overrides import Overrides, with_overrides
-from simserve.planner.scaling import has_own_clock
+from simserve.planner.scaling import has_own_clock, is_scaled
 from simserve.planner.space.makeup import merged, settings
 from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, has_load_ratio
 from simserve.scenario.resolve import ResolvedScenario, resolve, resolve_like
 from simserve.scenario.run import deploy, expectations_of, run
 from simserve.scenario.schema import Scenario, objective
-from simserve.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
+from simserve.units import HOURS_PER_MONTH
 from simserve.workload.arrival_spec import (
     AllAtOnceArrivals,
     BurstArrivals,
@@ -366,7 +366,7 @@ def request_limit(scenario: Scenario, most: int) -> int | None:
         return None
     if workload.is_mixed and workload.has_clients:
         return None
-    if deployment.faults or deployment.autoscaling or deployment.updates:
+    if deployment.faults or is_scaled(deployment) or deployment.updates:
         return None
     count = workload.num_requests
     if count is None:
@@ -463,9 +463,12 @@ def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Map
 
 def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
     """Return the mean number of GPUs that were paid for in a run."""
-    if scenario.deployment.autoscaling is None or not summary["duration"]:
-        return float(scenario.deployment.num_gpus)
-    return float(summary["simserve"]["replicas"]["gpu_hours"] * SECONDS_PER_HOUR / summary["duration"])
+    deployment, inner = scenario.deployment, summary["simserve"]
+    if not is_scaled(deployment):
+        return float(deployment.num_gpus)
+    if deployment.pools:
+        return float(sum(pool["gpus"] for pool in inner["pools"].values()))
+    return float(inner["replicas"]["mean"] * deployment.gpus_per_replica)
 
 
 def run_holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simserve.errors import InfeasibleError, InputError, UsageError
@@ -14,6 +15,7 @@ from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN
 from simserve.scenario.finishable import Finishable
+from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
@@ -245,6 +247,56 @@ def test_a_scaled_fleet_pays_for_the_hours_it_has() -> None:
     assert 1 <= side["gpus_paid_on_average"] < side["gpus"] == 6
     assert side["gpu_usd_per_month"] == pytest.approx(side["gpus_paid_on_average"] * side["gpu_hour_usd"] * 720)
     assert any("scaled from 1 to 6 replicas" in each for each in own["caveats"])
+
+
+_TWO_POOLS = (
+    "deployment.pools=[{{name: large, replicas: {large}, autoscaling: {scaling}}}, "
+    "{{name: small, hardware: l4-24gb, replicas: {small}}}]"
+)
+_OF_POOLS = [
+    "pricing.gpu_hour_usd=null",
+    "deployment.engine.max_num_seqs=4",
+    "workload.arrivals={process: poisson, rate: 4.0}",
+]
+
+
+@pytest.mark.parametrize("owner", ["pool", "deployment"])
+def test_pools_that_may_not_follow_their_load_cost_what_as_many_replicas_do(owner: str) -> None:
+    """Each at the price of its own GPU; the autoscaler is that of the pool, or of the deployment for every pool."""
+    scaling = "{metric: running, target: 2, min_replicas: 3, max_replicas: 3}"
+    own, common = (scaling, "null") if owner == "pool" else ("null", scaling)
+    small = 1 if owner == "pool" else 3
+
+    fixed = cost(_TWO_POOLS.format(large=3, small=small, scaling="null"), *_OF_POOLS)["self_host"]
+    scaled = cost(_TWO_POOLS.format(large=1, small=1, scaling=own), f"deployment.autoscaling={common}", *_OF_POOLS)
+
+    for name in ("usd_per_month", "gpus", "gpus_paid_on_average", "gpu_hour_usd", "gpu_usd_per_month"):
+        assert scaled["self_host"][name] == pytest.approx(fixed[name], rel=1e-9), name
+    assert any("the pool large is scaled from 3 to 3 replicas" in each for each in scaled["caveats"])
+
+
+def test_a_pool_that_follows_its_load_is_paid_by_the_hours_of_its_own_gpus() -> None:
+    """Dollars are those of each pool's mean number of GPUs, counted by hand from when its replicas came and went."""
+    scaling = "{metric: running, target: 2, max_replicas: 6}"
+    scenario = make_scenario(
+        [*_BASE[:2], _TWO_POOLS.format(large=1, small=1, scaling=scaling), *_OF_POOLS, "pricing.api=gpt-4o"]
+    )
+
+    side = cost_summary(scenario)["self_host"]
+
+    curve = load_curve.LoadCurve(scenario)
+    curve.as_it_is()
+    simulation = curve.first()[0].simulation
+    timeline, end = simulation.timeline, simulation.end_time
+    assert timeline is not None
+    held = np.minimum(timeline.stopped_at, end) - timeline.launched_at
+    prices = [resolve(scenario).pools[number].gpu_hour_usd for number in timeline.pool]
+    by_hand = sum(seconds * price for seconds, price in zip(held, prices, strict=True) if price is not None) / end
+    assert 2 < side["gpus_paid_on_average"] < side["gpus"] == 7
+    assert side["gpus_paid_on_average"] == pytest.approx(held.sum() / end)
+    assert side["gpu_usd_per_month"] == pytest.approx(
+        by_hand * 720, rel=0.01
+    )  # a run's price counts from its first arrival
 
 
 def test_what_overflows_to_an_api_is_on_the_bill() -> None:

@@ -125,6 +125,50 @@ def test_knobs_that_equal_the_default_are_left_out() -> None:
     assert "--enable-chunked-prefill --enable-prefix-caching --no-async-scheduling" in explicit
 
 
+@pytest.mark.parametrize(
+    ("target", "changes", "defaults"),
+    [
+        # cache config, gpu_memory_utilization = 0.9 until 0.19; V1 chunks unless told not to
+        (
+            "vllm",
+            {"engine": {"name": "vllm", "version": "0.11.0"}, "hardware": "h200-sxm-141gb"},
+            {"gpu_memory_utilization": 0.9, "enable_chunked_prefill": True},
+        ),
+        # engine/arg_utils.py, API server on less than 70 GiB
+        (
+            "vllm",
+            {"engine": {"name": "vllm", "version": "0.12.0"}, "hardware": "r9700-32gb"},
+            {"max_num_batched_tokens": 2048},
+        ),
+        # TensorRT-LLM 1.0 llmapi/llm_args.py, max_num_tokens
+        (
+            "trtllm",
+            {"engine": {"name": "tensorrt-llm", "version": "1.0"}, "hardware": "a100-pcie-80gb"},
+            {"max_num_batched_tokens": 8192, "enable_chunked_prefill": False},
+        ),
+        # SGLang server_args.py, chunked_prefill_size with 160 GB and more
+        (
+            "sglang",
+            {"engine": {"name": "sglang", "version": "0.5.10"}, "hardware": "b300-sxm-270gb"},
+            {"max_num_batched_tokens": 16384},
+        ),
+    ],
+)
+def test_what_each_engine_does_by_itself_is_no_flag(
+    target: str, changes: dict[str, Any], defaults: dict[str, Any]
+) -> None:
+    """Whatever of its engine depends on its kernels, graphs and GPU; another value is a flag."""
+    plain = make_scenario(model="llama-3.1-8b", deployment=changes)
+    said = [f"deployment.engine.{key}={str(value).lower()}" for key, value in defaults.items()]
+    other = f"deployment.engine.{next(iter(defaults))}={0.8 if target == 'vllm' and len(defaults) == 2 else 4096}"
+
+    told = export(make_scenario(said, model="llama-3.1-8b", deployment=changes), target)
+
+    assert (told.line, told.files) == ((bare := export(plain, target)).line, bare.files)
+    moved = export(make_scenario([other], model="llama-3.1-8b", deployment=changes), target)
+    assert (moved.line, moved.files) != (bare.line, bare.files)
+
+
 def test_a_default_that_another_knob_moves_is_said() -> None:
     """2048 is V0's usual budget, but a context of 4096 would raise it."""
     knobs = ("deployment.engine.version=0.6.6", "deployment.engine.max_model_len=4096")
