@@ -6,13 +6,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import simserve as ss
 from simserve.calibrate.factors import PRIORS, FactorFit, FactorSearch, Priors
-from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of
+from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of, misfit
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
 from simserve.errors import InputError
@@ -312,3 +314,18 @@ def test_a_calibrated_server_is_expected_to_err_as_calibrated_servers_do(
     low, high = enough["metrics"]["mean_tpot_ms"]
     wide_low, wide_high = little["metrics"]["mean_tpot_ms"]
     assert (high / low < 0.95 * wide_high / wide_low) == is_expected
+
+
+@pytest.mark.parametrize(("ratios", "said"), [((7.0, 1 / 7), "still 7 times off"), ((4.0, 1 / 4), None)])
+def test_files_of_another_server_are_told_whichever_way_they_are_off(
+    ratios: tuple[float, ...], said: str | None
+) -> None:
+    """Seven times too slow and seven times too fast are no mean of right."""
+    runs: Any = [
+        SimpleNamespace(measured={"median_tpot": 1.0}, error=lambda _which, _figure, ratio=ratio: ratio - 1.0)
+        for ratio in ratios
+    ]
+
+    told = misfit(runs)
+
+    assert (told is None) if said is None else (told is not None and f"TPOT is {said}" in told)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections import defaultdict
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from simserve import api
+from simserve.engine.state import LEAP_FIELDS
 from simserve.errors import InvariantError
 from simserve.metrics.result import RunResult
 from simserve.report import timeline as module
-from simserve.report.timeline import timeline, timeline_text, write_timeline
+from simserve.report.timeline import _limit, timeline, timeline_text, write_timeline
 from simserve.scenario.run import run
 
 _CASES: dict[str, tuple[str, ...]] = {
@@ -266,3 +269,14 @@ def test_a_large_file_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (plain.name, packed.name) == ("timeline.json", "timeline.json.gz")
     assert json.loads(gzip.decompress(packed.read_bytes())) == json.loads(plain.read_text()) == whole
     assert packed.read_bytes() == write_timeline(result, tmp_path).read_bytes()
+
+
+@pytest.mark.parametrize(("most", "until"), [(15, math.inf), (14, 20.0), (10, 20.0), (9, 10.0), (4, 0.0)])
+def test_a_timeline_ends_before_the_leap_that_has_a_step_too_many(most: int, until: float) -> None:
+    """Three leaps of five steps, from 0, 10 and 20 s, on two replicas."""
+    rows = np.zeros((2, len(LEAP_FIELDS), 2))
+    rows[0, 0], rows[1, 0] = [0.0, 20.0], [10.0, 30.0]
+    rows[0, LEAP_FIELDS.index("num_steps")], rows[1, LEAP_FIELDS.index("num_steps")] = [5, 5], [5, 0]
+    log: Any = SimpleNamespace(replicas=[0, 1], step_runs=lambda replica: rows[replica])
+
+    assert _limit(log, most) == (until, 15)
