@@ -329,3 +329,13 @@ def test_files_of_another_server_are_told_whichever_way_they_are_off(
     told = misfit(runs)
 
     assert (told is None) if said is None else (told is not None and f"TPOT is {said}" in told)
+
+
+def test_a_latency_that_the_scenario_sets_is_no_servers_to_scale() -> None:
+    """The factor is on the engine's own time before the scheduler; another one that replaces it stays."""
+    own = ServingModel(chat()).resolved
+    known = replace(own, engine=replace(own.engine, frontend_latency=0.123))
+    factors = {**dict.fromkeys(FACTORS, 1.0), "frontend": 2.0}
+
+    assert slowed(own, factors).engine.frontend_latency == pytest.approx(2.0 * own.engine.frontend_latency)
+    assert slowed(known, factors).engine.frontend_latency == 0.123

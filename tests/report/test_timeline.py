@@ -137,6 +137,23 @@ def test_a_preempted_request_shows_when_it_had_no_kv_cache() -> None:
     assert sum(each["name"] == "recompute" for each in begun) == len(lost)
 
 
+def test_handed_over_requests_wait_from_landing_to_their_first_step() -> None:
+    """Who is counted as waiting, over time, adds up to the waits: for the prefill, then at the decode replica."""
+    result, _ = shown("two pools")
+    records = result.simulation.records
+    assert records.transfer_end_time is not None
+    waits = np.nansum(records.scheduled_time - records.admitted_time)
+    waits += np.nansum(records.first_token_time - records.transfer_end_time)
+
+    counted = 0.0
+    for process in {each["pid"] for each in events("two pools", "C")}:
+        counts = [each for each in events("two pools", "C") if each["pid"] == process and each["name"] == "requests"]
+        counted += sum(one["args"]["waiting"] * (other["ts"] - one["ts"]) for one, other in pairwise(counts))
+        assert not counts or counts[-1]["args"] == {"running": 0, "waiting": 0}
+
+    assert counted == pytest.approx(1e6 * waits, rel=1e-6)
+
+
 def test_a_handed_over_request_shows_its_transfer() -> None:
     """Between prefill and decode, as often as there were transfers, each as long as its bytes take on the link."""
     result, _ = shown("two pools")
