@@ -87,3 +87,12 @@ def test_requests_come_to_replicas_that_prefill() -> None:
     split: Any = SimpleNamespace(pools=pools, replicas=1)
 
     assert replication.num_replicas(split) == 3
+
+
+def test_a_warm_up_must_end_before_the_last_arrival() -> None:
+    """Up to that very instant nothing would be left to measure."""
+    last = float(replication.traffic(make_scenario(), 0).arrival_time[-1])
+
+    assert len(replication.traffic(make_scenario({"run.warmup": f"{last * 0.999} s"}), 0)) == 20
+    with pytest.raises(ScenarioError, match="must end before the last of the arrivals"):
+        replication.traffic(make_scenario({"run.warmup": f"{last!r} s"}), 0)
