@@ -29,7 +29,7 @@ def test_the_first_of_a_schema_waits_and_who_comes_meanwhile_waits_for_the_rest(
 
 
 def test_every_replica_compiles_for_itself() -> None:
-    """Of two replicas each compiles with the first request that it gets; the third waits for the first one's rest, the next for the second's."""
+    """Of two replicas each compiles with the first request that it gets, for whose rest the third or fourth waits."""
     assert waits([0, 0, 0, 0], [0.0, 0.1, 0.4, 5.0], replicas=2) == pytest.approx([1.0, 1.0, 0.6, 0.0])
     assert waits([0, 0, 0, 0], [0.0, 0.3, 0.4, 0.5], replicas=2) == pytest.approx([1.0, 1.0, 0.6, 0.8])
 
