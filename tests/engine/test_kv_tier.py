@@ -146,7 +146,7 @@ def test_a_tier_was_as_full_as_it_ever_was() -> None:
 
 @pytest.mark.parametrize(("latency", "found"), [(0.08, 16), (0.12, 0)])
 def test_a_load_in_two_pieces_waits_for_the_latency_once(latency: float, found: int) -> None:
-    """Two beginnings of two blocks: each of the four loads 0.025 s faster than it is computed, less one latency in all."""
+    """Two beginnings of two blocks: four that load 0.025 s faster than they are computed, less one latency."""
     paths = [[(segment, 8), (10 * segment, 16)] for segment in (1, 2, 3, 1)]
     run = served(four(), paths, kv_tiers=[{"has_choice": True, "latency": latency}])
 

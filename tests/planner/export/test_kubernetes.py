@@ -372,3 +372,12 @@ def test_a_replica_takes_whole_hosts(gpus: int, nodes: int, on_one: int) -> None
     assert (worker.num_nodes, worker.gpus_per_host) == (nodes, on_one)
     assert worker.shared_bytes == max(2, on_one) * 2**30
     assert worker.host_bytes == on_one * 4 * 2**30 + worker.shared_bytes
+
+
+@pytest.mark.parametrize(("asked", "started"), [(1, 2), (4, 4), (8, 8)])
+def test_replicas_at_the_start_are_within_the_autoscalers_bounds(asked: int, started: int) -> None:
+    """As Kubernetes would have them at its first look."""
+    scaling = "deployment.autoscaling={metric: running, target: 8, min_replicas: 2, max_replicas: 8}"
+    result = exported(f"deployment.replicas={asked}", scaling)
+
+    assert manifests(result)["Deployment"]["spec"]["replicas"] == started
