@@ -424,9 +424,12 @@ def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, u
 
 
 def would_admit(replica: Replica, requests: RequestTable) -> bool:
-    """Return whether the head of the queue would be admitted to a step of prompts only; SGLang's growing requests."""
+    """Return whether the head of the queue would be admitted to a step of prompts only; SGLang's growing requests.
+
+    Asked when a step has run: those that were done before it have left, and those that end with it still run.
+    """
     config, cache, index = replica.config, replica.cache, replica.waiting[0]
-    if replica.num_running + len(replica.departing) + replica.num_left >= replica.max_num_seqs:
+    if replica.num_running + replica.num_left >= replica.max_num_seqs:
         return False
     target = requests.prompt_tokens[index] + requests.generated_tokens[index]
     blocks = idle = 0

@@ -142,7 +142,6 @@ def take_overlapped_seconds(cache: PrefixCache, step_seconds: float) -> float:
 
 def _queue_at_store(store: KVTier, cache: PrefixCache, now: float) -> None:
     """Let the loads of a step wait for earlier ones of other replicas from the store."""
-    """Add blocks of a segment, which becomes the most recently added one."""
     if store.store_block_seconds:
         store.free_at = max(store.free_at, now) + cache.num_loading * store.store_block_seconds
         cache.loading_seconds = max(cache.loading_seconds, store.latency + (store.free_at - now))

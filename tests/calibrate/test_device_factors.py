@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from simserve.calibrate import curve_forms as forms
+from simserve.calibrate import device_factors as module
 from simserve.calibrate.device_factors import (
     CURVE_ERROR,
     DEVICE_WIDTH,
@@ -180,3 +181,13 @@ def test_sources_say_what_was_scaled(profile: HardwareProfile) -> None:
     assert "over the tensorrt-llm curve of h100-sxm-80gb" in fit.source
     assert profile.collective_curves is not None
     assert "All-reduce times 1.1" in profile.collective_curves.source
+
+
+def test_a_slower_device_has_longer_times_and_lower_rates() -> None:
+    """A quarter slower: times by 1.25, rates and shares by 0.8; a share is at most 1."""
+    curve = {"start": "2 us", "efficiency": 0.5, "compute": 1e12, "cache_bandwidth": "5 TB/s", "tile_rows": 64}
+
+    slower, faster = module._scaled(curve, 1.25), module._scaled(curve, 0.4)
+
+    assert slower == {"start": "2.5 us", "efficiency": 0.4, "compute": 0.8e12, "cache_bandwidth": "4 TB/s"}
+    assert (faster["efficiency"], faster["compute"]) == (1.0, 2.5e12)

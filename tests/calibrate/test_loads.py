@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import simserve as ss
+from simserve.calibrate import loads
 from simserve.calibrate.factors import PRIORS
 from simserve.calibrate.loads import (
     FIGURES,
@@ -24,6 +26,7 @@ from simserve.errors import ScenarioError
 from simserve.profiles.engine_options import FACTORS
 from simserve.scenario.load import from_mapping
 from simserve.workload.generate import generate
+from tests.builders import make_specs
 from tests.calibrate.builders import CHAT, chat
 
 
@@ -76,6 +79,24 @@ def test_loads_are_those_that_the_engine_has_seats_for(model: ServingModel) -> N
     assert "--model me/mine" in command
     assert "--max-concurrency 4 --num-prompts 16" in command
     assert f"--random-input-len {round(float(np.mean(specs.prompt_tokens)))}" in command
+
+
+def test_lengths_of_the_command_spread_as_those_that_spread_more() -> None:
+    """Equal prompts, and answers that are 60 or 100 long: 20 of 80 either way, of which sqrt(3) is 0.43."""
+    specs = make_specs([0.0, 0.0], 500, [60, 100])
+
+    assert "--random-range-ratio 0.43" in benchmark_command("m", specs, 4)
+    assert "--random-range-ratio 0.00" in benchmark_command("m", make_specs([0.0, 0.0], 500, 80), 4)
+
+
+def test_who_leaves_at_an_instant_is_gone_before_the_next_one_comes() -> None:
+    """Two at a time at most, on two replicas; one that was never answered is not in flight."""
+    records = SimpleNamespace(
+        arrival_time=np.array([0.0, 0.0, 5.0, 1.0]), finish_time=np.array([5.0, 9.0, 8.0, np.nan])
+    )
+    own: Any = SimpleNamespace(records=records, num_replicas=2)
+
+    assert loads._most_in_flight(own) == 1.0
 
 
 def test_pools_are_refused() -> None:

@@ -49,6 +49,16 @@ def test_a_log_reads_back(tmp_path: Path) -> None:
     assert len(again.rows) == len(again.skipped) == again.starts["first"] == 1
 
 
+def test_a_call_that_the_user_stopped_has_not_killed_anything(tmp_path: Path) -> None:
+    """It is as if it had never begun; another that did begin still counts."""
+    log = Log(tmp_path / LOG_FILE)
+    for key in ("stopped", "dead", "dead"):
+        log.start(key)
+    log.withdraw("stopped")
+
+    assert log.starts == read_log(tmp_path).starts == {"dead": 2}
+
+
 def test_a_line_cut_short_is_dropped_and_the_next_stands_alone(tmp_path: Path) -> None:
     """A crash in the middle of a write costs one call."""
     log = Log(tmp_path / LOG_FILE)

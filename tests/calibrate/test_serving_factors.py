@@ -6,13 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import simserve as ss
+from simserve.calibrate import serving_factors as module
 from simserve.calibrate.factors import PRIORS, FactorFit, FactorSearch, Priors
-from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of
+from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of, misfit
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
 from simserve.errors import InputError
@@ -312,3 +315,64 @@ def test_a_calibrated_server_is_expected_to_err_as_calibrated_servers_do(
     low, high = enough["metrics"]["mean_tpot_ms"]
     wide_low, wide_high = little["metrics"]["mean_tpot_ms"]
     assert (high / low < 0.95 * wide_high / wide_low) == is_expected
+
+
+@pytest.mark.parametrize(("ratios", "said"), [((7.0, 1 / 7), "still 7 times off"), ((4.0, 1 / 4), None)])
+def test_files_of_another_server_are_told_whichever_way_they_are_off(
+    ratios: tuple[float, ...], said: str | None
+) -> None:
+    """Seven times too slow and seven times too fast are no mean of right."""
+    runs: Any = [
+        SimpleNamespace(measured={"median_tpot": 1.0}, error=lambda _which, _figure, ratio=ratio: ratio - 1.0)
+        for ratio in ratios
+    ]
+
+    told = misfit(runs)
+
+    assert (told is None) if said is None else (told is not None and f"TPOT is {said}" in told)
+
+
+def test_a_latency_that_the_scenario_sets_is_no_servers_to_scale() -> None:
+    """The factor is on the engine's own time before the scheduler; another one that replaces it stays."""
+    own = ServingModel(chat()).resolved
+    known = replace(own, engine=replace(own.engine, frontend_latency=0.123))
+    factors = {**dict.fromkeys(FACTORS, 1.0), "frontend": 2.0}
+
+    assert slowed(own, factors).engine.frontend_latency == pytest.approx(2.0 * own.engine.frontend_latency)
+    assert slowed(known, factors).engine.frontend_latency == 0.123
+
+
+@pytest.mark.parametrize(("measured", "proposed"), [((16,), 1), ((1, 16), 64), ((1, 3, 16, 50), None)])
+def test_the_next_load_is_far_from_those_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch, measured: tuple[int, ...], proposed: int | None
+) -> None:
+    """Of 1, 4, 16 and 64 clients, more than 1.5 times as many or as few; of these the one that is least certain."""
+    certain = {1: 0.4, 4: 0.1, 16: 9.0, 64: 0.3}
+    monkeypatch.setattr(module, "client_counts", lambda _model: list(certain))
+    monkeypatch.setattr(module, "closed_loop", lambda _model, _specs, clients: clients)
+    monkeypatch.setattr(module, "benchmark_command", lambda _name, _specs, clients: f"{clients} clients")
+    monkeypatch.setattr(module, "slopes_of", lambda _model, replays, *_: _Slopes(replays))
+    monkeypatch.setattr(module, "deviations", lambda _figures, clients, _covariance: {"tpot": certain[clients]})
+    model: Any = SimpleNamespace(
+        resolved=SimpleNamespace(shape=SimpleNamespace(hardware=SimpleNamespace(is_cpu=False)))
+    )
+    search = FactorCalibration(model)
+    results = [SimpleNamespace(arrivals={"concurrency": clients}, model="m") for clients in measured]
+    search._replays = [cast("Any", SimpleNamespace(result=each, specs=None)) for each in results]
+    found: Any = SimpleNamespace(log_factors=None, covariance=None)
+
+    load = search._next_load(found)
+
+    assert (None if load is None else load.num_clients) == proposed
+
+
+class _Slopes:
+    """Numbers of clients in place of slopes."""
+
+    def __init__(self, clients: list[int]) -> None:
+        self.clients = np.array(clients)
+        self.runs = np.arange(len(clients))
+
+    def of(self, chosen: Any) -> Any:
+        """Return those of the chosen run."""
+        return SimpleNamespace(slopes=int(self.clients[chosen][0]))

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from simserve.scenario.reference_run import records_of
-from simserve.sim.simulate import replay
+from simserve.scenario.reference_run import by_reference, records_of
+from simserve.sim.control import Control
+from simserve.sim.simulate import replay, simulate
 from simserve.workload.prefixes import system_prompts
 from tests.agreement import NEAR, assert_near, closest_tie
-from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
+from tests.builders import affine_step_times, constant_step_times, make_config, make_faults, make_specs
 from tests.engine.strategies import Case, thinking_cases
 from tests.engine.test_fuzz import CHECKS
 from tests.fuzzing import examples
+from tests.theory.builders import make_deployment
 from tests.walker import Walk
 
 
@@ -115,3 +117,20 @@ def test_a_preemption_delays_the_answer_behind_it() -> None:
     assert alone.answer_time is not None
     waited = both.answer_time[1] - alone.answer_time[0]
     assert waited > 1.0
+
+
+def test_an_api_server_that_has_caught_up_begins_again_with_the_replica() -> None:
+    """The replica hangs from 5 s to 34.5 s; by then what it had computed is sent, at 1.5 s a token.
+
+    Then the tenth token, the first that is shown, is the fifth to be sent, and the last one the ninth.
+    """
+    fault = {"kind": "black_hole", "at": "4.5 s", "duration": "30 s", "probe": {"depth": "shallow"}}
+    config = make_config(api_token_seconds=1.5)
+    hanging = replace(make_deployment(config, constant_step_times(), 1), control=Control(faults=make_faults(fault)))
+    specs = replace(make_specs([0.0], 4, 14), thinking_tokens=np.array([9]))
+
+    for records in (simulate(hanging, specs).records, by_reference(hanging, specs)):
+        assert records.answer_time is not None
+        assert records.first_token_time.tolist() == [2.5]
+        assert records.answer_time.tolist() == [34.5 + 5 * 1.5]
+        assert records.finish_time.tolist() == [34.5 + 9 * 1.5]

@@ -146,7 +146,7 @@ def test_a_tier_was_as_full_as_it_ever_was() -> None:
 
 @pytest.mark.parametrize(("latency", "found"), [(0.08, 16), (0.12, 0)])
 def test_a_load_in_two_pieces_waits_for_the_latency_once(latency: float, found: int) -> None:
-    """Two beginnings of two blocks each: a block loads 0.025 s faster than it is computed, which pays for a latency below 0.1 s."""
+    """Two beginnings of two blocks: four that load 0.025 s faster than they are computed, less one latency."""
     paths = [[(segment, 8), (10 * segment, 16)] for segment in (1, 2, 3, 1)]
     run = served(four(), paths, kv_tiers=[{"has_choice": True, "latency": latency}])
 
@@ -231,3 +231,21 @@ def test_waiting_for_loads_is_part_of_the_step_time() -> None:
         assert sum(totals.seconds_by_part.values()) == pytest.approx(totals.busy_seconds)
         assert totals.offload is not None
         assert totals.offload.load_seconds == 2.0
+
+
+def test_who_gives_way_before_its_last_token_is_known_leaves_what_is_known() -> None:
+    """Fourteen blocks of a token, steps scheduled ahead: the second is done as the first needs one more block.
+
+    It had four tokens of prompt and three of answer, of which two are known, and the last of these is not computed yet:
+    five go to host memory, where the third, which begins like it, finds five of the six that it could.
+    """
+    ahead = {"async_scheduling": True, "releases_late": True, "max_num_seqs": 2, "max_num_batched_tokens": 64}
+    config = make_config(
+        enable_prefix_caching=True, block_size=1, num_blocks=14, max_model_len=14, kv_tiers=tiers({}), **ahead
+    )
+    specs = with_paths(make_specs([0.25, 1.25, 1.25], [5, 4, 7], [5, 3, 6]), [[], [(2, 7)], [(2, 13)]])
+
+    records = assert_agrees(config, affine_step_times(), specs).records
+
+    assert records.num_preemptions.tolist() == [0, 1, 0]
+    assert records.cached_tokens.tolist() == [0, 0, 5]

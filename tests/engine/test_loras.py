@@ -83,7 +83,7 @@ def test_steps_take_the_kernels_the_adapters_and_the_tokens_longer() -> None:
 
 
 def test_a_mixed_step_reads_the_adapters_of_all_that_have_a_seat() -> None:
-    """Whole blocks of four, eight tokens a step: 4 and 4 of both prompts, then the last 6 of one, and none of the other.
+    """Whole blocks of four, eight tokens a step: 4 of both prompts, then the last 6 of one, and none of the other.
 
     Either step takes a second, half a second, and an eighth for each of the two adapters.
     """

@@ -1,4 +1,4 @@
-"""SGLang's overlapped loop, on cases worked out by hand: what is expected, kept and given up before results are known."""
+"""SGLang's overlapped loop, on cases worked out by hand: what is expected, kept and lost before results are known."""
 
 from __future__ import annotations
 

@@ -82,3 +82,19 @@ def test_a_prompt_that_preempts_itself_ends_the_pass_over_prompts() -> None:
 
     assert ended.num_preemptions[1] == went_on.num_preemptions[1] == 1
     assert (ended.finish_time[2], went_on.finish_time[2]) == (5.0, 4.0)
+
+
+def test_who_has_a_full_window_takes_one_block_for_its_next_token() -> None:
+    """One group of layers keeps all and another four blocks: 16 of 17 are taken by prompts of 1, 3 and 4 tokens.
+
+    The first, which matters least, needs two blocks, and preempts itself: three are free. The second takes two, and the
+    third, whose window is full, the last one.
+    """
+    windows = {"window_blocks": 4, "window_groups": 1, "block_size": 1, "num_blocks": 17, "max_model_len": 9}
+    config = make_config(**windows, scheduling_policy="priority", ends_pass=True)
+    specs = replace(make_specs([0.0, 0.0, 0.0], [1, 3, 4], 2), priority=np.array([1, 0, 0]))
+
+    records = assert_agrees(config, constant_step_times(), specs).records
+
+    assert records.num_preemptions.tolist() == [1, 0, 0]
+    assert records.finish_time.tolist() == [3.0, 2.0, 2.0]

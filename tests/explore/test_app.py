@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from starlette.testclient import TestClient
 from simserve.explore import app as application
 from simserve.explore.app import _FILES, _PAGE, MAX_BODY, QUESTIONS, create_app
 from simserve.explore.queries import BusyError, TooLongError
-from simserve.explore.server import AnswerInParts, Runner
+from simserve.explore.server import AnswerInParts, HurriedProtocol, Runner
 from tests.fuzzing import examples
 
 _HOST = "http://localhost"
@@ -165,6 +166,29 @@ def test_who_asks_too_much_waits(limits: dict[str, int]) -> None:
     """Of one client, and of all."""
     with TestClient(create_app(runner=Runner(**limits, patience=0.0)), base_url=_HOST) as client:
         assert client.post("/api/batching", json={}).status_code == 429
+
+
+def test_the_connection_that_was_silent_for_longest_makes_room() -> None:
+    """Not one that is being answered, nor one that is closing."""
+    closed = list[str]()
+
+    def connection(name: str, since: float, *, is_working: bool = False, is_closing: bool = False) -> Any:
+        found: Any = HurriedProtocol.__new__(HurriedProtocol)
+        found._idle_since, found.connections = since, everybody
+        found.cycle = SimpleNamespace(response_complete=not is_working)
+        found.transport = SimpleNamespace(is_closing=lambda: is_closing, close=lambda: closed.append(name))
+        everybody.add(found)
+        return found
+
+    everybody = set[Any]()
+    newest = connection("newest", 0.0)
+    connection("working", 1.0, is_working=True)
+    connection("closing", 2.0, is_closing=True)
+    connection("silent", 3.0)
+    connection("young", 9.0)
+    newest._make_room()
+
+    assert closed == ["silent"]
 
 
 def test_the_open_questions_of_all_clients_are_counted_together() -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections import defaultdict
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from simserve import api
+from simserve.engine.state import LEAP_FIELDS
 from simserve.errors import InvariantError
 from simserve.metrics.result import RunResult
 from simserve.report import timeline as module
-from simserve.report.timeline import timeline, timeline_text, write_timeline
+from simserve.report.timeline import _limit, timeline, timeline_text, write_timeline
 from simserve.scenario.run import run
 
 _CASES: dict[str, tuple[str, ...]] = {
@@ -132,6 +135,23 @@ def test_a_preempted_request_shows_when_it_had_no_kv_cache() -> None:
     assert result.simulation.records.num_preemptions.sum() > 20
     assert np.array_equal(np.bincount(lost, minlength=200), result.simulation.records.num_preemptions)
     assert sum(each["name"] == "recompute" for each in begun) == len(lost)
+
+
+def test_handed_over_requests_wait_from_landing_to_their_first_step() -> None:
+    """Who is counted as waiting, over time, adds up to the waits: for the prefill, then at the decode replica."""
+    result, _ = shown("two pools")
+    records = result.simulation.records
+    assert records.transfer_end_time is not None
+    waits = np.nansum(records.scheduled_time - records.admitted_time)
+    waits += np.nansum(records.first_token_time - records.transfer_end_time)
+
+    counted = 0.0
+    for process in {each["pid"] for each in events("two pools", "C")}:
+        counts = [each for each in events("two pools", "C") if each["pid"] == process and each["name"] == "requests"]
+        counted += sum(one["args"]["waiting"] * (other["ts"] - one["ts"]) for one, other in pairwise(counts))
+        assert not counts or counts[-1]["args"] == {"running": 0, "waiting": 0}
+
+    assert counted == pytest.approx(1e6 * waits, rel=1e-6)
 
 
 def test_a_handed_over_request_shows_its_transfer() -> None:
@@ -266,3 +286,14 @@ def test_a_large_file_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (plain.name, packed.name) == ("timeline.json", "timeline.json.gz")
     assert json.loads(gzip.decompress(packed.read_bytes())) == json.loads(plain.read_text()) == whole
     assert packed.read_bytes() == write_timeline(result, tmp_path).read_bytes()
+
+
+@pytest.mark.parametrize(("most", "until"), [(15, math.inf), (14, 20.0), (10, 20.0), (9, 10.0), (4, 0.0)])
+def test_a_timeline_ends_before_the_leap_that_has_a_step_too_many(most: int, until: float) -> None:
+    """Three leaps of five steps, from 0, 10 and 20 s, on two replicas."""
+    rows = np.zeros((2, len(LEAP_FIELDS), 2))
+    rows[0, 0], rows[1, 0] = [0.0, 20.0], [10.0, 30.0]
+    rows[0, LEAP_FIELDS.index("num_steps")], rows[1, LEAP_FIELDS.index("num_steps")] = [5, 5], [5, 0]
+    log: Any = SimpleNamespace(replicas=[0, 1], step_runs=lambda replica: rows[replica])
+
+    assert _limit(log, most) == (until, 15)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from simserve.errors import InfeasibleError
 from simserve.planner.overrides import with_overrides
+from simserve.scenario import fit
 from simserve.scenario.fit import check_fit, leading_warnings, memory_report, open_limits, remedies
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
+from tests.builders import make_specs
 from tests.scenario.builders import make_scenario
 
 _GPT_OSS = {"model": "gpt-oss-120b"}
@@ -359,3 +364,42 @@ def test_llama_cpp_shortens_the_context_itself() -> None:
     )
 
     assert not any("on the CPU" in each for each in leading_warnings(there))
+
+
+def test_prompts_of_exactly_the_budget_run_alone_and_longer_ones_fail() -> None:
+    """Whole prompts in a budget of 100 tokens: one that fills it is told, and none of those that fit fails."""
+    config = {"batching": "continuous", "kv_allocation": "paged", "enable_chunked_prefill": False}
+    engine = SimpleNamespace(**config, max_num_batched_tokens=100, max_model_len=400)
+    resolved: Any = SimpleNamespace(engine=engine)
+
+    def told(*prompts: int) -> list[str]:
+        return fit._whole_prompt_notes(resolved, make_specs([0.0] * len(prompts), prompts, 1))
+
+    assert told(99, 50) == []
+    assert "fail" not in told(100, 50)[0]
+    assert "1 of 2 requests are longer and fail" in told(101, 100)[0]
+
+
+def test_a_remedy_must_hold_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 tokens are needed: 999 are too few, 1,000 are enough, and more memory is a shortage."""
+    plans = {
+        1: SimpleNamespace(fits=True, shortage_bytes=0.0, max_model_len=999),
+        2: SimpleNamespace(fits=True, shortage_bytes=5.0, max_model_len=4000),
+        3: SimpleNamespace(fits=False, shortage_bytes=0.0, max_model_len=4000),
+        4: None,
+        5: SimpleNamespace(fits=True, shortage_bytes=0.0, max_model_len=1000),
+    }
+    monkeypatch.setattr(fit, "_plan", lambda _scenario, _key, value: plans[value])
+
+    assert list(fit._fitting(make_scenario(), [("replicas", each) for each in plans], 1000)) == [
+        "deployment.replicas=5"
+    ]
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(8, ""), (12, " (2 nodes)"), (16, " (2 nodes)"), (32, " (4 nodes)")])
+def test_more_gpus_than_a_node_has_are_counted_in_nodes(ranks: int, nodes: str) -> None:
+    """Eight a node; a part of a node is one."""
+    hardware = SimpleNamespace(intra_node=SimpleNamespace(gpus_per_node=8))
+    resolved: Any = SimpleNamespace(shape=SimpleNamespace(num_gpus=2, tensor_parallel_size=2, hardware=hardware))
+
+    assert fit._where(resolved, f"deployment.tensor_parallel_size={ranks}") == nodes

@@ -62,6 +62,16 @@ def test_an_element_of_a_list_is_not_one_whose_number_begins_alike() -> None:
     assert (failure.value.file, failure.value.key) == ("my.yaml", "workload.classes.10.priority")
 
 
+def test_a_flag_cannot_add_an_element_to_a_list() -> None:
+    """Two classes have the numbers 0 and 1."""
+    mapping = scenario_mapping()
+    mapping["workload"]["classes"] = [{"name": name, "share": 0.5} for name in "ab"]
+
+    assert from_mapping(mapping, ["workload.classes.1.priority=3"]).workload.classes[1].priority == 3  # type: ignore[index]
+    with pytest.raises(ScenarioError, match="is not an element of the list; use a number from 0 to 1"):
+        from_mapping(mapping, ["workload.classes.2.priority=3"])
+
+
 def test_a_pipe_is_read_as_a_file(tmp_path: Path) -> None:
     """As the shell's <(...) and /dev/stdin hand one over."""
     pipe = tmp_path / "pipe.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from simserve.scenario.seats import limit_gains
 from simserve.sim.records import COMPLETED
 from simserve.workload.generate import generate
 from tests.builders import make_specs
+from tests.scenario.builders import make_scenario
 
 
 def test_throughput_rises_flattens_and_falls_with_the_batch() -> None:
@@ -55,6 +57,22 @@ def test_seats_are_tried_up_to_the_token_budget(monkeypatch: pytest.MonkeyPatch)
     assert curve is not None
     assert curve["max_num_seqs"] == [10, 20, 28, 32, 36, 40, 48, 60, 64]
     assert (curve["best_max_num_seqs"], curve["requests"]) == (36, 10)
+
+
+def test_a_pipeline_has_the_budget_of_all_of_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One seat, and every step takes a second: 10 s for the tokens of an answer, and 1,000 / 100 s for a prompt.
+
+    Twice the budget leaves 15 of these 20 s.
+    """
+    every = defaultdict[int, float](lambda: 1.0)
+    times = SimpleNamespace(decode_base=every, decode_slope=defaultdict(float), token_seconds=every)
+    monkeypatch.setattr(seats, "price", lambda _shape, max_tokens_in_table: SimpleNamespace(step_times=times))
+    limits = ["deployment.engine.max_num_seqs=1", "deployment.engine.max_num_batched_tokens=50"]
+    resolved = resolve(make_scenario([*limits, "deployment.pipeline_parallel_size=2"]))
+
+    gains = seats.limit_gains(resolved, make_specs([0.0], 1000, 10))
+
+    assert gains["budget"].twice == pytest.approx(20 / 15)
 
 
 def test_without_preemption_there_is_no_curve() -> None:

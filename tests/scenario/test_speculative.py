@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
+from simserve.scenario.speculative import SpeculativeSpec, speculation_facts
 from simserve.workload.acceptance import expected_tokens
 from tests.scenario.builders import make_scenario
 
@@ -301,3 +304,20 @@ def test_seats_that_drafts_take_are_no_seats_of_a_static_batch() -> None:
 
     assert engine.max_num_seqs == 64 // (1 + 3)
     assert engine.static_batch_size == engine.max_num_seqs
+
+
+def test_drafts_break_even_at_the_first_batch_that_they_slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten drafts in four steps are 2.5 sequences each: half way between the gains of two and three."""
+    gains = np.array([2.0, 1.5, 0.9, 1.1, 0.8])
+    monkeypatch.setattr("simserve.scenario.speculative.price", lambda _shape: None)
+    monkeypatch.setattr("simserve.perf.speculation.decode_speedup", lambda *_: gains)
+    spec = SpeculativeSpec.model_validate(NGRAM)
+    shape = replace(resolve(make_scenario()).shape)
+    shape = replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": 5}))
+    totals: Any = SimpleNamespace(num_drafts=10, num_steps=4, context_tokens=1000)
+    priced: Any = None
+
+    facts = speculation_facts(spec, shape, priced, totals)
+
+    assert (facts.mean_batch, facts.break_even_batch) == (2.5, 3)
+    assert facts.decode_speedup == pytest.approx(1.2)

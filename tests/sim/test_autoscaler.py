@@ -161,7 +161,7 @@ def test_an_encoder_that_is_given_back_is_paid_for_until_its_work_is_done() -> N
 def ended(
     specs: RequestSpecs, control: Control, first: list[float], finish: list[float], failing: int | None = None
 ) -> Objective:
-    """Return what is known of requests that all arrived at 0 s and have ended, one of them perhaps without an answer."""
+    """Return what is known of requests that arrived at 0 s and have ended, one of them perhaps without an answer."""
     table = SimpleNamespace(
         status=[FAILED if index == failing else COMPLETED for index in range(len(specs))],
         first_token_time=first,

@@ -29,8 +29,9 @@ def test_the_first_of_a_schema_waits_and_who_comes_meanwhile_waits_for_the_rest(
 
 
 def test_every_replica_compiles_for_itself() -> None:
-    """Of two replicas each compiles with the first request that it gets; the third waits for the first one's rest."""
+    """Of two replicas each compiles with the first request that it gets, for whose rest the third or fourth waits."""
     assert waits([0, 0, 0, 0], [0.0, 0.1, 0.4, 5.0], replicas=2) == pytest.approx([1.0, 1.0, 0.6, 0.0])
+    assert waits([0, 0, 0, 0], [0.0, 0.3, 0.4, 0.5], replicas=2) == pytest.approx([1.0, 1.0, 0.6, 0.8])
 
 
 def test_unconstrained_requests_wait_for_nobody() -> None:
@@ -50,6 +51,15 @@ def test_schemas_are_drawn_apart() -> None:
 
     assert specs.own_wait is not None
     assert np.count_nonzero(specs.own_wait) == 7
+
+
+def test_only_the_constrained_share_waits() -> None:
+    """Of 4,000 that come at once a quarter has the schema, within four standard errors, and waits all of the time."""
+    specs = constrained(make_specs([0.0] * 4000, 5, 5), share=0.25)
+
+    assert specs.own_wait is not None
+    assert set(specs.own_wait.tolist()) == {0.0, 1.0}
+    assert np.count_nonzero(specs.own_wait) == pytest.approx(1000, abs=4 * (4000 * 0.25 * 0.75) ** 0.5)
 
 
 def test_clients_who_wait_for_answers_compile_once_a_replica() -> None:

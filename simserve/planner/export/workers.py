@@ -275,13 +275,10 @@ def workers_of(
         kept = tuple(note for note in serving.notes if not note.startswith("one of "))
         serving = dataclasses.replace(serving, notes=kept)
         _check_role(role, serving, deployment, with_roles)
-        replicas = scenario.deployment.replicas
-        if scaling is not None:
-            replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
         return Worker(
             name=name,
             role=role,
-            replicas=replicas,
+            replicas=scenario.deployment.replicas,
             deployment=deployment,
             serving=serving,
             scaling=scaling,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def flags(arrivals: dict[str, Any]) -> tuple[dict[str, str], np.ndarray]:
     scenario = make_scenario(workload={"arrivals": arrivals, **LENGTHS, "num_requests": 200})
     lines = benchmark_files(scenario, "org/model")[SCRIPT].splitlines()
     words = shlex.split(next((line for line in lines if line.startswith("vllm bench serve")), ""))
-    pairs = {word: value for word, value in zip(words, words[1:], strict=False) if word.startswith("--")}
+    pairs = {word: value for word, value in pairwise(words) if word.startswith("--")}
     return pairs, generate(scenario.workload, seed=scenario.run.seed).prompt_tokens
 
 

@@ -6,6 +6,7 @@ import math
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import yaml
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Export
 from simserve.planner.export.export import export
-from simserve.planner.export.workers import SERVERS
+from simserve.planner.export.workers import SERVERS, Worker
 from simserve.scenario.load import load
 from tests.scenario.builders import make_scenario
 
@@ -341,3 +342,42 @@ def test_servers_that_fetch_their_weights_have_time_for_it() -> None:
     split = yaml.safe_load(export(load("disaggregation"), "llm-d").files["disaggregation.llm-d.yaml"])
     (behind,) = split["decode"]["containers"]
     assert behind["readinessProbe"]["httpGet"] == {"path": "/health", "port": 8200}  # the sidecar has 8000
+
+
+def test_a_pod_has_the_longest_of_the_times_that_were_simulated_to_end() -> None:
+    """An update lets requests 70 s, the autoscaler 45 s; 120 s where neither says any."""
+    scaling = "deployment.autoscaling={metric: running, target: 8, max_replicas: 4, grace_period: 45 s}"
+    update = "deployment.updates=[{at: 1 min, grace_period: 70 s}]"
+
+    def seconds(*overrides: str) -> int:
+        spec = manifests(exported(*overrides))["Deployment"]["spec"]["template"]["spec"]
+        return int(spec["terminationGracePeriodSeconds"])
+
+    assert (seconds(scaling, update), seconds(scaling), seconds()) == (70, 45, 120)
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "on_one"), [(4, 1, 4), (8, 1, 8), (12, 2, 8), (16, 2, 8)])
+def test_a_replica_takes_whole_hosts(gpus: int, nodes: int, on_one: int) -> None:
+    """Of eight GPUs each."""
+    hardware = SimpleNamespace(intra_node=SimpleNamespace(num_host_gpus=8))
+    deployment: Any = SimpleNamespace(
+        resolved=SimpleNamespace(shape=SimpleNamespace(hardware=hardware)),
+        scenario=SimpleNamespace(deployment=SimpleNamespace(gpus_per_replica=gpus)),
+    )
+    nothing: Any = None
+    worker = Worker(
+        name="w", role="both", replicas=1, deployment=deployment, serving=nothing, scaling=None, whole=nothing
+    )
+
+    assert (worker.num_nodes, worker.gpus_per_host) == (nodes, on_one)
+    assert worker.shared_bytes == max(2, on_one) * 2**30
+    assert worker.host_bytes == on_one * 4 * 2**30 + worker.shared_bytes
+
+
+@pytest.mark.parametrize(("asked", "started"), [(1, 2), (4, 4), (8, 8)])
+def test_replicas_at_the_start_are_within_the_autoscalers_bounds(asked: int, started: int) -> None:
+    """As Kubernetes would have them at its first look."""
+    scaling = "deployment.autoscaling={metric: running, target: 8, min_replicas: 2, max_replicas: 8}"
+    result = exported(f"deployment.replicas={asked}", scaling)
+
+    assert manifests(result)["Deployment"]["spec"]["replicas"] == started

@@ -382,3 +382,12 @@ def test_pools_that_the_front_of_tensorrt_llm_cannot_serve() -> None:
         trtllm_pools("deployment.pools.1.tensor_parallel_size=8", "deployment.pools.1.pipeline_parallel_size=2")
     with pytest.raises(ScenarioError, match="prefills or decodes"):
         trtllm_pools(both)
+
+
+def test_sglang_is_told_the_room_in_tokens() -> None:
+    """4,000 blocks of 16."""
+    pages = ["deployment.engine={name: sglang, block_size: 16, num_gpu_blocks_override: 4000}"]
+    line = export(make_scenario(pages), "sglang").line
+
+    assert "--page-size 16" in line
+    assert "--max-total-tokens 64000" in line

@@ -455,6 +455,28 @@ def test_tiers_behind_host_memory_are_those_of_lmcache() -> None:
     assert any("engine.kv_tiers" in note for note in none.notes)
 
 
+def test_a_disk_is_shared_out_to_the_ranks() -> None:
+    """LMCache runs in each: of 200 GiB four have 50 each; the memory of the host is counted for all of them."""
+    tiers = "[{tier: host, capacity: 64 GiB}, {tier: disk, capacity: 200 GiB, bandwidth: 5 GB/s}]"
+    spread = export(
+        load("kv-tiers", [f"deployment.engine.kv_tiers={tiers}", "deployment.tensor_parallel_size=4"]), "vllm"
+    )
+
+    assert "--kv-offloading-size 64 " in spread.line
+    assert any("LMCACHE_MAX_LOCAL_DISK_SIZE=50" in note for note in spread.notes)
+
+
+@pytest.mark.parametrize(("capacity", "size", "is_small"), [("800 GB", 200, False), ("40 GB", 10, True)])
+def test_sglang_has_so_much_host_memory_of_each_rank(capacity: str, size: int, is_small: bool) -> None:
+    """Four ranks; SGLang refuses less than the KV cache of a rank on its GPU, which is 60 GB here or so."""
+    changes = ["deployment.engine={name: sglang}", "deployment.tensor_parallel_size=4"]
+    tiers = f"deployment.engine.kv_tiers=[{{tier: host, capacity: {capacity}}}]"
+    spread = export(load("kv-tiers", [*changes, tiers]), "sglang")
+
+    assert f"--enable-hierarchical-cache --hicache-size {size}" in spread.line
+    assert any("wants more host memory of a rank" in note for note in spread.notes) is is_small
+
+
 def test_a_second_kv_tier_is_said_where_the_version_has_one() -> None:
     """64 GiB for vLLM's own connector; an older version gets a note."""
     new = export(load("kv-offload"), "vllm")

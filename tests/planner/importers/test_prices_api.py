@@ -21,7 +21,7 @@ LITELLM: dict[str, Any] = {
         "output_cost_per_token": 8e-06,
         "input_cost_per_token_above_200k_tokens": 4e-06,
         "output_cost_per_token_above_200k_tokens": 1.2e-05,
-        "input_cost_per_token_batches": 1e-06,
+        "input_cost_per_token_batches": 6e-07,
         "input_cost_per_token_priority": 9e-06,
         "litellm_provider": "maker",
         "mode": "chat",
@@ -83,7 +83,7 @@ def test_litellm_prices_are_dollars_a_token(tmp_path: Path) -> None:
     assert list(found) == ["maker-large", "host-maker-small-8b"]
     large = found["maker-large"]
     assert (large.price.input, large.price.cached_input, large.price.output) == (2.0, 0.5, 8.0)
-    assert large.batch_discount == 0.5
+    assert large.batch_discount == 0.7
     tier = large.prompt_tiers[0]
     assert (tier.above_prompt_tokens, tier.input, tier.cached_input, tier.output) == (200_000, 4.0, 0.5, 12.0)
     assert (large.provider, large.model_id, large.date) == ("maker", "maker-large", _DATE)
