@@ -124,7 +124,7 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     if shape.speculation is None:
         return priced
     draft = passing_shape(shape)
-    return with_drafts(priced, shape, None if draft is None else price_anew(draft, len(tokens) - 1))
+    return with_drafts(priced, shape, None if draft is None else price(draft, len(tokens) - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

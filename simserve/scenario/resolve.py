@@ -191,10 +191,22 @@ def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenari
         InputError: Its parts are incompatible.
     """
     if scenario.deployment.pools:
-        return resolve(scenario)
+        return _with_pools_of(scenario, known)
     check_combinations(scenario)
     check_engine(scenario, known.engine)
     return replace(known, scenario=scenario)
+
+
+def _with_pools_of(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
+    """Resolve a scenario with pools, each once: pools whose deployment has not changed are as they were resolved."""
+    if scenario.deployment != known.scenario.deployment:
+        return resolve(scenario)
+    check_combinations(scenario)
+    _check_apis(scenario)
+    pools = tuple(replace(pool, scenario=of_pool_alone(scenario, number)) for number, pool in enumerate(known.pools))
+    for pool in pools:
+        check_engine(scenario, pool.engine)
+    return replace(known, scenario=scenario, pools=pools)
 
 
 def _check_apis(scenario: Scenario) -> None:

@@ -43,7 +43,15 @@ from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.equals import ranked
 from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import EQUAL, Value, is_less
-from simserve.planner.search.roles import KnownWorkers, has_role_search, mixed_space, search_mixed, search_roles
+from simserve.planner.search.roles import (
+    KnownWorkers,
+    fronts,
+    has_role_search,
+    mixed_space,
+    price_workers,
+    search_mixed,
+    search_roles,
+)
 from simserve.planner.search.search import Search, held_neighbours, refine_group, search_group
 from simserve.planner.search.trial import Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
@@ -399,6 +407,7 @@ class _Planning:
         """
         groups, able, costs, has_found = self.findings.groups, [], [], False
         ceiling, known = self._ceiling(), KnownWorkers()
+        self._price_workers(spaces, replace(self.goal, ceiling=ceiling, is_tight=True), known)
         for index, space in enumerate(spaces):
             if not has_role_search(space, self.goal):
                 continue
@@ -417,12 +426,21 @@ class _Planning:
             return has_found
         names = [space.scenario.deployment.hardware for space in able]
         known = replace(known, least=dict(zip(names, costs, strict=True)))
+        self._price_workers([mixed], goal, known)
         found = next(self._each(search_mixed, [(mixed, goal, known)], "prefill and decode workers on two GPUs"))
         if found.best is None:
             return has_found
         spaces.append(mixed)
         groups.append(found)
         return True
+
+    def _price_workers(self, spaces: Sequence[Space], goal: Goal, known: KnownWorkers) -> None:
+        """Let several processes price the workers of searches that then come one after another."""
+        able = [space for space in spaces if has_role_search(space, self.goal)]
+        tasks = [(space, goal, known, front) for space in able for front in fronts(space)]
+        if self.options.jobs > 1:
+            for priced in self._each(price_workers, tasks, "prices of prefill and decode workers"):
+                known.workers.update(priced)
 
     def _promise(self, member: Member) -> Promise:
         """Return whether the fleet of a member's trial holds in fresh runs; evaluated once."""

@@ -198,6 +198,19 @@ def search_roles(space: Space, goal: Goal, known: KnownWorkers | None = None) ->
     return group_result(search, "roles")
 
 
+def price_workers(
+    space: Space, goal: Goal, known: KnownWorkers, front: Overrides
+) -> dict[tuple[str, bool, str], Worker | NoRoom | None]:
+    """Return the workers that a search of one front would price, and that are not known: a part of its work.
+
+    Several processes can do the parts of a search at once, which then prices none itself.
+    """
+    assert space.roles is not None  # the space has a role search
+    own = replace(known, workers=dict(known.workers))
+    workers_of(Search(space, goal), front, space.roles, goal.ceiling * (1 + TIED), own)
+    return {key: worker for key, worker in own.workers.items() if key not in known.workers}
+
+
 def mixed_space(
     spaces: Sequence[Space], costs: Sequence[Mapping[str, float]] = (), ceiling: float = math.inf
 ) -> Space | None:
