@@ -84,6 +84,8 @@ class EngineConfig:
         enable_chunked_prefill: Whether a prompt may be split over steps.
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
+        allocates_prompt: ``on_demand``: whether a request takes all blocks of its prompt when it is admitted, not chunk
+            by chunk (TensorRT-LLM's ``MAX_UTILIZATION``; `simserve.engine.passing`); effective if `has_whole_prompts`.
         enable_prefix_caching: Whether requests with the same prefix share KV blocks; ``continuous`` and ``paged`` only.
         caches_decoded: With ``enable_prefix_caching``: whether others find what a running request decodes (vLLM V1), or
             only once it has ended.
@@ -186,6 +188,7 @@ class EngineConfig:
     max_model_len: int
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False
+    allocates_prompt: bool = False
     enable_prefix_caching: bool = False
     caches_decoded: bool = False
     evicts_by_block: bool = False
@@ -250,7 +253,15 @@ class EngineConfig:
         is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
         keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
-        return self.waits_for_prefix and is_paged and is_plain and keeps_order
+        takes_prompt = self.admission == "reserve" or self.has_whole_prompts
+        return self.waits_for_prefix and is_paged and is_plain and keeps_order and takes_prompt
+
+    @property
+    def has_whole_prompts(self) -> bool:
+        """Whether growing requests take the blocks of their prompts at once: without windows, swapping and padding."""
+        is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
+        is_plain = self.window_blocks == 0 and self.preemption_mode == "recompute" and not self.pads_lone_token
+        return self.allocates_prompt and self.scheduler == "mixed" and is_growing and is_plain
 
     @property
     def takes_lazily(self) -> bool:

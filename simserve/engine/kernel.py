@@ -48,7 +48,15 @@ from simserve.engine.decoding import (
     settle_decoders,
     steps_until_dry,
 )
-from simserve.engine.kv import blocks_taken, forget_left, note_left, release_fixed, unused_blocks, used_tokens
+from simserve.engine.kv import (
+    blocks_taken,
+    forget_left,
+    note_left,
+    prompt_blocks,
+    release_fixed,
+    unused_blocks,
+    used_tokens,
+)
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
 from simserve.engine.numbers import remove_all
@@ -643,7 +651,7 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
     replica.prefilled_tokens -= done
     free_blocks = replica.free_blocks
     if replica.grows:
-        give_back(replica, -(-done // replica.block_size))
+        give_back(replica, prompt_blocks(replica, requests, index, done))
     else:
         release_fixed(replica, requests, index)
     leave_prefix(replica, index, done, blocks_taken(replica, requests, index, done, free_blocks))

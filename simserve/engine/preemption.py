@@ -17,6 +17,12 @@ Up to 0.27, if a finished request earlier in the order gives up its blocks inste
 misses the request after the one that needed them (``misses_next``; pull request 49206).
 
 A decoding request that is passed over leaves the aggregates of the decoding ones for one step.
+
+Requests in order of arrival: TensorRT-LLM's ``MAX_UTILIZATION`` (``MaxUtilizationPolicy`` in its ``scheduler.py``).
+
+It looks at all that have seats in this order. Where blocks are missing, the last to arrive that has started is paused,
+and keeps its seat and its place in the order. A request that has waited for a prefix comes before those that overtook
+it, and may so take the blocks of those that decode.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from heapq import heapify, heappush
 from math import inf, nextafter
 from typing import Any
 
+from simserve.engine.arrival_order import is_before, last_after, queue_by_arrival
 from simserve.engine.decoding import (
     cache_decoded,
     expect_answer,
@@ -39,6 +46,7 @@ from simserve.engine.decoding import (
     preempt_departing,
     release_one,
 )
+from simserve.engine.kv import prompt_blocks
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token, waits_for_results
@@ -57,7 +65,7 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
         and not replica.has_window_pool
     ):
         return False
-    if is_held_up(replica, requests):
+    if is_held_up(replica, requests) or may_overtake(replica, requests):
         return False
     if replica.has_ordered_pass and is_short(replica, requests):
         make_room_in_order(replica, requests)
@@ -122,6 +130,53 @@ def make_room_in_order(replica: Replica, requests: RequestTable) -> None:
                     passed_over.append(running[seat])
                 seat += 1
     pass_over(replica, requests)
+
+
+def may_overtake(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether the head of the queue may take the blocks of a running request that arrived after it."""
+    if not (replica.has_whole_prompts and replica.waiting) or replica.progress is not None or replica.is_ordered:
+        return False
+    forget_finished(replica, requests)
+    return last_after(replica, requests, replica.waiting[0]) >= 0
+
+
+def growth_after(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return the blocks that the next step's decodes take of requests that arrived after one."""
+    if replica.progress is not None:
+        return 0
+    growth = 0
+    for position in range(len(replica.running)):
+        other = replica.running[position]
+        if other not in replica.departing and other not in replica.prefilling and is_before(requests, index, other):
+            growth += blocks_of_next(replica, requests, other)[0]
+    return growth
+
+
+def pause_for(replica: Replica, requests: RequestTable, index: int, need: int, taken: int) -> tuple[int, int]:
+    """Preempt requests that arrived after a waiting one, the last first, until it finds the blocks that it needs.
+
+    Args:
+        replica: The replica.
+        requests: The table.
+        index: The waiting request.
+        need: The blocks.
+        taken: Blocks that others have been given in the step being planned.
+
+    Returns:
+        The blocks that it finds, and the last request preempted; -1: none.
+    """
+    room, paused = replica.free_blocks - growth_of_batch(replica, requests) - taken, -1
+    if need <= room:
+        return room, paused
+    forget_finished(replica, requests)
+    while True:
+        room = replica.free_blocks - growth_of_batch(replica, requests) - taken
+        room += growth_after(replica, requests, index)
+        place = last_after(replica, requests, index) if need > room else -1
+        if place < 0:
+            return room, paused
+        paused = replica.running.pop(place)
+        preempt(replica, requests, paused)
 
 
 def is_held_up(replica: Replica, requests: RequestTable) -> bool:
@@ -222,7 +277,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         computed = done = requests.computed_tokens[index]
         replica.prefilling.remove(index)
         replica.prefilled_tokens -= done
-        give_back(replica, -(-done // replica.block_size))
+        give_back(replica, prompt_blocks(replica, requests, index, done))
         requests.computed_tokens[index] = 0
     else:
         finish_step = requests.finish_step[index]
@@ -271,6 +326,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         replica.is_full = False
         _requeue(replica, index)
         _raise_ratio(replica, requests)
+    elif replica.has_whole_prompts and not replica.is_ordered:
+        queue_by_arrival(replica, requests, index)
     else:
         replica.waiting.appendleft(index)
     return index
@@ -295,12 +352,15 @@ def _requeue(replica: Replica, index: int) -> None:
 def _victim(replica: Replica, requests: RequestTable) -> int:
     """Return the request to preempt: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
 
-    With priorities in vLLM, the worst one that has no chunk in the step yet; of several, the last to arrive.
+    TensorRT-LLM's last to arrive. With priorities in vLLM, the worst one that has no chunk in the step yet; of several,
+    the last to arrive.
     """
     forget_finished(replica, requests)
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
         return running.pop(_place_of_worst(replica, requests))
+    if replica.has_whole_prompts:
+        return running.pop(last_after(replica, requests, -1))
     if not replica.uses_estimate or not (replica.num_decoding or replica.departing):
         return running.pop()
     position = -1

@@ -167,8 +167,14 @@ def simulate_sglang(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay
     return replay(config, times_of(case), requests_of(case))
 
 
-def as_trtllm(case: Mapping[str, Any], release: str) -> dict[str, Any]:
-    """Return a case as TensorRT-LLM takes it: a budget that leaves a block for a prompt beside all that decode."""
+def as_trtllm(case: Mapping[str, Any], release: str, policy: str = "GUARANTEED_NO_EVICT") -> dict[str, Any]:
+    """Return a case as TensorRT-LLM takes it: a budget that leaves a block for a prompt beside all that decode.
+
+    Args:
+        case: The workload.
+        release: Of TensorRT-LLM.
+        policy: Its ``capacity_scheduler_policy``.
+    """
     budget = case["max_num_batched_tokens"]
     if case["enable_chunked_prefill"]:
         budget = max(budget, case["max_num_seqs"] + case["block_size"])
@@ -176,7 +182,7 @@ def as_trtllm(case: Mapping[str, Any], release: str) -> dict[str, Any]:
         **case,
         "max_num_batched_tokens": budget,
         "num_blocks": case["num_gpu_blocks"],
-        "policy": "GUARANTEED_NO_EVICT",
+        "policy": policy,
         "credits_reuse": not TRTLLM[release],
     }
 
@@ -185,7 +191,8 @@ def simulate_trtllm(case: Mapping[str, Any]) -> Replay:
     """Serve a case of `as_trtllm` on the kernel."""
     budget = case["max_num_batched_tokens"]
     config = EngineConfig(
-        admission="reserve",
+        admission="reserve" if case["policy"] == "GUARANTEED_NO_EVICT" else "on_demand",
+        allocates_prompt=True,
         max_num_seqs=case["max_num_seqs"],
         max_num_batched_tokens=budget,
         max_chunk_tokens=budget,
