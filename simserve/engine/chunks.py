@@ -78,12 +78,14 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     config = replica.config
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
-    is_aligned = replica.has_aligned_chunks
+    is_aligned, is_whole = replica.has_aligned_chunks, replica.has_whole_prompts
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take are reserved first.
     growth = 0
-    if num_decodes and grows:
+    if is_whole:
+        growth = growth_of_batch(replica, requests)
+    elif num_decodes and grows:
         if replica.progress is not None or keeps_windows:
             growth = growth_of_step(replica)
         else:
@@ -103,7 +105,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     cache = replica.cache
     # A tree receives what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
-    waits_for_prefix, is_whole = cache is not None and replica.has_prefix_waits, replica.has_whole_prompts
+    waits_for_prefix = cache is not None and replica.has_prefix_waits
     # Requests that wait for prefixes keep their places among the running prompts.
     is_merged = waits_for_prefix and may_admit and len(replica.waiting) > 0
     if has_tree and config.touches_waiting and _looks_at_queue(replica):
@@ -409,7 +411,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             while growth_of_batch(replica, requests) + taken > replica.free_blocks:
                 preempt(replica, requests)
                 has_preempted = True
-            free = replica.free_blocks - growth_of_batch(replica, requests) - taken
+            free = replica.free_blocks - taken - (growth_of_step(replica) if replica.num_decoding else 0)
         if cache is not None and takes_late:
             # All have found theirs before any takes what it lacks.
             evict(cache, unused_blocks(replica, requests, free))

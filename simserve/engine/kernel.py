@@ -502,7 +502,9 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
         else:
             # A step takes at most one block per decoding request.
             if replica.grows and (
-                replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
+                replica.num_decoding + len(replica.departing) > replica.free_blocks
+                or progress is not None
+                or replica.keeps_windows
             ):
                 has_preempted = make_room(replica, requests)
             if replica.swaps and not has_preempted and swap_in(replica, requests):

@@ -147,7 +147,12 @@ def growth_after(replica: Replica, requests: RequestTable, index: int) -> int:
     growth = 0
     for position in range(len(replica.running)):
         other = replica.running[position]
-        if other not in replica.departing and other not in replica.prefilling and is_before(requests, index, other):
+        if other in replica.prefilling or is_before(requests, other, index):
+            continue
+        if other in replica.departing:
+            tokens = replica.departing_tokens[replica.departing.index(other)]
+            growth += tokens % replica.block_size == 0
+        else:
             growth += blocks_of_next(replica, requests, other)[0]
     return growth
 
@@ -187,8 +192,14 @@ def is_held_up(replica: Replica, requests: RequestTable) -> bool:
 
 
 def growth_of_batch(replica: Replica, requests: RequestTable) -> int:
-    """Return the blocks that the next step's decodes take, including those beyond their end."""
+    """Return the blocks that the next step's decodes take, including those beyond their end.
+
+    TensorRT-LLM counts a further token for requests whose last one is on its way (``getNeededBlocksOneStep``).
+    """
     growth = growth_of_step(replica) if replica.num_decoding else 0
+    if replica.has_whole_prompts:
+        for position in range(len(replica.departing)):
+            growth += replica.departing_tokens[position] % replica.block_size == 0
     return growth + growth_beyond(replica, requests) if replica.has_overlap else growth
 
 
