@@ -271,14 +271,22 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = min(charge, target)
             if target == 1 and replica.has_padding and chunk and not num_continued:
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
+            asked, room = 0, replica.free_blocks
+            if is_whole:
+                asked = surplus + idle - (-target // block_size)
+                is_once = waits_for_prefix and target + cached >= (blocks + 1) * block_size
+                room, last = pause_for(replica, requests, index, asked, taken, is_once)
+                if last >= 0:
+                    paused, has_preempted = last, True
+                    growth = growth_of_batch(replica, requests)
+                    free = replica.free_blocks - growth - taken
+                    if is_once:
+                        # Looked at again, it seems to wait for a prefix: the one that it computes itself.
+                        defer(replica)
+                        continue
             if is_aligned and chunk == 0 and budget > 0 and (is_whole or not grows):
-                room = replica.free_blocks
-                if is_whole:
-                    need = surplus + idle - (-target // block_size)
-                    room, last = pause_for(replica, requests, index, need, taken)
-                    if last >= 0:
-                        paused, has_preempted = last, True
-                else:
+                need = asked
+                if not is_whole:
                     need = fixed_need(replica, requests, index) - (blocks - idle - surplus)
                 if need > room:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
@@ -309,11 +317,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     need = replica.full_weight * need + replica.window_weight * window
                 if is_whole:
                     need = -(-target // block_size)
-                    asked = need + idle + surplus
-                    room, last = pause_for(replica, requests, index, asked, taken)
-                    if last >= 0:
-                        paused, has_preempted = last, True
-                        growth = growth_of_batch(replica, requests)
                     has_space = asked <= room
                     if has_space:
                         replica.free_blocks -= surplus

@@ -360,7 +360,14 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     progress, waiting = replica.progress, replica.waiting
     if replica.has_overlap and replica.late_results != LATE_NOTHING:
         expect_results(replica, requests)
+    num_running = replica.num_running
     is_restless = _schedule(replica, requests)
+    if replica.has_whole_prompts and num_running and not (replica.num_running or replica.departing):
+        # All that ran were preempted for one that is then passed over: the engine schedules again.
+        if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
+            replica.end_time = nextafter(now, inf)
+            return
+        is_restless = _schedule(replica, requests)
     while replica.has_extras and replica.passed_over and not (replica.num_decoding or replica.chunk_requests):
         # An empty step: the engine schedules again.
         resume(replica, requests)

@@ -157,7 +157,9 @@ def growth_after(replica: Replica, requests: RequestTable, index: int) -> int:
     return growth
 
 
-def pause_for(replica: Replica, requests: RequestTable, index: int, need: int, taken: int) -> tuple[int, int]:
+def pause_for(
+    replica: Replica, requests: RequestTable, index: int, need: int, taken: int, is_once: bool
+) -> tuple[int, int]:
     """Preempt requests that arrived after a waiting one, the last first, until it finds the blocks that it needs.
 
     Args:
@@ -166,6 +168,7 @@ def pause_for(replica: Replica, requests: RequestTable, index: int, need: int, t
         index: The waiting request.
         need: The blocks.
         taken: Blocks that others have been given in the step being planned.
+        is_once: Whether to preempt one at most.
 
     Returns:
         The blocks that it finds, and the last request preempted; -1: none.
@@ -177,7 +180,7 @@ def pause_for(replica: Replica, requests: RequestTable, index: int, need: int, t
     while True:
         room = replica.free_blocks - growth_of_batch(replica, requests) - taken
         room += growth_after(replica, requests, index)
-        place = last_after(replica, requests, index) if need > room else -1
+        place = last_after(replica, requests, index) if need > room and not (is_once and paused >= 0) else -1
         if place < 0:
             return room, paused
         paused = replica.running.pop(place)
@@ -315,7 +318,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             requests.generated_tokens[index] = generated - 1
             lose_token(replica, requests, index)
         computed = requests.prompt_tokens[index] + generated - 1
-        if replica.releases_late and requests.joined_leap[index] < replica.leap_index:
+        is_recent = requests.joined_leap[index] == replica.leap_index and not replica.has_whole_prompts
+        if replica.releases_late and not is_recent:
             # The token of its last step is not known when it loses its blocks.
             computed -= 1
         if replica.swaps:
