@@ -405,7 +405,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_LORAS
             restore_skipped(replica, loras)
         replica.free_blocks += set_aside
-        if is_merged and not (replica.blocked_by == BLOCKED_BY_BLOCKS and (chunks or replica.num_decoding)):
+        runs_others = len(chunks) > 0 or replica.num_decoding > 0 or len(replica.departing) > 0
+        if is_merged and not (replica.blocked_by == BLOCKED_BY_BLOCKS and runs_others):
             # Those that came after all who wait; none runs after one that is refused for memory.
             num_prompts, left = continue_prompts(replica, requests, num_prompts, -1, max_chunk, budget)
             total += budget - left

@@ -289,6 +289,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         return index
     if index in replica.prefilling:
         computed = done = requests.computed_tokens[index]
+        if replica.has_whole_prompts:
+            # TensorRT-LLM takes all but the last token for computed (``releaseBlocks``).
+            computed = requests.prompt_tokens[index] + requests.generated_tokens[index] - 1
         replica.prefilling.remove(index)
         replica.prefilled_tokens -= done
         give_back(replica, prompt_blocks(replica, requests, index, done))
