@@ -275,12 +275,12 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if is_whole:
                 asked = surplus + idle - (-target // block_size)
                 is_once = waits_for_prefix and target + cached >= (blocks + 1) * block_size
-                room, last = pause_for(replica, requests, index, asked, taken, is_once)
+                room, last, is_for_it = pause_for(replica, requests, index, asked, taken, is_once)
                 if last >= 0:
                     paused, has_preempted = last, True
                     growth = growth_of_batch(replica, requests)
                     free = replica.free_blocks - growth - taken
-                    if is_once:
+                    if is_once and is_for_it:
                         # Looked at again, it seems to wait for a prefix: the one that it computes itself.
                         defer(replica)
                         continue

@@ -159,7 +159,7 @@ def growth_after(replica: Replica, requests: RequestTable, index: int) -> int:
 
 def pause_for(
     replica: Replica, requests: RequestTable, index: int, need: int, taken: int, is_once: bool
-) -> tuple[int, int]:
+) -> tuple[int, int, bool]:
     """Preempt requests that arrived after a waiting one, the last first, until it finds the blocks that it needs.
 
     Args:
@@ -168,21 +168,23 @@ def pause_for(
         index: The waiting request.
         need: The blocks.
         taken: Blocks that others have been given in the step being planned.
-        is_once: Whether to preempt one at most.
+        is_once: Whether to preempt one at most, beside those that decodes before it need.
 
     Returns:
-        The blocks that it finds, and the last request preempted; -1: none.
+        The blocks that it finds, the last request preempted (-1: none), and whether one was preempted for it.
     """
     room, paused = replica.free_blocks - growth_of_batch(replica, requests) - taken, -1
+    is_for_it = False
     if need <= room:
-        return room, paused
+        return room, paused, is_for_it
     forget_finished(replica, requests)
     while True:
         room = replica.free_blocks - growth_of_batch(replica, requests) - taken
         room += growth_after(replica, requests, index)
-        place = last_after(replica, requests, index) if need > room and not (is_once and paused >= 0) else -1
+        place = last_after(replica, requests, index) if need > room and not (is_once and is_for_it) else -1
         if place < 0:
-            return room, paused
+            return room, paused, is_for_it
+        is_for_it = is_for_it or room >= 0
         paused = replica.running.pop(place)
         preempt(replica, requests, paused)
 

@@ -256,9 +256,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
         position = replica.late_prefixes.index(index)
         replica.late_prefixes.pop(position)
         replica.late_prefix_tokens.pop(position)
-    num_stored = 0
-    if replica.has_prefix_waits:
-        num_stored = store_behind_copies(replica, index, tokens)
+    num_given_up = store_behind_copies(replica, index, tokens, blocks) if replica.has_prefix_waits else 0
     cache_blocks(cache, index, tokens)
     if cache.num_decoders:
         note_contests(cache, index)
@@ -268,7 +266,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.evicts_by_block:
         # Full blocks that another request cached first wait for their turn too. The request's end is given up first.
         waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
-        waiting -= num_stored
+        waiting -= num_given_up
         if waiting > 0:
             cache.num_empty += waiting
             _add_stretch(cache, 0, waiting)
@@ -305,22 +303,33 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     paths.is_private[index] = 0
 
 
-def store_behind_copies(replica: Replica, index: int, tokens: int) -> int:
+def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) -> int:
     """Cache what a request that leaves has computed behind copies of blocks that the cache has from others.
 
     Those keep the place at which they wait, so that they may be evicted before what follows them (``storeBlocks``).
 
+    Args:
+        replica: The replica.
+        index: The request.
+        tokens: What it has computed.
+        blocks: The blocks that it has taken.
+
     Returns:
-        How many blocks it has stored so.
+        How many blocks it has given up so: those stored, and before them what is not a full block.
     """
     cache = replica.cache
     if cache is None:
         return 0
     paths, segments, ends = cache.paths, cache.paths.segments, cache.paths.ends
     until = tokens // paths.block_size
-    first_stored = found = find_prefix(cache, index, tokens + 1)[0]
-    if found <= paths.shared_blocks[index]:
+    found = find_prefix(cache, index, tokens + 1)[0]
+    if found <= paths.shared_blocks[index] or found >= until:
         return 0
+    num_given_up = until - found
+    if cache.ages_empty and blocks > until:
+        cache.num_empty += blocks - until
+        _add_stretch(cache, 0, blocks - until)
+        num_given_up += blocks - until
     for entry in range(paths.starts[index], paths.starts[index + 1]):
         start = ends[entry - 1] if entry > paths.starts[index] else 0
         end = min(ends[entry], until)
@@ -335,7 +344,7 @@ def store_behind_copies(replica: Replica, index: int, tokens: int) -> int:
         cache.num_idle += end - found
         _add_deepest_stretch(cache, slot, found - start)
         found = end
-    return found - first_stored
+    return num_given_up
 
 
 def new_slot(cache: PrefixCache, segment: int) -> int:
