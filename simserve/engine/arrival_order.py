@@ -15,18 +15,6 @@ def is_before(requests: RequestTable, index: int, other: int) -> bool:
     return ready_time[index] < ready_time[other] or (ready_time[index] == ready_time[other] and index < other)
 
 
-def last_after(replica: Replica, requests: RequestTable, index: int) -> int:
-    """Return the position in ``running`` of the last to arrive, if that was after a request (-1: any); else -1."""
-    running = replica.running
-    last = -1
-    for position in range(len(running)):
-        if last < 0 or is_before(requests, running[last], running[position]):
-            last = position
-    if last >= 0 and index >= 0 and is_before(requests, running[last], index):
-        return -1
-    return last
-
-
 def queue_by_arrival(replica: Replica, requests: RequestTable, index: int) -> None:
     """Put a request back into the queue, after those that arrived before it."""
     waiting, passed = replica.waiting, replica.deferred
@@ -38,14 +26,13 @@ def queue_by_arrival(replica: Replica, requests: RequestTable, index: int) -> No
         waiting.appendleft(passed.pop())
 
 
-def seat_prompt(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Add a request to those whose prompts are computed, in the order of arrival."""
-    prefilling = replica.prefilling
-    prefilling.append(index)
-    place = len(prefilling) - 1
-    while place and is_before(requests, index, prefilling[place - 1]):
-        prefilling[place] = prefilling[place - 1]
-        prefilling[place - 1] = index
+def seat_by_arrival(requests: RequestTable, seated: list[int], index: int) -> None:
+    """Add a request to those that run, which are in the order of arrival."""
+    seated.append(index)
+    place = len(seated) - 1
+    while place and is_before(requests, index, seated[place - 1]):
+        seated[place] = seated[place - 1]
+        seated[place - 1] = index
         place -= 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.engine.arrival_order import continue_prompts, seat_prompt
+from simserve.engine.arrival_order import continue_prompts, seat_by_arrival
 from simserve.engine.decoding import (
     cache_decoded,
     finish,
@@ -343,7 +343,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             set_aside += surplus
             waiting.popleft()
-            if grows or cache is not None:
+            if waits_for_prefix or is_whole:
+                seat_by_arrival(requests, replica.running, index)
+            elif grows or cache is not None:
                 replica.running.append(index)
             replica.num_running += 1
             if loras is not None:
@@ -365,7 +367,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.batch_log.extend((index, replica.start_time, READMITTED))
             if cache is not None:
                 if is_merged:
-                    seat_prompt(replica, requests, index)
+                    seat_by_arrival(requests, replica.prefilling, index)
                     num_prompts += 1
                 else:
                     replica.prefilling.append(index)

@@ -31,7 +31,7 @@ from heapq import heapify, heappush
 from math import inf, nextafter
 from typing import Any
 
-from simserve.engine.arrival_order import is_before, last_after, queue_by_arrival
+from simserve.engine.arrival_order import is_before, queue_by_arrival
 from simserve.engine.decoding import (
     cache_decoded,
     expect_answer,
@@ -137,7 +137,7 @@ def may_overtake(replica: Replica, requests: RequestTable) -> bool:
     if not (replica.has_whole_prompts and replica.waiting) or replica.progress is not None or replica.is_ordered:
         return False
     forget_finished(replica, requests)
-    return last_after(replica, requests, replica.waiting[0]) >= 0
+    return len(replica.running) > 0 and is_before(requests, replica.waiting[0], replica.running[-1])
 
 
 def growth_after(replica: Replica, requests: RequestTable, index: int) -> int:
@@ -181,11 +181,12 @@ def pause_for(
     while True:
         room = replica.free_blocks - growth_of_batch(replica, requests) - taken
         room += growth_after(replica, requests, index)
-        place = last_after(replica, requests, index) if need > room and not (is_once and is_for_it) else -1
-        if place < 0:
+        if need <= room or (is_once and is_for_it):
+            return room, paused, is_for_it
+        if not replica.running or is_before(requests, replica.running[-1], index):
             return room, paused, is_for_it
         is_for_it = is_for_it or room >= 0
-        paused = replica.running.pop(place)
+        paused = replica.running.pop()
         preempt(replica, requests, paused)
 
 
@@ -372,15 +373,12 @@ def _requeue(replica: Replica, index: int) -> None:
 def _victim(replica: Replica, requests: RequestTable) -> int:
     """Return the request to preempt: vLLM's last admitted, or SGLang's shortest output (ties: longest prompt, last in).
 
-    TensorRT-LLM's last to arrive. With priorities in vLLM, the worst one that has no chunk in the step yet; of several,
-    the last to arrive.
+    With priorities in vLLM, the worst one that has no chunk in the step yet; of several, the last to arrive.
     """
     forget_finished(replica, requests)
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
         return running.pop(_place_of_worst(replica, requests))
-    if replica.has_whole_prompts:
-        return running.pop(last_after(replica, requests, -1))
     if not replica.uses_estimate or not (replica.num_decoding or replica.departing):
         return running.pop()
     position = -1
