@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simserve.engine.arrival_order import continue_prompts, seat_by_arrival
+from simserve.engine.arrival_order import continue_prompts, is_before, seat_by_arrival
 from simserve.engine.decoding import (
     cache_decoded,
     finish,
@@ -107,7 +107,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     has_tree = cache is not None and cache.tree is not None
     waits_for_prefix = cache is not None and replica.has_prefix_waits
     # Requests that wait for prefixes keep their places among the running prompts.
-    is_merged = waits_for_prefix and may_admit and len(replica.waiting) > 0
+    is_merged = replica.has_prefix_waits and may_admit and len(replica.waiting) > 0
     if has_tree and config.touches_waiting and _looks_at_queue(replica):
         touch_waiting(replica, requests)
 
@@ -217,7 +217,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     note_full(replica)
                 break
             index = waiting[0]
-            if index == paused:
+            if paused >= 0 and not is_before(requests, index, paused):
                 # Those behind it are not tried either.
                 replica.blocked_by = BLOCKED_BY_BLOCKS
                 break
@@ -274,7 +274,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             asked, room = 0, replica.free_blocks
             if is_whole:
                 asked = surplus + idle - (-target // block_size)
-                is_once = waits_for_prefix and target + cached >= (blocks + 1) * block_size
+                is_once = replica.has_prefix_waits and target >= block_size
                 room, last, is_for_it = pause_for(replica, requests, index, asked, taken, is_once)
                 if last >= 0:
                     paused, has_preempted = last, True
@@ -343,7 +343,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             set_aside += surplus
             waiting.popleft()
-            if waits_for_prefix or is_whole:
+            if (replica.has_prefix_waits and cache is not None) or is_whole:
                 seat_by_arrival(requests, replica.running, index)
             elif grows or cache is not None:
                 replica.running.append(index)
@@ -742,6 +742,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             elif cache is not None:
                 if not replica.has_prefix_waits:
                     cache_blocks(cache, index, computed)
+            elif not done and replica.has_prefix_waits:
+                seat_by_arrival(requests, replica.prefilling, index)
             elif not done:
                 replica.prefilling.append(index)
             continue

@@ -249,19 +249,24 @@ class EngineConfig:
 
     @property
     def has_prefix_waits(self) -> bool:
-        """Whether requests wait for prefixes: first come, first served, without tiers, windows, adapters, swapping."""
-        is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
-        is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
-        keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
-        takes_prompt = self.admission == "reserve" or self.has_whole_prompts
-        return self.waits_for_prefix and is_paged and is_plain and keeps_order and takes_prompt
+        """Whether requests wait for prefixes: those that take the blocks of their prompts at once."""
+        return self._may_wait and (self.admission == "reserve" or self.has_whole_prompts)
 
     @property
     def has_whole_prompts(self) -> bool:
         """Whether growing requests take the blocks of their prompts at once: without windows, swapping and padding."""
         is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
         is_plain = self.window_blocks == 0 and self.preemption_mode == "recompute" and not self.pads_lone_token
+        is_plain = is_plain and (self._may_wait or not self.enable_prefix_caching)
         return self.allocates_prompt and self.scheduler == "mixed" and is_growing and is_plain
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether requests may wait: first come, first served, without tiers, windows, adapters and swapping."""
+        is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
+        is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
+        keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
+        return self.waits_for_prefix and self.evicts_by_block and is_paged and is_plain and keeps_order
 
     @property
     def takes_lazily(self) -> bool:

@@ -321,7 +321,9 @@ def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) 
     if cache is None:
         return 0
     paths, segments, ends = cache.paths, cache.paths.segments, cache.paths.ends
-    until = tokens // paths.block_size
+    if paths.starts[index] == paths.starts[index + 1]:
+        return 0
+    until = min(tokens // paths.block_size, ends[paths.starts[index + 1] - 1])
     found = find_prefix(cache, index, tokens + 1)[0]
     if found <= paths.shared_blocks[index] or found >= until:
         return 0
