@@ -249,7 +249,7 @@ class EngineConfig:
 
     @property
     def has_prefix_waits(self) -> bool:
-        """Whether requests wait for prefixes: those that take the blocks of their prompts at once."""
+        """Whether requests wait for prefixes; such engines give them the blocks of their prompts at once."""
         return self._may_wait and (self.admission == "reserve" or self.has_whole_prompts)
 
     @property
@@ -262,11 +262,15 @@ class EngineConfig:
 
     @property
     def _may_wait(self) -> bool:
-        """Whether requests may wait: first come, first served, without tiers, windows, adapters and swapping."""
+        """Whether requests may wait: first come, first served, with blocks evicted one by one.
+
+        Without tiers, windows, adapters, swapping and checkpoints.
+        """
         is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
         keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
-        return self.waits_for_prefix and self.evicts_by_block and is_paged and is_plain and keeps_order
+        is_plain = is_plain and self.evicts_by_block and self.checkpoint_tokens == 0
+        return self.waits_for_prefix and is_paged and is_plain and keeps_order
 
     @property
     def takes_lazily(self) -> bool:
