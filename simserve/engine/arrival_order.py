@@ -10,9 +10,8 @@ from simserve.engine.state import Replica, RequestTable
 
 
 def is_before(requests: RequestTable, index: int, other: int) -> bool:
-    """Return whether a request reached the scheduler before another."""
-    ready_time = requests.ready_time
-    return ready_time[index] < ready_time[other] or (ready_time[index] == ready_time[other] and index < other)
+    """Return whether a request reached the scheduler before another; those that came together keep their places."""
+    return requests.ready_time[index] < requests.ready_time[other]
 
 
 def queue_by_arrival(replica: Replica, requests: RequestTable, index: int) -> None:
@@ -53,7 +52,7 @@ def continue_prompts(
         The position of the next one, and the tokens left.
     """
     prefilling, block_size = replica.prefilling, replica.block_size
-    while position < len(prefilling) and (until < 0 or is_before(requests, prefilling[position], until)):
+    while position < len(prefilling) and (until < 0 or not is_before(requests, until, prefilling[position])):
         index = prefilling[position]
         position += 1
         remaining = requests.prompt_tokens[index] + requests.generated_tokens[index] - requests.computed_tokens[index]

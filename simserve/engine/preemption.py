@@ -147,7 +147,7 @@ def growth_after(replica: Replica, requests: RequestTable, index: int) -> int:
     growth = 0
     for position in range(len(replica.running)):
         other = replica.running[position]
-        if other in replica.prefilling or is_before(requests, other, index):
+        if other in replica.prefilling or not is_before(requests, index, other):
             continue
         if other in replica.departing:
             tokens = replica.departing_tokens[replica.departing.index(other)]
@@ -183,7 +183,9 @@ def pause_for(
         room += growth_after(replica, requests, index)
         if need <= room or (is_once and is_for_it):
             return room, paused, is_for_it
-        if not replica.running or is_before(requests, replica.running[-1], index):
+        if not replica.running or not is_before(requests, index, replica.running[-1]):
+            return room, paused, is_for_it
+        if replica.running[-1] in replica.chunk_requests:
             return room, paused, is_for_it
         is_for_it = is_for_it or room >= 0
         paused = replica.running.pop()
@@ -203,7 +205,7 @@ def growth_of_batch(replica: Replica, requests: RequestTable) -> int:
     TensorRT-LLM counts a further token for requests whose last one is on its way (``getNeededBlocksOneStep``).
     """
     growth = growth_of_step(replica) if replica.num_decoding else 0
-    if replica.has_whole_prompts:
+    if replica.has_whole_prompts and (replica.num_decoding or replica.waiting or replica.prefilling):
         for position in range(len(replica.departing)):
             growth += replica.departing_tokens[position] % replica.block_size == 0
     return growth + growth_beyond(replica, requests) if replica.has_overlap else growth
@@ -379,6 +381,11 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
         return running.pop(_place_of_worst(replica, requests))
+    if replica.has_whole_prompts:
+        position = len(running) - 1
+        while running[position] in replica.chunk_requests:
+            position -= 1
+        return running.pop(position)
     if not replica.uses_estimate or not (replica.num_decoding or replica.departing):
         return running.pop()
     position = -1

@@ -321,31 +321,34 @@ def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) 
     if cache is None:
         return 0
     paths, segments, ends = cache.paths, cache.paths.segments, cache.paths.ends
-    if paths.starts[index] == paths.starts[index + 1]:
-        return 0
-    until = min(tokens // paths.block_size, ends[paths.starts[index + 1] - 1])
-    found = find_prefix(cache, index, tokens + 1)[0]
+    first, last = paths.starts[index], paths.starts[index + 1]
+    until = tokens // paths.block_size
+    found = end = find_prefix(cache, index, tokens + 1)[0]
     if found <= paths.shared_blocks[index] or found >= until:
         return 0
-    num_given_up = until - found
-    if cache.ages_empty and blocks > until:
-        cache.num_empty += blocks - until
-        _add_stretch(cache, 0, blocks - until)
-        num_given_up += blocks - until
-    for entry in range(paths.starts[index], paths.starts[index + 1]):
-        start = ends[entry - 1] if entry > paths.starts[index] else 0
-        end = min(ends[entry], until)
-        if end <= found:
+    for entry in range(first, last):
+        start = ends[entry - 1] if entry > first else 0
+        if ends[entry] <= found or start >= until:
             continue
         slot = cache.slots.get(segments[entry], 0)
+        if slot and start > found:
+            # It has outlasted what came before it.
+            break
         if not slot:
             slot = new_slot(cache, segments[entry])
-        elif found < start + cache.held[slot]:
-            break
+        end = min(ends[entry], until)
         cache.held[slot] = end - start
-        cache.num_idle += end - found
-        _add_deepest_stretch(cache, slot, found - start)
-        found = end
+    num_given_up = end - found
+    cache.num_idle += num_given_up
+    if cache.ages_empty and blocks > end:
+        cache.num_empty += blocks - end
+        _add_stretch(cache, 0, blocks - end)
+        num_given_up += blocks - end
+    # The last one first.
+    for entry in range(last - 1, first - 1, -1):
+        start = ends[entry - 1] if entry > first else 0
+        if start < end and ends[entry] > found:
+            _add_deepest_stretch(cache, cache.slots.get(segments[entry], 0), max(found - start, 0))
     return num_given_up
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from simserve.reference.scheduler import ContinuousScheduler
 
 
-def came(request: Request) -> tuple[float, int]:
-    """Return what requests are ordered by: when each reached the scheduler."""
-    return request.ready, request.index
+def came(request: Request) -> float:
+    """Return what requests are ordered by: when each reached the scheduler; those that came together keep theirs."""
+    return request.ready
 
 
 def growth(batch: Scheduler, after: Request | None = None) -> int:
@@ -76,9 +76,10 @@ def pauses_for(batch: ContinuousScheduler, step: Step, head: Request) -> bool:
         room = batch.free - growth(batch) + growth(batch, head)
         if need <= room or (has_paused and is_once):
             break
-        if not batch.running or came(batch.running[-1]) < came(head):
+        last = batch.running[-1] if batch.running else head
+        if came(last) <= came(head) or last in [request for request, _ in step.chunks]:
             break
         has_paused = has_paused or room >= 0
-        step.paused = batch.running[-1]
-        batch.preempt(step, step.paused)
+        step.paused = last
+        batch.preempt(step, last)
     return has_paused and is_once

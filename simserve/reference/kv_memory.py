@@ -5,6 +5,7 @@ Blocks are counted; cached ones are named by segment and position. Every answer 
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import deque
@@ -507,7 +508,9 @@ class Scheduler(ABC):
         if not self.config.has_prefix_waits or not len(request.shared) < found < len(blocks):
             self.cache(request, tokens)
             return
-        request.stored, request.num_copies = blocks[found:], found - len(request.shared)
+        # Up to what has outlasted the blocks before it.
+        lacking = itertools.takewhile(lambda block: block not in self.cached, blocks[found:])
+        request.stored, request.num_copies = list(lacking), found - len(request.shared)
         self.cached.use(request.stored)
         request.num_duplicates = tokens // self.config.block_size - len(request.shared) - len(request.stored)
 
