@@ -5,6 +5,7 @@ It uses no leaps, no heaps of finishes and no closed forms: it looks at every re
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import TYPE_CHECKING
@@ -372,7 +373,6 @@ class ContinuousScheduler(Scheduler):
         # Where blocks are taken lazily, all have found theirs before any takes what it lacks.
         self.reuse_for_taken()
         self.waiting.extendleft(reversed(passed))
-        self.sort_queue()
 
     def look_at_queue(self) -> None:
         """Count a look at the queue and, at times, a use of its cached prefixes, the head's last (SGLang 0.5.22)."""
@@ -645,7 +645,8 @@ class ContinuousScheduler(Scheduler):
                 self.last_requeued = max(now, math.nextafter(self.last_requeued, math.inf))
                 self.requeued[victim.index] = self.last_requeued
         else:
-            self.waiting.appendleft(victim)
+            earlier = itertools.takewhile(lambda one: came(one) < came(victim), self.waiting)
+            self.waiting.insert(len(list(earlier)) if self.config.has_whole_prompts else 0, victim)
         self.sort_queue()
 
     def is_token_unknown(self, victim: Request) -> bool:
@@ -661,8 +662,6 @@ class ContinuousScheduler(Scheduler):
             ordered = sorted(
                 self.waiting, key=lambda one: (one.prompt_tokens + one.max_tokens, self.queued(one), one.index)
             )
-        elif config.scheduling_policy == "fcfs" and config.has_whole_prompts:
-            ordered = sorted(self.waiting, key=came)
         elif config.scheduling_policy == "priority":
             ordered = sorted(self.waiting, key=lambda one: (self.rank(one), self.queued(one), one.index))
         else:
