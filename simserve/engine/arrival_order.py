@@ -10,8 +10,9 @@ from simserve.engine.state import Replica, RequestTable
 
 
 def is_before(requests: RequestTable, index: int, other: int) -> bool:
-    """Return whether a request reached the scheduler before another; those that came together keep their places."""
-    return requests.ready_time[index] < requests.ready_time[other]
+    """Return whether a request reached the scheduler before another, or with it and has the smaller number."""
+    ready_time = requests.ready_time
+    return ready_time[index] < ready_time[other] or (ready_time[index] == ready_time[other] and index < other)
 
 
 def queue_by_arrival(replica: Replica, requests: RequestTable, index: int) -> None:

@@ -85,7 +85,7 @@ class EngineConfig:
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
         allocates_prompt: ``on_demand``: whether a request takes all blocks of its prompt when it is admitted, not chunk
-            by chunk (TensorRT-LLM's ``MAX_UTILIZATION``; `simserve.engine.passing`); effective if `has_whole_prompts`.
+            by chunk (TensorRT-LLM's ``MAX_UTILIZATION``); effective if `has_whole_prompts`.
         enable_prefix_caching: Whether requests with the same prefix share KV blocks; ``continuous`` and ``paged`` only.
         caches_decoded: With ``enable_prefix_caching``: whether others find what a running request decodes (vLLM V1), or
             only once it has ended.
@@ -103,8 +103,8 @@ class EngineConfig:
             that it lacks, and prompts are cached when they are computed in full (TensorRT-LLM;
             `simserve.engine.prefix_cache`); effective if `has_prefix_waits`.
         caches_at_end: ``waits_for_prefix``: whether others find a prompt only once its request has ended.
-        ignores_found: Whether admission and the budget take a request as if it found nothing in the cache (TensorRT-LLM
-            before 1.3, pull requests 11637 and 11731); effective if `takes_lazily`.
+        ignores_found: ``waits_for_prefix``: whether admission and the budget take a request as if it found nothing in
+            the cache (TensorRT-LLM before 1.3, pull requests 11637 and 11731).
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` only.
         max_cpu_loras: Adapters that host memory keeps, including those on the GPU; at least ``max_loras``.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from simserve.reference.scheduler import ContinuousScheduler
 
 
-def came(request: Request) -> float:
-    """Return what requests are ordered by: when each reached the scheduler; those that came together keep theirs."""
-    return request.ready
+def came(request: Request) -> tuple[float, int]:
+    """Return what requests are ordered by: when each reached the scheduler, then their numbers."""
+    return request.ready, request.index
 
 
 def growth(batch: Scheduler, after: Request | None = None) -> int:
@@ -82,4 +82,6 @@ def pauses_for(batch: ContinuousScheduler, step: Step, head: Request) -> bool:
         has_paused = has_paused or room >= 0
         step.paused = last
         batch.preempt(step, last)
+    if has_paused and is_once:
+        step.deferred.append(head)
     return has_paused and is_once

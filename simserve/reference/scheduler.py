@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from simserve.reference.arrival_order import came, growth, make_room, pauses_for, take_growth
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
+from simserve.reference.overlap import learn_results, lose_token, retract_ahead
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
@@ -98,7 +99,7 @@ class ContinuousScheduler(Scheduler):
             if self.has_late_results or step.requests:
                 if not (step.requests or step.beyond):
                     # Nothing could be launched: the engine's loop goes on when the running step has ended.
-                    self.learn_results(step)
+                    learn_results(self, step)
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
             else:
@@ -108,7 +109,7 @@ class ContinuousScheduler(Scheduler):
                 step = self.planned(now)
             self.check(step)
             step.blocked_by = self.blocked_by(step)
-            self.learn_results(step)
+            learn_results(self, step)
             step.seconds = self.seconds(step)
             return step
         if self.departing:
@@ -137,24 +138,6 @@ class ContinuousScheduler(Scheduler):
         self.forget_left(step)
         step.seconds = self.seconds(step)
         return step
-
-    def learn_results(self, step: Step) -> None:
-        """Process the results of the step that has ended, now that the next one is scheduled (SGLang, overlapped)."""
-        self.update_ratio(step)
-        if not step.chunks:
-            self.is_full = self.is_full and not self.left
-            self.left.clear()
-        struck = [] if step.chunks else [one for one in self.departing if one not in self.goes_on(self.departing)]
-        self.is_full = self.is_full and not struck
-        for request in (one for one in self.departing if one not in struck):
-            self.note_left(request)
-        # In the order of the step; the KV cache of a request that decodes once more also holds its last token.
-        for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
-            if request in self.departing:
-                self.release_departed(request, request.computed + (request in step.beyond))
-            elif self.tree is not None and request.computed == request.target:
-                self.cache(request, request.computed)
-        self.in_flight, self.has_late_results = [], False
 
     def known_tokens(self, request: Request) -> int:
         """Return the number of tokens that a request has generated, as far as the scheduler knows."""
@@ -332,7 +315,6 @@ class ContinuousScheduler(Scheduler):
             self.cache_decoded(step)
             self.look_up(step)
             if has_seat and self.config.has_whole_prompts and pauses_for(self, step, head):
-                step.deferred.append(head)
                 passed.append(self.waiting.popleft())
                 continue
             chunk = self.head_chunk(step) if has_seat else 0
@@ -612,7 +594,7 @@ class ContinuousScheduler(Scheduler):
         self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.in_flight:
-            self.lose_token(victim)
+            lose_token(self, victim)
         if victim in self.departing:
             # It has all its tokens: only its memory is taken.
             self.departing.remove(victim)
@@ -671,14 +653,6 @@ class ContinuousScheduler(Scheduler):
     def queued(self, request: Request) -> float:
         """Return when a request was queued last, where the order depends on it."""
         return self.requeued.get(request.index, request.ready)
-
-    def lose_token(self, victim: Request) -> None:
-        """Take its in-flight token from a victim; it is generated again."""
-        self.in_flight.remove(victim)
-        victim.generated -= victim not in self.departing
-        if not victim.generated:
-            victim.token_times.clear()
-            victim.handed_over = math.nan
 
     def make_way(self, step: Step) -> None:
         """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start."""
@@ -757,7 +731,7 @@ class ContinuousScheduler(Scheduler):
         self.keep_late_prompts()
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
-            self.retract_ahead(step, end)
+            retract_ahead(self, step, end)
         for request in self.running:
             # Blocks that no query sees any more are free again.
             request.window_blocks = self.window_of(request.window_blocks)
@@ -800,32 +774,6 @@ class ContinuousScheduler(Scheduler):
             decoded = sorted(step.decoding, key=lambda one: one.index)
             self.in_flight = [*(one for one, _ in step.chunks if one.is_decoding), *decoded]
         return sorted(finished, key=lambda one: one.index)
-
-    def retract_ahead(self, step: Step, end: float) -> None:
-        """Retract if memory runs out for a step scheduled before it is known which requests the last one finished.
-
-        The newest tokens of retracted requests have been computed and are lost.
-        """
-        decoding = self.decoding_on
-        is_decode = not step.chunks and all(request.is_decoding for request in self.active)
-        if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
-            return
-        if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
-            # Requests that have ended are removed first.
-            return
-        if self.waiting and not self.is_full:
-            coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
-            self.look_up(coming)
-            if self.head_chunk(coming):
-                return
-        while not self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
-            self.make_free(sum(self.blocks_needed(one) for one in decoding))
-            self.preempt(self.loads)
-            decoding = self.decoding_on
-        for request in [one for one in step.decoding if one not in self.running]:
-            step.decoding.remove(request)
-            request.gaps.append(end - request.token_times[-1])
-            request.token_times.append(end)
 
     @property
     def token_seconds(self) -> float:

@@ -18,8 +18,8 @@ from simserve.workload.prefixes import PrefixSegments
 from tests.agreement import NEAR, assert_agrees, closest_tie
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import (
-    TREE_RULES,
     PASSING_RULES,
+    TREE_RULES,
     WAITING_RULES,
     Case,
     adapted_cases,
