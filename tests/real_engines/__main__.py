@@ -17,6 +17,7 @@ from tests.real_engines import environment
 from tests.real_engines.compare import (
     OF_SGLANG,
     OF_TRTLLM,
+    POLICIES,
     RULES,
     SGLANG,
     TRTLLM,
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument(
         "--policy",
         default="GUARANTEED_NO_EVICT",
-        choices=["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"],
+        choices=list(POLICIES),
         help="TensorRT-LLM: capacity_scheduler_policy",
     )
     parser.add_argument("--cases", type=int, default=25, help="workloads of each class")

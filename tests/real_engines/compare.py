@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.config import EngineConfig
+from simserve.engine.config import Admission, EngineConfig
 from simserve.engine.state import StepTimes
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay
@@ -37,6 +37,8 @@ RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
 """Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
 TRTLLM: dict[str, bool] = {"1.2": True, "1.3": False}
 """Releases of TensorRT-LLM, with whether admission and the budget take a request as if it found nothing."""
+POLICIES: dict[str, Admission] = {"GUARANTEED_NO_EVICT": "reserve", "MAX_UTILIZATION": "on_demand"}
+"""Its ``capacity_scheduler_policy``, with what admission requires blocks for."""
 OF_TRTLLM = ("plain", "chunked", "kv_short", "prefix", "prefix_short", "conversations", "forks", "kv_short_cached")
 """Classes of workloads that its driver serves, in its normal and its overlapped loop."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
@@ -191,7 +193,7 @@ def simulate_trtllm(case: Mapping[str, Any]) -> Replay:
     """Serve a case of `as_trtllm` on the kernel."""
     budget = case["max_num_batched_tokens"]
     config = EngineConfig(
-        admission="reserve" if case["policy"] == "GUARANTEED_NO_EVICT" else "on_demand",
+        admission=POLICIES[case["policy"]],
         allocates_prompt=True,
         max_num_seqs=case["max_num_seqs"],
         max_num_batched_tokens=budget,
