@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simserve.engine.arrival_order import continue_prompts, is_before, seat_by_arrival
 from simserve.engine.decoding import (
     cache_decoded,
     finish,
@@ -32,7 +33,7 @@ from simserve.engine.loras import (
     take_lora_loading,
     use_adapter,
 )
-from simserve.engine.preemption import preempt
+from simserve.engine.preemption import growth_of_batch, pause_for, preempt
 from simserve.engine.prefix_cache import (
     cache_blocks,
     claimed_blocks,
@@ -77,12 +78,14 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     config = replica.config
     budget = replica.token_budget - num_decodes * replica.tokens_per_decode
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
-    is_aligned = replica.has_aligned_chunks
+    is_aligned, is_whole = replica.has_aligned_chunks, replica.has_whole_prompts
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take are reserved first.
     growth = 0
-    if num_decodes and grows:
+    if is_whole:
+        growth = growth_of_batch(replica, requests)
+    elif num_decodes and grows:
         if replica.progress is not None or keeps_windows:
             growth = growth_of_step(replica)
         else:
@@ -103,10 +106,12 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     # A tree receives what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
     waits_for_prefix = cache is not None and replica.has_prefix_waits
+    # Requests that wait for prefixes keep their places among the running prompts.
+    is_merged = replica.has_prefix_waits and may_admit and len(replica.waiting) > 0
     if has_tree and config.touches_waiting and _looks_at_queue(replica):
         touch_waiting(replica, requests)
 
-    if replica.prefilling:
+    if replica.prefilling and not is_merged:
         prefilling = replica.prefilling
         position = 0
         while position < len(prefilling):
@@ -126,7 +131,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 room = int(estimated_room(replica, free, free_window))
                 if room > 0:
                     chunk = min(chunk, room)
-            if chunk > 0 and grows:
+            if chunk > 0 and grows and not is_whole:
                 need = window = -(-(done + chunk) // block_size) + (-done // block_size)
                 if keeps_windows:
                     window = chunk_windows(replica, -(-done // block_size), need)
@@ -167,12 +172,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 sizes.append(chunk)
                 budget -= chunk
                 total += chunk
-                if cache is not None and not has_tree:
-                    evict(cache, unused_blocks(replica, requests, free))
+                if cache is not None and not (has_tree or waits_for_prefix):
+                    evict(cache, free)
                     if cache.num_decoders:
                         cache_decoded(replica, requests, index, 0)
-                    if not waits_for_prefix:
-                        cache_blocks(cache, index, done + chunk)
+                    cache_blocks(cache, index, done + chunk)
                     if cache.num_decoders:
                         note_contests(cache, index)
             position += 1
@@ -192,13 +196,20 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         # Blocks of requests that the budget leaves less than a block of tokens.
         set_aside = 0
         is_cut = False
-        takes_lazily, ignores_found = replica.takes_lazily, replica.takes_lazily and config.ignores_found
+        # Whether blocks are taken once all have found theirs, and those in use that an admission finds are counted.
+        takes_late = replica.takes_lazily or (waits_for_prefix and is_whole)
+        ignores_found = takes_late and config.ignores_found
+        num_prompts, paused = 0, -1
         replica.claimed.clear()
-        if cache is not None and not has_tree:
+        if cache is not None and not (has_tree or is_whole):
             evict(cache, unused_blocks(replica, requests, free))
         if waits_for_prefix:
             note_contributions(replica, requests)
         while waiting:
+            if is_merged:
+                num_prompts, left = continue_prompts(replica, requests, num_prompts, waiting[0], max_chunk, budget)
+                total += budget - left
+                budget = left
             if replica.num_running + len(replica.deferred) >= seats:
                 # Requests that are passed over hold their seats.
                 replica.blocked_by = _reason_to_pass(replica, seats, is_cut)
@@ -206,6 +217,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     note_full(replica)
                 break
             index = waiting[0]
+            if paused >= 0 and not is_before(requests, index, paused):
+                # Those behind it are not tried either.
+                replica.blocked_by = BLOCKED_BY_BLOCKS
+                break
             if loras is not None and not has_lora_seat(loras, index):
                 if is_shut(loras):
                     replica.blocked_by = BLOCKED_BY_LORAS
@@ -244,7 +259,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 if is_aligned and chunk < target:
                     chunk -= chunk % block_size
             charge, surplus = chunk, 0
-            if takes_lazily and cached and cache is not None:
+            if takes_late and cached and cache is not None:
                 # Blocks that count as needed although others use them.
                 surplus = blocks - idle if ignores_found else claimed_blocks(replica, cache, index, blocks)
                 if ignores_found:
@@ -256,9 +271,24 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     chunk = min(charge, target)
             if target == 1 and replica.has_padding and chunk and not num_continued:
                 chunk = padded_chunk(replica, num_decodes, cached, max_chunk)
-            if is_aligned and chunk == 0 and budget > 0 and not grows:
-                need = fixed_need(replica, requests, index) - (blocks - idle - surplus)
-                if need > replica.free_blocks:
+            asked, room = 0, replica.free_blocks
+            if is_whole:
+                asked = surplus + idle - (-target // block_size)
+                is_once = replica.has_prefix_waits and target >= block_size
+                room, last, is_for_it = pause_for(replica, requests, index, asked, taken, is_once)
+                if last >= 0:
+                    paused, has_preempted = last, True
+                    growth = growth_of_batch(replica, requests)
+                    free = replica.free_blocks - growth - taken
+                    if is_once and is_for_it:
+                        # Looked at again, it seems to wait for a prefix: the one that it computes itself.
+                        defer(replica)
+                        continue
+            if is_aligned and chunk == 0 and budget > 0 and (is_whole or not grows):
+                need = asked
+                if not is_whole:
+                    need = fixed_need(replica, requests, index) - (blocks - idle - surplus)
+                if need > room:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     break
                 # What is reserved for it stays so; a shorter prompt may get the rest of the budget.
@@ -285,7 +315,13 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     # Its own window of the prefix, in addition to the blocks that it shares.
                     window = min(blocks, replica.window_blocks) + chunk_windows(replica, blocks, need)
                     need = replica.full_weight * need + replica.window_weight * window
-                if is_plain:
+                if is_whole:
+                    need = -(-target // block_size)
+                    has_space = asked <= room
+                    if has_space:
+                        replica.free_blocks -= surplus
+                    free = replica.free_blocks - growth - taken
+                elif is_plain:
                     has_space = need + idle <= free
                 else:
                     has_space = has_room(replica, requests, index, need, free - idle, free_window, uncommitted, cached)
@@ -307,7 +343,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             set_aside += surplus
             waiting.popleft()
-            if grows or cache is not None:
+            if (replica.has_prefix_waits and cache is not None) or is_whole:
+                seat_by_arrival(requests, replica.running, index)
+            elif grows or cache is not None:
                 replica.running.append(index)
             replica.num_running += 1
             if loras is not None:
@@ -328,7 +366,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             elif replica.batch_log is not None:
                 replica.batch_log.extend((index, replica.start_time, READMITTED))
             if cache is not None:
-                replica.prefilling.append(index)
+                if is_merged:
+                    seat_by_arrival(requests, replica.prefilling, index)
+                    num_prompts += 1
+                else:
+                    replica.prefilling.append(index)
                 if cache.has_tiers:
                     load_prefix(replica, requests, index, blocks)
                 if cached:
@@ -339,7 +381,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                             replica.free_blocks -= replica.window_weight * own
                             if has_window_pool:
                                 replica.free_window_blocks -= own
-                    if takes_lazily:
+                    if takes_late:
                         note_claims(replica, cache, index, blocks)
                     if has_tree:
                         use_found(cache, index, blocks)
@@ -351,7 +393,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free = replica.free_blocks
                 if not has_tree:
                     # What is evicted for its blocks is gone before they are cached.
-                    if not takes_lazily:
+                    if not takes_late:
                         evict(cache, free + set_aside)
                     if not waits_for_prefix:
                         cache_blocks(cache, index, cached + min(chunk, target))
@@ -365,7 +407,18 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 replica.blocked_by = BLOCKED_BY_LORAS
             restore_skipped(replica, loras)
         replica.free_blocks += set_aside
-        if cache is not None and takes_lazily:
+        runs_others = len(chunks) > 0 or replica.num_decoding > 0 or len(replica.departing) > 0
+        if is_merged and not (replica.blocked_by == BLOCKED_BY_BLOCKS and runs_others):
+            # Those that came after all who wait; none runs after one that is refused for memory.
+            num_prompts, left = continue_prompts(replica, requests, num_prompts, -1, max_chunk, budget)
+            total += budget - left
+            budget = left
+        if is_whole:
+            while growth_of_batch(replica, requests) + taken > replica.free_blocks:
+                preempt(replica, requests)
+                has_preempted = True
+            free = replica.free_blocks - taken - (growth_of_step(replica) if replica.num_decoding else 0)
+        if cache is not None and takes_late:
             # All have found theirs before any takes what it lacks.
             evict(cache, unused_blocks(replica, requests, free))
         if replica.deferred:
@@ -380,7 +433,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     if cache is not None and has_tree and taken:
         make_free(replica, taken)
     replica.prefill_tokens = total
-    replica.scheduled_blocks = -1 if has_preempted else taken
+    replica.scheduled_blocks = -1 if has_preempted and not is_whole else taken
     return has_preempted
 
 
@@ -592,7 +645,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
         return 1
     if replica.waiting and (
         replica.uses_estimate
-        or replica.takes_lazily
+        or replica.has_prefix_waits
         or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
     ):
         # What the chunks cache, or evict, may let the head of the queue in.
@@ -611,6 +664,8 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     if replica.grows:
         block_size = replica.block_size
         need = -(-(done + num_steps * chunk) // block_size) + (-done // block_size)
+        if replica.has_whole_prompts:
+            need = replica.scheduled_blocks
         if replica.progress is None:
             growth = num_decodes * (num_steps // block_size + 1)
         else:
@@ -652,6 +707,8 @@ def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> t
 
 def chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) -> int:
     """Return the blocks that the chunks take in ``num_steps`` steps."""
+    if replica.has_whole_prompts:
+        return replica.scheduled_blocks
     block_size = replica.block_size
     taken = 0
     for position in range(len(replica.chunk_requests)):
@@ -688,6 +745,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             elif cache is not None:
                 if not replica.has_prefix_waits:
                     cache_blocks(cache, index, computed)
+            elif not done and replica.has_prefix_waits:
+                seat_by_arrival(requests, replica.prefilling, index)
             elif not done:
                 replica.prefilling.append(index)
             continue

@@ -84,6 +84,8 @@ class EngineConfig:
         enable_chunked_prefill: Whether a prompt may be split over steps.
         reserve_full_prompt: ``on_demand`` admits only if the whole prompt fits in free blocks (vLLM's
             ``scheduler_reserve_full_isl``).
+        allocates_prompt: ``on_demand``: whether a request takes all blocks of its prompt when it is admitted, not chunk
+            by chunk (TensorRT-LLM's ``MAX_UTILIZATION``); effective if `has_whole_prompts`.
         enable_prefix_caching: Whether requests with the same prefix share KV blocks; ``continuous`` and ``paged`` only.
         caches_decoded: With ``enable_prefix_caching``: whether others find what a running request decodes (vLLM V1), or
             only once it has ended.
@@ -101,8 +103,8 @@ class EngineConfig:
             that it lacks, and prompts are cached when they are computed in full (TensorRT-LLM;
             `simserve.engine.prefix_cache`); effective if `has_prefix_waits`.
         caches_at_end: ``waits_for_prefix``: whether others find a prompt only once its request has ended.
-        ignores_found: Whether admission and the budget take a request as if it found nothing in the cache (TensorRT-LLM
-            before 1.3, pull requests 11637 and 11731); effective if `takes_lazily`.
+        ignores_found: ``waits_for_prefix``: whether admission and the budget take a request as if it found nothing in
+            the cache (TensorRT-LLM before 1.3, pull requests 11637 and 11731).
         max_loras: Most LoRA adapters in a batch, and their slots on the GPU (`simserve.engine.loras`); 0: none.
             ``continuous`` only.
         max_cpu_loras: Adapters that host memory keeps, including those on the GPU; at least ``max_loras``.
@@ -188,6 +190,7 @@ class EngineConfig:
     max_model_len: int
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False
+    allocates_prompt: bool = False
     enable_prefix_caching: bool = False
     caches_decoded: bool = False
     evicts_by_block: bool = False
@@ -249,10 +252,27 @@ class EngineConfig:
 
     @property
     def has_prefix_waits(self) -> bool:
-        """Whether requests wait for prefixes: first come, first served, without tiers, windows, adapters, swapping."""
+        """Whether requests wait for prefixes; such engines give them the blocks of their prompts at once."""
+        return self._may_wait and (self.admission == "reserve" or self.has_whole_prompts)
+
+    @property
+    def has_whole_prompts(self) -> bool:
+        """Whether growing requests take the blocks of their prompts at once: without windows, swapping and padding."""
+        is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
+        is_plain = self.window_blocks == 0 and self.preemption_mode == "recompute" and not self.pads_lone_token
+        is_plain = is_plain and (self._may_wait or not self.enable_prefix_caching)
+        return self.allocates_prompt and self.scheduler == "mixed" and is_growing and is_plain
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether requests may wait: first come, first served, with blocks evicted one by one.
+
+        Without tiers, windows, adapters, swapping and checkpoints.
+        """
         is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
         keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
+        is_plain = is_plain and self.evicts_by_block and self.checkpoint_tokens == 0
         return self.waits_for_prefix and is_paged and is_plain and keeps_order
 
     @property

@@ -48,7 +48,15 @@ from simserve.engine.decoding import (
     settle_decoders,
     steps_until_dry,
 )
-from simserve.engine.kv import blocks_taken, forget_left, note_left, release_fixed, unused_blocks, used_tokens
+from simserve.engine.kv import (
+    blocks_taken,
+    forget_left,
+    note_left,
+    prompt_blocks,
+    release_fixed,
+    unused_blocks,
+    used_tokens,
+)
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
 from simserve.engine.numbers import remove_all
@@ -352,7 +360,14 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     progress, waiting = replica.progress, replica.waiting
     if replica.has_overlap and replica.late_results != LATE_NOTHING:
         expect_results(replica, requests)
+    num_running = replica.num_running
     is_restless = _schedule(replica, requests)
+    if replica.has_whole_prompts and num_running and not (replica.num_running or replica.departing):
+        # All that ran were preempted for one that is then passed over: the engine schedules again.
+        if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
+            replica.end_time = nextafter(now, inf)
+            return
+        is_restless = _schedule(replica, requests)
     while replica.has_extras and replica.passed_over and not (replica.num_decoding or replica.chunk_requests):
         # An empty step: the engine schedules again.
         resume(replica, requests)
@@ -494,7 +509,9 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
         else:
             # A step takes at most one block per decoding request.
             if replica.grows and (
-                replica.num_decoding > replica.free_blocks or progress is not None or replica.keeps_windows
+                replica.num_decoding + len(replica.departing) > replica.free_blocks
+                or progress is not None
+                or replica.keeps_windows
             ):
                 has_preempted = make_room(replica, requests)
             if replica.swaps and not has_preempted and swap_in(replica, requests):
@@ -643,7 +660,7 @@ def _leave_prefill(replica: Replica, requests: RequestTable, index: int) -> None
     replica.prefilled_tokens -= done
     free_blocks = replica.free_blocks
     if replica.grows:
-        give_back(replica, -(-done // replica.block_size))
+        give_back(replica, prompt_blocks(replica, requests, index, done))
     else:
         release_fixed(replica, requests, index)
     leave_prefix(replica, index, done, blocks_taken(replica, requests, index, done, free_blocks))

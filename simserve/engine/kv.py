@@ -130,6 +130,13 @@ def blocks_taken(replica: Replica, requests: RequestTable, index: int, tokens: i
     return -(-max(tokens, requests.prompt_tokens[index]) // replica.block_size)
 
 
+def prompt_blocks(replica: Replica, requests: RequestTable, index: int, computed: int) -> int:
+    """Return the blocks that a growing request holds which has computed ``computed`` tokens of its prompt."""
+    if replica.has_whole_prompts:
+        computed = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    return -(-computed // replica.block_size)
+
+
 def used_tokens(replica: Replica) -> int:
     """Return the KV tokens currently reserved."""
     config = replica.config
@@ -155,7 +162,9 @@ def kv_share(replica: Replica, now: float) -> float:
         passed = (now - replica.start_time) / (replica.end_time - replica.start_time)
         steps = replica.num_steps * min(max(passed, 0.0), 1.0)
         used += replica.num_scheduled_decodes * steps
-        if replica.chunk_requests:
+        if replica.chunk_requests and replica.has_whole_prompts:
+            used += replica.scheduled_blocks * replica.block_size
+        elif replica.chunk_requests:
             used += replica.prefill_tokens * max(steps, 1.0)
     return min(used / capacity, 1.0)
 

@@ -17,6 +17,12 @@ Up to 0.27, if a finished request earlier in the order gives up its blocks inste
 misses the request after the one that needed them (``misses_next``; pull request 49206).
 
 A decoding request that is passed over leaves the aggregates of the decoding ones for one step.
+
+Requests in order of arrival: TensorRT-LLM's ``MAX_UTILIZATION`` (``MaxUtilizationPolicy`` in its ``scheduler.py``).
+
+It looks at all that have seats in this order. Where blocks are missing, the last to arrive that has started is paused,
+and keeps its seat and its place in the order. A request that has waited for a prefix comes before those that overtook
+it, and may so take the blocks of those that decode.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from heapq import heapify, heappush
 from math import inf, nextafter
 from typing import Any
 
+from simserve.engine.arrival_order import is_before, queue_by_arrival
 from simserve.engine.decoding import (
     cache_decoded,
     expect_answer,
@@ -39,6 +46,7 @@ from simserve.engine.decoding import (
     preempt_departing,
     release_one,
 )
+from simserve.engine.kv import prompt_blocks
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token, waits_for_results
@@ -57,7 +65,7 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
         and not replica.has_window_pool
     ):
         return False
-    if is_held_up(replica, requests):
+    if is_held_up(replica, requests) or may_overtake(replica, requests):
         return False
     if replica.has_ordered_pass and is_short(replica, requests):
         make_room_in_order(replica, requests)
@@ -124,6 +132,66 @@ def make_room_in_order(replica: Replica, requests: RequestTable) -> None:
     pass_over(replica, requests)
 
 
+def may_overtake(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether the head of the queue may take the blocks of a running request that arrived after it."""
+    if not (replica.has_whole_prompts and replica.waiting) or replica.progress is not None or replica.is_ordered:
+        return False
+    forget_finished(replica, requests)
+    return len(replica.running) > 0 and is_before(requests, replica.waiting[0], replica.running[-1])
+
+
+def growth_after(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return the blocks that the next step's decodes take of requests that arrived after one."""
+    if replica.progress is not None:
+        return 0
+    growth = 0
+    for position in range(len(replica.running)):
+        other = replica.running[position]
+        if other in replica.prefilling or not is_before(requests, index, other):
+            continue
+        if other in replica.departing:
+            tokens = replica.departing_tokens[replica.departing.index(other)]
+            growth += tokens % replica.block_size == 0
+        else:
+            growth += blocks_of_next(replica, requests, other)[0]
+    return growth
+
+
+def pause_for(
+    replica: Replica, requests: RequestTable, index: int, need: int, taken: int, is_once: bool
+) -> tuple[int, int, bool]:
+    """Preempt requests that arrived after a waiting one, the last first, until it finds the blocks that it needs.
+
+    Args:
+        replica: The replica.
+        requests: The table.
+        index: The waiting request.
+        need: The blocks.
+        taken: Blocks that others have been given in the step being planned.
+        is_once: Whether to preempt one at most, beside those that decodes before it need.
+
+    Returns:
+        The blocks that it finds, the last request preempted (-1: none), and whether one was preempted for it.
+    """
+    room, paused = replica.free_blocks - growth_of_batch(replica, requests) - taken, -1
+    is_for_it = False
+    if need <= room:
+        return room, paused, is_for_it
+    forget_finished(replica, requests)
+    while True:
+        room = replica.free_blocks - growth_of_batch(replica, requests) - taken
+        room += growth_after(replica, requests, index)
+        if need <= room or (is_once and is_for_it):
+            return room, paused, is_for_it
+        if not replica.running or not is_before(requests, index, replica.running[-1]):
+            return room, paused, is_for_it
+        if replica.running[-1] in replica.chunk_requests:
+            return room, paused, is_for_it
+        is_for_it = is_for_it or room >= 0
+        paused = replica.running.pop()
+        preempt(replica, requests, paused)
+
+
 def is_held_up(replica: Replica, requests: RequestTable) -> bool:
     """Return whether a step of decodes waits for the blocks of finished requests, instead of retracting others."""
     if not (replica.has_overlap and replica.grows and waits_for_results(replica, requests)):
@@ -132,8 +200,14 @@ def is_held_up(replica: Replica, requests: RequestTable) -> bool:
 
 
 def growth_of_batch(replica: Replica, requests: RequestTable) -> int:
-    """Return the blocks that the next step's decodes take, including those beyond their end."""
+    """Return the blocks that the next step's decodes take, including those beyond their end.
+
+    TensorRT-LLM counts a further token for requests whose last one is on its way (``getNeededBlocksOneStep``).
+    """
     growth = growth_of_step(replica) if replica.num_decoding else 0
+    if replica.has_whole_prompts and (replica.num_decoding or replica.waiting or replica.prefilling):
+        for position in range(len(replica.departing)):
+            growth += replica.departing_tokens[position] % replica.block_size == 0
     return growth + growth_beyond(replica, requests) if replica.has_overlap else growth
 
 
@@ -220,9 +294,12 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         return index
     if index in replica.prefilling:
         computed = done = requests.computed_tokens[index]
+        if replica.has_whole_prompts:
+            # TensorRT-LLM takes all but the last token for computed (``releaseBlocks``).
+            computed = requests.prompt_tokens[index] + requests.generated_tokens[index] - 1
         replica.prefilling.remove(index)
         replica.prefilled_tokens -= done
-        give_back(replica, -(-done // replica.block_size))
+        give_back(replica, prompt_blocks(replica, requests, index, done))
         requests.computed_tokens[index] = 0
     else:
         finish_step = requests.finish_step[index]
@@ -249,7 +326,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             requests.generated_tokens[index] = generated - 1
             lose_token(replica, requests, index)
         computed = requests.prompt_tokens[index] + generated - 1
-        if replica.releases_late and requests.joined_leap[index] < replica.leap_index:
+        is_recent = requests.joined_leap[index] == replica.leap_index and not replica.has_whole_prompts
+        if replica.releases_late and not is_recent:
             # The token of its last step is not known when it loses its blocks.
             computed -= 1
         if replica.swaps:
@@ -271,6 +349,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         replica.is_full = False
         _requeue(replica, index)
         _raise_ratio(replica, requests)
+    elif replica.has_whole_prompts and not replica.is_ordered:
+        queue_by_arrival(replica, requests, index)
     else:
         replica.waiting.appendleft(index)
     return index
@@ -301,6 +381,11 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
         return running.pop(_place_of_worst(replica, requests))
+    if replica.has_whole_prompts:
+        position = len(running) - 1
+        while running[position] in replica.chunk_requests:
+            position -= 1
+        return running.pop(position)
     if not replica.uses_estimate or not (replica.num_decoding or replica.departing):
         return running.pop()
     position = -1

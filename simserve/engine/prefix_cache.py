@@ -256,7 +256,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
         position = replica.late_prefixes.index(index)
         replica.late_prefixes.pop(position)
         replica.late_prefix_tokens.pop(position)
-    num_copies = adopt_copies(replica, cache, index, tokens) if replica.has_prefix_waits else 0
+    num_given_up = store_behind_copies(replica, index, tokens, blocks) if replica.has_prefix_waits else 0
     cache_blocks(cache, index, tokens)
     if cache.num_decoders:
         note_contests(cache, index)
@@ -266,7 +266,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.evicts_by_block:
         # Full blocks that another request cached first wait for their turn too. The request's end is given up first.
         waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
-        waiting += num_copies
+        waiting -= num_given_up
         if waiting > 0:
             cache.num_empty += waiting
             _add_stretch(cache, 0, waiting)
@@ -303,43 +303,53 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     paths.is_private[index] = 0
 
 
-def adopt_copies(replica: Replica, cache: PrefixCache, index: int, tokens: int) -> int:
-    """Let a request that leaves use the cache's blocks in place of its own copies, so that those after them are cached.
+def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) -> int:
+    """Cache what a request that leaves has computed behind copies of blocks that the cache has from others.
+
+    Those keep the place at which they wait, so that they may be evicted before what follows them (``storeBlocks``).
+
+    Args:
+        replica: The replica.
+        index: The request.
+        tokens: What it has computed.
+        blocks: The blocks that it has taken.
 
     Returns:
-        How many copies are given up.
+        How many blocks it has given up so: those stored, and before them what is not a full block.
     """
-    paths, slots, used, users = cache.paths, cache.slots, cache.used, cache.users
-    segments, ends, first = paths.segments, paths.ends, paths.starts[index]
-    shared = paths.shared_blocks[index]
-    blocks, idle = find_prefix(cache, index, tokens + 1)
-    if blocks <= shared:
+    cache = replica.cache
+    if cache is None:
         return 0
-    entry = paths.pinned_until[index]
-    start = shared
-    if entry > first and ends[entry - 1] > shared:
-        # It uses a part of this segment, and is going to use more.
-        entry -= 1
+    paths, segments, ends = cache.paths, cache.paths.segments, cache.paths.ends
+    first, last = paths.starts[index], paths.starts[index + 1]
+    until = tokens // paths.block_size
+    found = end = find_prefix(cache, index, tokens + 1)[0]
+    if found <= paths.shared_blocks[index] or found >= until:
+        return 0
+    for entry in range(first, last):
         start = ends[entry - 1] if entry > first else 0
-        slot = slots.get(segments[entry], 0)
-        if shared - start < used[slot]:
-            remove_reach(cache, slot, shared - start)
-        elif users[slot] > 1:
-            users[slot] -= 1
-        else:
-            used[slot], users[slot] = take_longest_reach(cache, slot) if cache.num_others[slot] else (0, 0)
-    while start < blocks:
-        end = ends[entry]
-        _use(cache, slots.get(segments[entry], 0), (end if end < blocks else blocks) - start)
-        start = end
-        entry += 1
-    num_copies = blocks - shared
-    cache.num_idle -= idle
-    cache.num_duplicates += num_copies - idle
-    replica.free_blocks += num_copies - idle
-    paths.pinned_until[index] = entry
-    paths.shared_blocks[index] = blocks
-    return num_copies
+        if ends[entry] <= found or start >= until:
+            continue
+        slot = cache.slots.get(segments[entry], 0)
+        if slot and start > found:
+            # It has outlasted what came before it.
+            break
+        if not slot:
+            slot = new_slot(cache, segments[entry])
+        end = min(ends[entry], until)
+        cache.held[slot] = end - start
+    num_given_up = end - found
+    cache.num_idle += num_given_up
+    if cache.ages_empty and blocks > end:
+        cache.num_empty += blocks - end
+        _add_stretch(cache, 0, blocks - end)
+        num_given_up += blocks - end
+    # The last one first.
+    for entry in range(last - 1, first - 1, -1):
+        start = ends[entry - 1] if entry > first else 0
+        if start < end and ends[entry] > found:
+            _add_deepest_stretch(cache, cache.slots.get(segments[entry], 0), max(found - start, 0))
+    return num_given_up
 
 
 def new_slot(cache: PrefixCache, segment: int) -> int:
@@ -399,6 +409,8 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
                 _drop_stretch(cache, stretch)
             excess -= taken
             continue
+        if cache.below[stretch]:
+            _forget_behind(cache, stretch)
         taken = min(cache.held[slot] - start, excess)
         if cache.num_tiers:
             keep_in_tiers(cache, cache.segments[slot], taken)
@@ -444,6 +456,36 @@ def _add_stretch(cache: PrefixCache, slot: int, start: int) -> None:
             cache.above[behind] = stretch
         cache.shallowest[slot] = stretch
     give_up(cache.idle, stretch)
+
+
+def _add_deepest_stretch(cache: PrefixCache, slot: int, start: int) -> None:
+    """Put a stretch behind all others of its slot, although it was given up after them."""
+    deepest = cache.shallowest[slot]
+    while deepest and cache.below[deepest]:
+        deepest = cache.below[deepest]
+    shallowest = cache.shallowest[slot]
+    cache.shallowest[slot] = 0
+    _add_stretch(cache, slot, start)
+    if deepest:
+        stretch = cache.shallowest[slot]
+        cache.shallowest[slot] = shallowest
+        cache.above[stretch] = deepest
+        cache.below[deepest] = stretch
+
+
+def _forget_behind(cache: PrefixCache, stretch: int) -> None:
+    """Let nobody find the blocks behind a stretch: they wait for their turn with nothing to share."""
+    slot, behind = cache.stretch_slot[stretch], cache.below[stretch]
+    end, cache.held[slot] = cache.held[slot], cache.stretch_start[behind]
+    cache.below[stretch] = 0
+    while behind:
+        below = cache.below[behind]
+        count = (cache.stretch_start[below] if below else end) - cache.stretch_start[behind]
+        cache.num_idle -= count
+        cache.num_empty += count
+        cache.stretch_slot[behind], cache.stretch_start[behind] = 0, count
+        cache.above[behind] = cache.below[behind] = 0
+        behind = below
 
 
 def _drop_stretch(cache: PrefixCache, stretch: int) -> None:

@@ -362,6 +362,7 @@ class Replica:
         "has_retracted",
         "has_slots",
         "has_thinking",
+        "has_whole_prompts",
         "has_window_pool",
         "held_back",
         "identity",
@@ -565,7 +566,8 @@ class Replica:
         # those lack, by segment and place; the requests passed over for it while a step was planned; the requests whose
         # prompts others will find in the step after next, and how many tokens of them.
         self.has_aligned_chunks = config.has_aligned_chunks
-        self.has_prefix_waits = config.has_prefix_waits
+        self.has_prefix_waits = config.enable_prefix_caching and config.has_prefix_waits
+        self.has_whole_prompts = config.has_whole_prompts
         self.takes_lazily = config.enable_prefix_caching and config.takes_lazily
         self.contributed: list[int] = []
         self.claimed: list[int] = []

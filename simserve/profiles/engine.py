@@ -287,7 +287,8 @@ _OF_THE_RELEASE = (
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "reserved_decode_tokens"),
     "watermark",
-    *("waits_for_prefix", "caches_at_end", "ignores_found", "aligns_chunks", *UbatchRules.model_fields),
+    *("waits_for_prefix", "caches_at_end", "ignores_found", "aligns_chunks", "allocates_prompt"),
+    *UbatchRules.model_fields,
 )
 """Rules of the scheduler that nobody sets."""
 

@@ -67,7 +67,9 @@ class EngineOptions(FrozenModel):
     scheduler: Scheduler | None = None
     """Scheduling order in a step: `mixed` (decodes and prefill chunks share one budget) or `prefill_first`."""
     admission: Admission | None = None
-    """What admission requires blocks for: the next chunk, an estimate of the output, or all `max_tokens`."""
+    """What admission requires blocks for: `on_demand` the next chunk, `estimate` an estimate of the output, `reserve`
+    all `max_tokens`. TensorRT-LLM's `capacity_scheduler_policy`: `reserve` is GUARANTEED_NO_EVICT, `on_demand`
+    MAX_UTILIZATION, which requires blocks for the whole prompt and preempts the last to arrive."""
     scheduling_policy: SchedulingPolicy | None = None
     """Order of the queue: `fcfs`, first come, first served; `priority`: smaller numbers first, and the last in that
     order is preempted; `shortest_first`: smallest sum of prompt and `max_tokens` first."""

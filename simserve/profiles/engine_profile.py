@@ -129,6 +129,8 @@ class Scheduling(UbatchRules):
     """Whether the tokens of a step are handed over while the next one runs, once its kernels have been launched."""
     reserve_full_prompt: bool = False
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
+    allocates_prompt: bool = False
+    """`on_demand`: whether a request takes all blocks of its prompt when it is admitted; otherwise chunk by chunk."""
     aligns_chunks: bool = False
     """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
     lifts_chunk_limit: bool = False
@@ -156,7 +158,7 @@ class Scheduling(UbatchRules):
     caches_at_end: bool = False
     """`waits_for_prefix`: whether a prompt is shared only once its request has ended, or once it is computed."""
     ignores_found: bool = False
-    """`waits_for_prefix`, `reserve`: whether admission and the budget take a request as if it found nothing."""
+    """`waits_for_prefix`: whether admission and the budget take a request as if it found nothing."""
     reserves_page: bool = False
     """`estimate`: whether admission requires one block beyond a request's tokens."""
     expects_max_tokens: bool = False

@@ -98,6 +98,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     max_chunk_tokens: int
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
+    allocates_prompt: bool
     aligns_chunks: bool
     lifts_chunk_limit: bool
     ends_pass: bool

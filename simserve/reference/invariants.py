@@ -63,6 +63,8 @@ def check_space(scheduler: ContinuousScheduler, step: Step) -> None:
         drafts = scheduler.config.num_speculative_tokens if request.is_decoding else 0
         if scheduler.is_growing and drafts and request not in step.decoding:
             assert scheduler.blocks_of(after) <= request.blocks <= scheduler.blocks_of(after + drafts)
+        elif scheduler.config.has_whole_prompts and not request.is_decoding:
+            assert request.blocks == scheduler.blocks_of(request.target)
         elif scheduler.is_growing:
             assert request.blocks == scheduler.blocks_of(after + drafts)
         elif scheduler.config.kv_allocation == "paged":

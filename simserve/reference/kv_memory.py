@@ -5,12 +5,14 @@ Blocks are counted; cached ones are named by segment and position. Every answer 
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from simserve.reference.arrival_order import growth
 from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.steps import Step
@@ -357,7 +359,7 @@ class Scheduler(ABC):
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        if not self.config.takes_lazily:
+        if not (self.config.takes_lazily or self.config.has_whole_prompts):
             self.reuse_for_taken()
 
     def reuse_for_taken(self) -> None:
@@ -421,9 +423,18 @@ class Scheduler(ABC):
         if self.cached.idle:
             block = self.cached.idle.first
             if not self.empty or self.last_used[block] < self.empty[0]:
+                if self.config.has_prefix_waits:
+                    self.forget_behind(block)
                 self.evict(block)
                 return
         self.empty.popleft()
+
+    def forget_behind(self, evicted: tuple[int, int]) -> None:
+        """Let nobody find what follows an evicted block in its segment: it waits for its turn with nothing to share."""
+        behind = [block for group in self.cached.idle.groups.values() for block in group if block[0] == evicted[0]]
+        for block in [each for each in behind if each[1] > evicted[1]]:
+            self.cached.idle.discard(block)
+            self.empty = deque(sorted([*self.empty, self.last_used[block]]))
 
     def keep(self, block: tuple[int, int]) -> None:
         """Take a block into the first tier; what it evicts moves to the next tier, and is dropped from the last."""
@@ -496,16 +507,18 @@ class Scheduler(ABC):
     def leave_cached(self, request: Request, tokens: int) -> None:
         """Cache the full blocks of the first ``tokens`` tokens of a request that leaves.
 
-        TensorRT-LLM's ``storeBlocks`` passes over what it has from others: used in place of the request's own copies.
+        TensorRT-LLM's ``storeBlocks`` passes over those that the cache has from others, and stores what follows them.
         """
-        if self.config.has_prefix_waits:
-            blocks = self.blocks_on_path(request, tokens // self.config.block_size)
-            found = blocks[: next((place for place, one in enumerate(blocks) if one not in self.cached), len(blocks))]
-            request.num_copies = max(len(found) - len(request.shared), 0)
-            if request.num_copies:
-                self.cached.use(found[len(request.shared) :])
-                request.shared = found
-        self.cache(request, tokens)
+        blocks = self.blocks_on_path(request, tokens // self.config.block_size)
+        found = next((place for place, one in enumerate(blocks) if one not in self.cached), len(blocks))
+        if not self.config.has_prefix_waits or not len(request.shared) < found < len(blocks):
+            self.cache(request, tokens)
+            return
+        # Up to what has outlasted the blocks before it.
+        lacking = itertools.takewhile(lambda block: block not in self.cached, blocks[found:])
+        request.stored, request.num_copies = list(lacking), found - len(request.shared)
+        self.cached.use(request.stored)
+        request.num_duplicates = tokens // self.config.block_size - len(request.shared) - len(request.stored)
 
     def aligned(self, chunk: int, target: int) -> int:
         """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
@@ -513,9 +526,15 @@ class Scheduler(ABC):
         return chunk - chunk % self.config.block_size if is_cut else chunk
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether running prompts and waiting requests are looked at together, in the order of arrival."""
+        return self.config.has_prefix_waits and self.config.enable_prefix_caching
+
+    @property
     def ignores_found(self) -> bool:
         """Whether admission and the budget take a request as if it found nothing."""
-        return self.config.takes_lazily and self.config.ignores_found and self.config.enable_prefix_caching
+        counts_found = self.config.takes_lazily or self.config.has_whole_prompts
+        return counts_found and self.config.ignores_found and self.config.enable_prefix_caching
 
     def charge(self, step: Step, chunk: int) -> int:
         """Return what a chunk of the head of the queue takes of the budget; more where found tokens count."""
@@ -529,24 +548,34 @@ class Scheduler(ABC):
 
     def surplus(self, step: Step, head: Request) -> int:
         """Return how many blocks in use the head finds that count as needed: those of requests that the step admits."""
-        if not self.config.takes_lazily:
+        if not (self.config.takes_lazily or self.config.has_whole_prompts):
             return 0
         found = self.cached_prefix(head, head.prompt_tokens + head.generated)
         counted = set() if self.ignores_found else step.in_use
         return sum(block in self.cached.users and block not in counted for block in found)
+
+    def asked_blocks(self, step: Step, head: Request) -> int:
+        """Return the blocks that the head needs of those free: of its prompt, or of all that is reserved for it."""
+        whole = head.prompt_tokens + head.generated
+        found = self.cached_prefix(head, whole)
+        tokens = whole if self.config.has_whole_prompts else self.longest(head)
+        return self.blocks_of(tokens) - len(found) + self.cached.num_idle(found) + self.surplus(step, head)
 
     def sets_aside(self, step: Step) -> bool:
         """Whether the head lacks only a block of budget; its blocks are then reserved, and the next one is tried."""
         head = self.waiting[0]
         target = head.prompt_tokens + head.generated
         found = self.cached_prefix(head, target)
-        is_cut = self.config.has_aligned_chunks and self.config.admission == "reserve" and step.budget > 0
+        takes_prompt = self.config.admission == "reserve" or self.config.has_whole_prompts
+        is_cut = self.config.has_aligned_chunks and takes_prompt and step.budget > 0
         if not self.ignores_found:
             target -= len(found) * self.config.block_size
         if not is_cut or self.aligned(min(target, step.longest_chunk, step.budget), target):
             return False
-        need = self.blocks_of(self.longest(head)) - len(found) + self.cached.num_idle(found) + self.surplus(step, head)
-        if need > self.free:
+        need, room = self.asked_blocks(step, head), self.free
+        if self.config.has_whole_prompts:
+            room += growth(self, head) - growth(self)
+        if need > room:
             return False
         self.set_aside += need
         step.is_cut = True
@@ -615,24 +644,37 @@ class Scheduler(ABC):
 
     def release(self, request: Request) -> None:
         """Release everything that a request holds."""
-        shared = request.shared
+        shared, stored = request.shared, request.stored
         self.late_prompts = [each for each in self.late_prompts if each[0] is not request]
+        self.cached.give_up(stored)
         self.cached.give_up(shared)
         if self.tree is not None:
             request.blocks, request.window_blocks, request.shared = 0, 0, []
             self.tree.give_up(shared, self.cached.users)
             return
-        num_waiting = request.num_duplicates
+        num_waiting, num_copies = request.num_duplicates, request.num_copies
         if self.ages_empty_blocks:
-            num_waiting = self.blocks_taken(request) - len(shared)
-        num_waiting += request.num_copies
-        request.blocks, request.window_blocks, request.shared = 0, 0, []
+            num_waiting = self.blocks_taken(request) - len(shared) - len(stored)
+        elif stored:
+            num_copies = num_waiting
+        request.blocks, request.window_blocks, request.shared, request.stored = 0, 0, [], []
         request.num_duplicates = request.num_copies = 0
         if self.config.enable_prefix_caching and self.config.evicts_by_block:
-            self.num_given_up += 1
-            self.empty.extend([self.num_given_up] * num_waiting)
-            for block in reversed([each for each in shared if each not in self.cached.users]):
-                self.num_given_up += 1
-                self.last_used[block] = self.num_given_up
+            # From its last block to its first: the rest, what it stored, its copies, what it shared.
+            self.wait_empty(num_waiting - num_copies)
+            self.wait_cached(stored)
+            self.wait_empty(num_copies)
+            self.wait_cached(shared)
         if request.span in self.spans:
             self.spans.remove(request.span)
+
+    def wait_empty(self, num_blocks: int) -> None:
+        """Let blocks without a cached prefix wait to be reused."""
+        self.num_given_up += 1
+        self.empty.extend([self.num_given_up] * num_blocks)
+
+    def wait_cached(self, blocks: list[tuple[int, int]]) -> None:
+        """Let cached blocks wait to be evicted that nobody uses any more, the last one first."""
+        for block in reversed([each for each in blocks if each not in self.cached.users]):
+            self.num_given_up += 1
+            self.last_used[block] = self.num_given_up

@@ -5,12 +5,15 @@ It uses no leaps, no heaps of finishes and no closed forms: it looks at every re
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import TYPE_CHECKING
 
+from simserve.reference.arrival_order import came, growth, make_room, pauses_for, take_growth
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
+from simserve.reference.overlap import learn_results, lose_token, retract_ahead
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
@@ -76,7 +79,14 @@ class ContinuousScheduler(Scheduler):
             self.is_full = False
             self.left.clear()
             return None
+        was_running = bool(self.active)
         step = self.planned(now)
+        if config.has_whole_prompts and was_running and not (self.active or self.departing):
+            # All that ran were preempted for one that is then passed over: the engine schedules again.
+            if config.async_scheduling and config.data_parallel_size == 1:
+                self.looks_at = math.nextafter(now, math.inf)
+                return None
+            step = self.planned(now)
         while step.passed_over and not step.requests:
             # An empty step: the engine schedules again, one step ahead when the last one has ended.
             self.passed_before = step.passed_over
@@ -89,7 +99,7 @@ class ContinuousScheduler(Scheduler):
             if self.has_late_results or step.requests:
                 if not (step.requests or step.beyond):
                     # Nothing could be launched: the engine's loop goes on when the running step has ended.
-                    self.learn_results(step)
+                    learn_results(self, step)
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
             else:
@@ -99,7 +109,7 @@ class ContinuousScheduler(Scheduler):
                 step = self.planned(now)
             self.check(step)
             step.blocked_by = self.blocked_by(step)
-            self.learn_results(step)
+            learn_results(self, step)
             step.seconds = self.seconds(step)
             return step
         if self.departing:
@@ -129,24 +139,6 @@ class ContinuousScheduler(Scheduler):
         step.seconds = self.seconds(step)
         return step
 
-    def learn_results(self, step: Step) -> None:
-        """Process the results of the step that has ended, now that the next one is scheduled (SGLang, overlapped)."""
-        self.update_ratio(step)
-        if not step.chunks:
-            self.is_full = self.is_full and not self.left
-            self.left.clear()
-        struck = [] if step.chunks else [one for one in self.departing if one not in self.goes_on(self.departing)]
-        self.is_full = self.is_full and not struck
-        for request in (one for one in self.departing if one not in struck):
-            self.note_left(request)
-        # In the order of the step; the KV cache of a request that decodes once more also holds its last token.
-        for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
-            if request in self.departing:
-                self.release_departed(request, request.computed + (request in step.beyond))
-            elif self.tree is not None and request.computed == request.target:
-                self.cache(request, request.computed)
-        self.in_flight, self.has_late_results = [], False
-
     def known_tokens(self, request: Request) -> int:
         """Return the number of tokens that a request has generated, as far as the scheduler knows."""
         return request.generated - (request in self.in_flight)
@@ -171,8 +163,10 @@ class ContinuousScheduler(Scheduler):
             self.schedule_uncached(step)
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
-            self.schedule_chunks(step)
-            self.admit(step)
+            is_merged = self.keeps_order and bool(self.waiting) and not step.has_preempted
+            if not is_merged:
+                self.schedule_chunks(step)
+            self.admit(step, is_merged=is_merged)
             self.cache_decoded(step)
         else:
             self.look_at_queue()
@@ -218,6 +212,9 @@ class ContinuousScheduler(Scheduler):
 
     def schedule_decodes(self, step: Step) -> None:
         """Give every decoding request its tokens and the blocks it may need for them."""
+        if self.config.has_whole_prompts:
+            make_room(self, step)
+            return
         decoding = decode_in_order(self, step) if self.config.has_ordered_pass else self.goes_on(self.decoding_on)
         while True:
             needs = [self.blocks_needed(request) for request in decoding]
@@ -246,11 +243,13 @@ class ContinuousScheduler(Scheduler):
             return decoding
         return [one for one in decoding if one not in self.departing or one.output_tokens < one.max_tokens]
 
-    def schedule_chunks(self, step: Step) -> None:
-        """Give the prefilling requests their next chunks, in order of admission."""
-        for request in [request for request in self.active if not request.is_decoding]:
+    def schedule_chunks(self, step: Step, before: Request | None = None) -> None:
+        """Give the prefilling requests their next chunks, in the order of seats; only those that came before one."""
+        for request in [request for request in self.active if not request.is_decoding and request not in step.requests]:
             if request not in self.running or request in step.passed_over:
                 continue
+            if before is not None and came(before) < came(request):
+                break
             chunk = min(to_checkpoint(self.config, request.target - request.computed), step.longest_chunk, step.budget)
             chunk = self.aligned(chunk, request.target - request.computed)
             if self.keeps_full:
@@ -262,7 +261,8 @@ class ContinuousScheduler(Scheduler):
             if chunk == 0:
                 continue
             held = self.blocks_of(request.computed)
-            blocks = self.blocks_of(request.computed + chunk) - held if self.is_growing else 0
+            is_growing = self.is_growing and not self.config.has_whole_prompts
+            blocks = self.blocks_of(request.computed + chunk) - held if is_growing else 0
             windows = self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
             while request in self.running and not self.fits(blocks, windows):
                 self.preempt(step)
@@ -286,15 +286,26 @@ class ContinuousScheduler(Scheduler):
                 computed += request.fraction - self.tokens_gained(request)
             self.cache(request, math.floor(computed) + 1)
 
-    def admit(self, step: Step) -> None:
-        """Admit from the head of the queue until a limit is reached."""
+    def admit(self, step: Step, *, is_merged: bool = False) -> None:
+        """Admit from the head of the queue until a limit is reached.
+
+        Args:
+            step: The step.
+            is_merged: Whether running prompts have not got their chunks yet, as they keep the order of arrival.
+        """
         if not self.decoding_on and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
         step.in_use = set(self.cached.users)
         passed: list[Request] = []
-        while not (step.has_preempted or self.is_full) and self.waiting:
+        is_refused = False
+        while not ((step.has_preempted and step.paused is None) or self.is_full) and self.waiting:
             head = self.waiting[0]
+            if is_merged:
+                self.schedule_chunks(step, head)
+            if step.paused is not None and came(step.paused) <= came(head):
+                is_refused = True
+                break
             # Requests that wait for a prefix hold their seats.
             has_seat = self.num_seated + len(step.deferred) < self.config.max_num_seqs
             if has_seat and (not self.has_adapter_seat(head) or self.waits_for_prefix(step, head)):
@@ -303,18 +314,23 @@ class ContinuousScheduler(Scheduler):
                 continue
             self.cache_decoded(step)
             self.look_up(step)
+            if has_seat and self.config.has_whole_prompts and pauses_for(self, step, head):
+                passed.append(self.waiting.popleft())
+                continue
             chunk = self.head_chunk(step) if has_seat else 0
             if chunk == 0 and has_seat and self.sets_aside(step):
                 passed.append(self.waiting.popleft())
                 continue
             if chunk == 0:
+                is_refused = has_seat
                 self.note_refusal(step)
                 break
             charge, surplus = self.charge(step, chunk), self.surplus(step, self.waiting[0])
             request = self.enter(step)
             self.set_aside += surplus
             if self.is_growing:
-                blocks = self.blocks_of(request.computed + chunk) - request.blocks
+                tokens = request.target if self.config.has_whole_prompts else request.computed + chunk
+                blocks = self.blocks_of(tokens) - request.blocks
                 self.take(request, blocks, self.windows_with(request.blocks, blocks))
             elif self.config.kv_allocation == "paged":
                 self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
@@ -332,6 +348,10 @@ class ContinuousScheduler(Scheduler):
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
         step.set_aside, self.set_aside = self.set_aside, 0
+        if is_merged and not (is_refused and (step.requests or self.departing)):
+            self.schedule_chunks(step)
+        if self.config.has_whole_prompts:
+            take_growth(self, step)
         # Where blocks are taken lazily, all have found theirs before any takes what it lacks.
         self.reuse_for_taken()
         self.waiting.extendleft(reversed(passed))
@@ -424,6 +444,8 @@ class ContinuousScheduler(Scheduler):
             request.cached_tokens = request.computed
             step.encoder_seconds += sum(seconds for end, seconds in request.images if end > request.computed)
         self.running.append(request)
+        if self.keeps_order or self.config.has_whole_prompts:
+            self.running.sort(key=came)
         self.num_admitted += 1
         step.num_admitted += 1
         return request
@@ -501,6 +523,8 @@ class ContinuousScheduler(Scheduler):
             return self.first_fit(self.span_of(head)) is not None
         if self.config.admission == "reserve":
             return free >= self.blocks_of(self.longest(head)) - len(found) + self.surplus(step, head)
+        if self.config.has_whole_prompts:
+            return self.asked_blocks(step, head) <= self.free - growth(self) + growth(self, head)
         blocks = self.blocks_of(chunk)
         needed_window = self.windows_with(len(found), blocks)
         needed = self.in_pool(blocks, needed_window)
@@ -559,15 +583,18 @@ class ContinuousScheduler(Scheduler):
             known = 0
         elif victim in self.departing:
             known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
-        elif self.releases_late and victim.computed > victim.target and victim not in self.passed_before:
+        elif self.releases_late and self.is_token_unknown(victim):
             # The token of the running step is not known yet.
             known -= 1
+        if self.config.has_whole_prompts and not victim.is_decoding:
+            # TensorRT-LLM takes all but the last token for computed.
+            known = victim.target - 1
         if self.tree is None:
             self.leave_cached(victim, known)
         self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.in_flight:
-            self.lose_token(victim)
+            lose_token(self, victim)
         if victim in self.departing:
             # It has all its tokens: only its memory is taken.
             self.departing.remove(victim)
@@ -600,8 +627,15 @@ class ContinuousScheduler(Scheduler):
                 self.last_requeued = max(now, math.nextafter(self.last_requeued, math.inf))
                 self.requeued[victim.index] = self.last_requeued
         else:
-            self.waiting.appendleft(victim)
+            earlier = itertools.takewhile(lambda one: came(one) < came(victim), self.waiting)
+            self.waiting.insert(len(list(earlier)) if self.config.has_whole_prompts else 0, victim)
         self.sort_queue()
+
+    def is_token_unknown(self, victim: Request) -> bool:
+        """Whether the newest token of a request is on its way, so that its KV cache does not count as computed."""
+        if self.config.has_whole_prompts:
+            return victim.is_decoding
+        return victim.computed > victim.target and victim not in self.passed_before
 
     def sort_queue(self) -> None:
         """Sort the queue by the policy; it is already in the order of first come, first served."""
@@ -619,14 +653,6 @@ class ContinuousScheduler(Scheduler):
     def queued(self, request: Request) -> float:
         """Return when a request was queued last, where the order depends on it."""
         return self.requeued.get(request.index, request.ready)
-
-    def lose_token(self, victim: Request) -> None:
-        """Take its in-flight token from a victim; it is generated again."""
-        self.in_flight.remove(victim)
-        victim.generated -= victim not in self.departing
-        if not victim.generated:
-            victim.token_times.clear()
-            victim.handed_over = math.nan
 
     def make_way(self, step: Step) -> None:
         """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start."""
@@ -705,7 +731,7 @@ class ContinuousScheduler(Scheduler):
         self.keep_late_prompts()
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
-            self.retract_ahead(step, end)
+            retract_ahead(self, step, end)
         for request in self.running:
             # Blocks that no query sees any more are free again.
             request.window_blocks = self.window_of(request.window_blocks)
@@ -748,32 +774,6 @@ class ContinuousScheduler(Scheduler):
             decoded = sorted(step.decoding, key=lambda one: one.index)
             self.in_flight = [*(one for one, _ in step.chunks if one.is_decoding), *decoded]
         return sorted(finished, key=lambda one: one.index)
-
-    def retract_ahead(self, step: Step, end: float) -> None:
-        """Retract if memory runs out for a step scheduled before it is known which requests the last one finished.
-
-        The newest tokens of retracted requests have been computed and are lost.
-        """
-        decoding = self.decoding_on
-        is_decode = not step.chunks and all(request.is_decoding for request in self.active)
-        if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
-            return
-        if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
-            # Requests that have ended are removed first.
-            return
-        if self.waiting and not self.is_full:
-            coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
-            self.look_up(coming)
-            if self.head_chunk(coming):
-                return
-        while not self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
-            self.make_free(sum(self.blocks_needed(one) for one in decoding))
-            self.preempt(self.loads)
-            decoding = self.decoding_on
-        for request in [one for one in step.decoding if one not in self.running]:
-            step.decoding.remove(request)
-            request.gaps.append(end - request.token_times[-1])
-            request.token_times.append(end)
 
     @property
     def token_seconds(self) -> float:

@@ -46,6 +46,8 @@ class Step:
     """Cached blocks that were in use before the step admitted anybody."""
     set_aside: int = 0
     """Blocks that the admission of some kept from others."""
+    paused: Request | None = None
+    """The last request that was preempted so that one before it finds room."""
     is_cut: bool = False
     """Whether the budget leaves some of them less than a block."""
     num_admitted: int = 0

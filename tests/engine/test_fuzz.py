@@ -18,6 +18,7 @@ from simserve.workload.prefixes import PrefixSegments
 from tests.agreement import NEAR, assert_agrees, closest_tie
 from tests.builders import affine_step_times, constant_step_times, make_closed_loop, make_config, make_specs
 from tests.engine.strategies import (
+    PASSING_RULES,
     TREE_RULES,
     WAITING_RULES,
     Case,
@@ -133,9 +134,31 @@ def test_the_kernel_agrees_with_the_walker_where_requests_wait_for_prefixes(case
     agree_or_discard(replace(case, config=config))
 
 
+@given(st.one_of(cases(PASSING_RULES), pressed_cases(PASSING_RULES)), st.booleans())
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_where_prompts_take_their_blocks_at_once(case: Case, is_ahead: bool) -> None:
+    """The same under TensorRT-LLM's MAX_UTILIZATION, where the last to arrive is preempted, with steps ahead or not."""
+    config = replace(
+        case.config,
+        allocates_prompt=True,
+        aligns_chunks=case.config.reserve_full_prompt,
+        async_scheduling=is_ahead,
+        releases_late=is_ahead,
+    )
+    agree_or_discard(replace(case, config=config))
+
+
 def waiting(config: EngineConfig) -> EngineConfig:
     """Return an engine whose requests wait for what others compute."""
-    return replace(config, waits_for_prefix=True, caches_decoded=False)
+    return replace(
+        config,
+        waits_for_prefix=True,
+        caches_decoded=False,
+        evicts_by_block=True,
+        allocates_prompt=True,
+        checkpoint_tokens=0,
+        last_checkpoint_tokens=0,
+    )
 
 
 @given(ordered_cases())

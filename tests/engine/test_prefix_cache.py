@@ -31,7 +31,13 @@ from tests.walker import walk
 SECOND = constant_step_times(1.0)
 MOONCAKE = Path(__file__).resolve().parents[2] / "../shared/data/traces/mooncake/conversation_trace.jsonl.gz"
 ALIKE = [[(1, 16)]] * 5
-TENSORRT_LLM = {"waits_for_prefix": True, "admission": "reserve", "max_num_seqs": 8}
+TENSORRT_LLM = {
+    "waits_for_prefix": True,
+    "admission": "reserve",
+    "evicts_by_block": True,
+    "ages_empty_blocks": True,
+    "max_num_seqs": 8,
+}
 TENSORRT_LLM |= {"max_num_batched_tokens": 64, "num_blocks": 64}
 
 
@@ -392,6 +398,41 @@ def test_reserved_blocks_hold_a_prefix_until_they_are_taken() -> None:
 
     assert served(specs, paths, **engine).records.cached_tokens.tolist() == [0, 0, 8]
     assert served(specs, paths, **engine | {"waits_for_prefix": False}).records.cached_tokens.tolist() == [0, 0, 4]
+
+
+def test_who_has_waited_for_a_prefix_goes_before_running_prompts_of_later_ones() -> None:
+    """Its four tokens leave twelve for the third prompt; that one first, and they would leave it less than a block."""
+    specs = make_specs([0.0, 0.0, 0.0], [16, 20, 40], 4)
+    paths = [[(1, 16)], [(1, 16)], [(2, 40)]]
+    chunked = {"max_num_batched_tokens": 20, "max_chunk_tokens": 20, "enable_chunked_prefill": True}
+
+    assert starts(specs, paths, aligns_chunks=True, **chunked) == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(("allocates_prompt", "start"), [(False, 2.0), (True, 6.0)])
+def test_under_max_utilization_a_prompt_takes_its_blocks_at_once(allocates_prompt: bool, start: float) -> None:
+    """Two of seven blocks are free from the third step on: enough for a chunk, not for the prompt of three blocks."""
+    specs = make_specs([0.0, 0.0], [16, 12], [5, 1])
+    engine = {"admission": "on_demand", "waits_for_prefix": False, "enable_chunked_prefill": True, "num_blocks": 7}
+    budget = {"max_num_batched_tokens": 8, "max_chunk_tokens": 8, "enable_prefix_caching": False}
+
+    records = replay(
+        make_config(**TENSORRT_LLM | engine | budget | {"aligns_chunks": True, "allocates_prompt": allocates_prompt}),
+        SECOND,
+        specs,
+    ).records
+    assert records.scheduled_time.tolist() == [0.0, start]
+
+
+def test_under_max_utilization_who_has_waited_for_a_prefix_takes_the_blocks_of_the_last_to_arrive() -> None:
+    """The second prompt lacks a block beside the third, which has overtaken it: that one is preempted for it."""
+    specs = make_specs([0.0, 0.0, 0.1], 17, [6, 2, 6])
+    paths = [[(1, 16)], [(1, 16)], [(2, 16)]]
+    engine = {"admission": "on_demand", "allocates_prompt": True, "num_blocks": 10, "max_num_seqs": 3}
+    records = served(specs, paths, **TENSORRT_LLM | engine).records
+
+    assert records.num_preemptions.tolist() == [0, 0, 1]
+    assert records.scheduled_time.tolist()[1] < records.finish_time.tolist()[0]
 
 
 @pytest.mark.parametrize(("ignores_found", "start"), [(False, 10.0), (True, 11.0)])

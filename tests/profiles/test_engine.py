@@ -1224,7 +1224,7 @@ def test_tensorrt_llm_frees_seats_late_with_its_overlap_scheduler_and_counts_fou
     assert [engine.releases_late for engine in engines] == [False, False, True, True, True]
     assert [engine.ignores_found for engine in engines] == [False, True, True, True, False]
     assert [engine.evicts_by_block for engine in engines] == [False, True, True, True, True]
-    assert all(engine.aligns_chunks for engine in engines)
+    assert all(engine.aligns_chunks and engine.allocates_prompt for engine in engines)
 
 
 def test_ranks_of_one_stage_are_scheduled_ahead_and_stages_are_not_yet() -> None:

@@ -17,6 +17,7 @@ from tests.real_engines import environment
 from tests.real_engines.compare import (
     OF_SGLANG,
     OF_TRTLLM,
+    POLICIES,
     RULES,
     SGLANG,
     TRTLLM,
@@ -40,6 +41,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.real_engines", description=__doc__)
     parser.add_argument("--version", default="0.33.0", choices=VERSIONS, help="release of vLLM, or ENGINE-RELEASE")
     parser.add_argument("--source", type=Path, help="TensorRT-LLM: folder of a checkout or of an unpacked wheel")
+    parser.add_argument(
+        "--policy",
+        default="GUARANTEED_NO_EVICT",
+        choices=list(POLICIES),
+        help="TensorRT-LLM: capacity_scheduler_policy",
+    )
     parser.add_argument("--cases", type=int, default=25, help="workloads of each class")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--classes", default=EVERY_CLASS)
@@ -97,10 +104,10 @@ def compare_sglang(asked: argparse.Namespace, release: str) -> None:
 
 def compare_trtllm(asked: argparse.Namespace, release: str) -> None:
     """Compare with the Python scheduler of TensorRT-LLM that lies in a folder, and print a table."""
-    cases = [as_trtllm(case, release) for case in drawn(asked, OF_TRTLLM)]
+    cases = [as_trtllm(case, release, asked.policy) for case in drawn(asked, OF_TRTLLM)]
     schedules = schedules_of(Path(sys.executable), cases, "trtllm", asked.source)
     simulated = (simulate_trtllm(case).records for case in cases)
-    print_table(asked, f"TensorRT-LLM {release}", zip(cases, schedules, simulated, strict=True))
+    print_table(asked, f"TensorRT-LLM {release} {asked.policy}", zip(cases, schedules, simulated, strict=True))
 
 
 def drawn(asked: argparse.Namespace, of_engine: tuple[str, ...]) -> list[dict[str, Any]]:

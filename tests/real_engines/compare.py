@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.config import EngineConfig
+from simserve.engine.config import Admission, EngineConfig
 from simserve.engine.state import StepTimes
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay
@@ -37,6 +37,8 @@ RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
 """Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
 TRTLLM: dict[str, bool] = {"1.2": True, "1.3": False}
 """Releases of TensorRT-LLM, with whether admission and the budget take a request as if it found nothing."""
+POLICIES: dict[str, Admission] = {"GUARANTEED_NO_EVICT": "reserve", "MAX_UTILIZATION": "on_demand"}
+"""Its ``capacity_scheduler_policy``, with what admission requires blocks for."""
 OF_TRTLLM = ("plain", "chunked", "kv_short", "prefix", "prefix_short", "conversations", "forks", "kv_short_cached")
 """Classes of workloads that its driver serves, in its normal and its overlapped loop."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
@@ -167,8 +169,14 @@ def simulate_sglang(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay
     return replay(config, times_of(case), requests_of(case))
 
 
-def as_trtllm(case: Mapping[str, Any], release: str) -> dict[str, Any]:
-    """Return a case as TensorRT-LLM takes it: a budget that leaves a block for a prompt beside all that decode."""
+def as_trtllm(case: Mapping[str, Any], release: str, policy: str = "GUARANTEED_NO_EVICT") -> dict[str, Any]:
+    """Return a case as TensorRT-LLM takes it: a budget that leaves a block for a prompt beside all that decode.
+
+    Args:
+        case: The workload.
+        release: Of TensorRT-LLM.
+        policy: Its ``capacity_scheduler_policy``.
+    """
     budget = case["max_num_batched_tokens"]
     if case["enable_chunked_prefill"]:
         budget = max(budget, case["max_num_seqs"] + case["block_size"])
@@ -176,7 +184,7 @@ def as_trtllm(case: Mapping[str, Any], release: str) -> dict[str, Any]:
         **case,
         "max_num_batched_tokens": budget,
         "num_blocks": case["num_gpu_blocks"],
-        "policy": "GUARANTEED_NO_EVICT",
+        "policy": policy,
         "credits_reuse": not TRTLLM[release],
     }
 
@@ -185,7 +193,8 @@ def simulate_trtllm(case: Mapping[str, Any]) -> Replay:
     """Serve a case of `as_trtllm` on the kernel."""
     budget = case["max_num_batched_tokens"]
     config = EngineConfig(
-        admission="reserve",
+        admission=POLICIES[case["policy"]],
+        allocates_prompt=True,
         max_num_seqs=case["max_num_seqs"],
         max_num_batched_tokens=budget,
         max_chunk_tokens=budget,

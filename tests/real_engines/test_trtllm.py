@@ -10,6 +10,7 @@ import pytest
 
 from tests.real_engines.compare import (
     OF_TRTLLM,
+    POLICIES,
     TRTLLM,
     as_trtllm,
     earliest_difference,
@@ -23,15 +24,16 @@ NUM_CASES = 12
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("release", TRTLLM)
 @pytest.mark.parametrize("is_overlapped", [False, True])
-def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> None:
-    """First steps, tokens, ends, tokens found in the cache: nine of ten workloads to the step."""
+def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str, policy: str) -> None:
+    """First steps, tokens, ends, preemptions, tokens found in the cache: nine of ten workloads to the step."""
     folder = os.environ.get(SOURCE_OF_TRTLLM)
     if not folder:
         pytest.skip(f"{SOURCE_OF_TRTLLM} names no folder with a checkout or an unpacked wheel of TensorRT-LLM")
     cases = [
-        as_trtllm(draw_case(kind, 5000 + seed, is_async=is_overlapped), release)
+        as_trtllm(draw_case(kind, 5000 + seed, is_async=is_overlapped), release, policy)
         for kind in OF_TRTLLM
         for seed in range(NUM_CASES)
     ]

@@ -294,7 +294,8 @@ class Run:
         for request in complete:
             if request.request_id in self.blocks.sequences:
                 self.blocks.store(request, request.prompt_len)
-        for request in finished:
+        # `_handle_responses`, in the order of the active requests.
+        for request in [request for request in self.active if request in finished]:
             self.blocks.remove_sequence(request)
             self.active.remove(request)
 

@@ -178,6 +178,7 @@ _REPLICA: dict[str, Kind] = {
             "has_plain_admission",
             "has_aligned_chunks",
             "has_prefix_waits",
+            "has_whole_prompts",
             "takes_lazily",
             "has_priorities",
             "has_slots",

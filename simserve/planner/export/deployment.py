@@ -76,6 +76,10 @@ _SAID_OF_ENGINE = frozenset(
 """The same for the keys of its engine."""
 
 
+_SELECTABLE = {("tensorrt-llm", "admission"): ("reserve", "on_demand")}
+"""Engine and key -> rules of its scheduler that its own options select."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """What starts a deployment.
@@ -393,7 +397,7 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
     asked = scenario.deployment.engine
     for key in ("scheduler", "admission"):
         value = getattr(asked, key)
-        if value is not None:
+        if value is not None and value not in _SELECTABLE.get((engine.name, key), ()):
             rest = asked.model_copy(update={key: None})
             _refuse_other(key, value, getattr(_engine_with(resolved, rest), key), label)
     if engine.scheduling_policy == "shortest_first":

@@ -38,6 +38,8 @@ _NUMBERS = {
     "max_num_seqs": "--max_batch_size",
     "max_num_batched_tokens": "--max_num_tokens",
 }
+POLICIES = {"reserve": "GUARANTEED_NO_EVICT", "on_demand": "MAX_UTILIZATION"}
+"""What admission requires blocks for -> `scheduler_config.capacity_scheduler_policy`."""
 DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
 """Drafting method -> `speculative_config.decoding_type`."""
 _NGRAM_TOKENS = 4
@@ -124,6 +126,8 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         told = {**limits, "max_lora_rank": engine.max_lora_rank}
         options["lora_config"] = {key: value for key, value in told.items() if value}
         deployment.note("name what the adapters are made for in lora_config: lora_target_modules, or a lora_dir")
+    if deployment.scenario.deployment.engine.admission is not None:
+        options["scheduler_config"] = {"capacity_scheduler_policy": POLICIES[engine.admission]}
     kv_cache: dict[str, Any] = {}
     asked = deployment.scenario.deployment.kv_cache_dtype
     if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):

@@ -11,7 +11,7 @@ from typing import Any
 
 from simserve.documents import parse_yaml, read_mapping
 from simserve.errors import ScenarioError
-from simserve.planner.export.trtllm import DRAFTERS
+from simserve.planner.export.trtllm import DRAFTERS, POLICIES
 from simserve.planner.importers.pasted import is_file
 from simserve.planner.importers.server import (
     Program,
@@ -56,6 +56,9 @@ _NOT_PADDED = (
 )
 _PYTORCH_SINCE = version_key("1.0")
 """First version whose default backend captures graphs unless told not to."""
+_BLOCKS = ("kv_cache_config", "attention_dp_config", "lora_config", "scheduler_config")
+"""Keys of an options file whose own keys are read one by one."""
+_ADMISSIONS = {policy: admission for admission, policy in POLICIES.items()}
 _METHODS = {name.lower(): method for method, name in DRAFTERS.items()} | {"eagle3": "eagle3"}
 """TensorRT-LLM's ``decoding_type``, in lower case -> vLLM's method."""
 
@@ -114,7 +117,7 @@ def _read_options(reading: Reading, options: Mapping[str, Any], path: str = "") 
             _COUNTS[f"--{name}"](reading, key, value)
         elif key in _KEYS and value is not None:
             _KEYS[key](reading, key, value)
-        elif name in ("kv_cache_config", "attention_dp_config", "lora_config") and isinstance(value, Mapping):
+        elif name in _BLOCKS and isinstance(value, Mapping):
             _read_options(reading, value, f"{name}.")
         elif name == "speculative_config" and isinstance(value, Mapping):
             _speculation(reading, value)
@@ -133,6 +136,8 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
         reading.options["enforce_eager"] = True
     elif key == "cuda_graph_config" and isinstance(value, Mapping):
         _graphs(reading, value)
+    elif key == "scheduler_config.capacity_scheduler_policy" and value in _ADMISSIONS:
+        reading.options["admission"] = _ADMISSIONS[value]
     elif key == "enable_attention_dp":
         reading.shares_attention_ranks = bool(value)
     elif key in _WITHOUT_EFFECT_KEYS or key.startswith("attention_dp_config."):

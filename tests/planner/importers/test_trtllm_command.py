@@ -33,6 +33,7 @@ def imported(text: str, version: str | None = "1.0", hardware: str = "h100-sxm-8
         ("deployment.engine.enable_chunked_prefill=true", "deployment.engine.block_size=64"),
         ("deployment.engine.gpu_memory_utilization=0.7", "deployment.engine.enforce_eager=true"),
         ("deployment.engine.async_scheduling=false",),
+        ("deployment.engine.admission=on_demand",),
         ("deployment.engine.cuda_graph_padding=false", "deployment.engine.max_cudagraph_capture_size=128"),
         (
             "model=deepseek-v3",
