@@ -758,8 +758,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
 def _num_api_servers(shape: ReplicaShape) -> int:
     """Return how many API servers share the answers of a replica: one per node with data-parallel attention.
 
-    An assumption: LMSYS measured 200,000 tokens/s from 72 ranks on nine nodes, ten times what one server of SGLang
-    sends.
+    An assumption: LMSYS measured 200,000 tokens/s from 72 ranks on nine nodes, ten times what one of SGLang's sends.
     """
     per_node = shape.hardware.intra_node.gpus_per_node
     return -(-shape.num_gpus // per_node) if shape.data_parallel_size > 1 and per_node else 1
