@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from simserve.reference.arrival_order import came, growth, make_room, pauses_for, take_growth
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
-from simserve.reference.overlap import learn_results, lose_token, retract_ahead
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
@@ -99,7 +98,7 @@ class ContinuousScheduler(Scheduler):
             if self.has_late_results or step.requests:
                 if not (step.requests or step.beyond):
                     # Nothing could be launched: the engine's loop goes on when the running step has ended.
-                    learn_results(self, step)
+                    self.learn_results(step)
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
             else:
@@ -109,7 +108,7 @@ class ContinuousScheduler(Scheduler):
                 step = self.planned(now)
             self.check(step)
             step.blocked_by = self.blocked_by(step)
-            learn_results(self, step)
+            self.learn_results(step)
             step.seconds = self.seconds(step)
             return step
         if self.departing:
@@ -138,6 +137,24 @@ class ContinuousScheduler(Scheduler):
         self.forget_left(step)
         step.seconds = self.seconds(step)
         return step
+
+    def learn_results(self, step: Step) -> None:
+        """Process the results of the step that has ended, now that the next one is scheduled (SGLang, overlapped)."""
+        self.update_ratio(step)
+        if not step.chunks:
+            self.is_full = self.is_full and not self.left
+            self.left.clear()
+        struck = [] if step.chunks else [one for one in self.departing if one not in self.goes_on(self.departing)]
+        self.is_full = self.is_full and not struck
+        for request in (one for one in self.departing if one not in struck):
+            self.note_left(request)
+        # In the order of the step; the KV cache of a request that decodes once more also holds its last token.
+        for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
+            if request in self.departing:
+                self.release_departed(request, request.computed + (request in step.beyond))
+            elif self.tree is not None and request.computed == request.target:
+                self.cache(request, request.computed)
+        self.in_flight, self.has_late_results = [], False
 
     def known_tokens(self, request: Request) -> int:
         """Return the number of tokens that a request has generated, as far as the scheduler knows."""
@@ -427,66 +444,6 @@ class ContinuousScheduler(Scheduler):
             if not step.chunks:
                 self.is_full = False
 
-    def enter(self, step: Step) -> Request:
-        """Move the head of the queue into the batch."""
-        request = self.waiting.popleft()
-        self.take_adapter(request, step)
-        request.target = request.prompt_tokens + request.generated
-        is_first = math.isnan(request.scheduled)
-        if is_first:
-            request.scheduled = step.start
-        request.shared = self.cached_prefix(request, request.target)
-        self.load(request, step)
-        self.cached.use(request.shared)
-        request.blocks = len(request.shared)
-        request.computed = request.blocks * self.config.block_size
-        if is_first:
-            request.cached_tokens = request.computed
-            step.encoder_seconds += sum(seconds for end, seconds in request.images if end > request.computed)
-        self.running.append(request)
-        if self.keeps_order or self.config.has_whole_prompts:
-            self.running.sort(key=came)
-        self.num_admitted += 1
-        step.num_admitted += 1
-        return request
-
-    def load(self, request: Request, step: Step) -> None:
-        """Load what a request finds in tiers onto the GPU; the step that admits it waits for the load."""
-        for block in request.shared:
-            place = self.place_of(request, block)
-            if place == "gpu" or place == "nowhere":
-                continue
-            for tier in self.tiers:
-                tier.blocks.discard(block)
-            step.loaded_blocks[place.name] = step.loaded_blocks.get(place.name, 0) + 1
-
-    def seat_computed(self, request: Request) -> bool:
-        """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
-
-        Requests preempted here go first. There must be blocks for its cache, its next token and the running decodes.
-        """
-        if not self.active:
-            # No other request runs: the next step is scheduled after requests that are done have gone.
-            self.release_departing()
-        if len(self.running) == self.config.max_num_seqs or self.waiting or not self.has_adapter_seat(request):
-            return False
-        computed = request.prompt_tokens - self.config.has_late_first_token
-        blocks, grown = self.blocks_of(computed), self.blocks_of(computed + 1)
-        if self.is_growing:
-            decoding = [one for one in self.active if one.is_decoding]
-            needed = grown + sum(self.blocks_needed(one) for one in decoding)
-            windows = self.window_of(grown) + sum(self.window_growth(one) for one in decoding)
-            if not self.fits(needed, windows):
-                return False
-        elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
-            return False
-        request.computed = request.target = computed
-        self.take_adapter(request, self.loads)
-        self.running.append(request)
-        self.num_admitted += 1
-        self.take(request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks))
-        return True
-
     def head_chunk(self, step: Step) -> int:
         """Return the number of tokens that the head of the queue would compute in this step; 0 if it must wait."""
         if self.num_seated == self.config.max_num_seqs or step.budget == 0 or self.waiting[0].is_swapped:
@@ -594,7 +551,7 @@ class ContinuousScheduler(Scheduler):
         self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.in_flight:
-            lose_token(self, victim)
+            self.lose_token(victim)
         if victim in self.departing:
             # It has all its tokens: only its memory is taken.
             self.departing.remove(victim)
@@ -650,9 +607,13 @@ class ContinuousScheduler(Scheduler):
             return
         self.waiting = deque(ordered)
 
-    def queued(self, request: Request) -> float:
-        """Return when a request was queued last, where the order depends on it."""
-        return self.requeued.get(request.index, request.ready)
+    def lose_token(self, victim: Request) -> None:
+        """Take its in-flight token from a victim; it is generated again."""
+        self.in_flight.remove(victim)
+        victim.generated -= victim not in self.departing
+        if not victim.generated:
+            victim.token_times.clear()
+            victim.handed_over = math.nan
 
     def make_way(self, step: Step) -> None:
         """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start."""
@@ -731,7 +692,7 @@ class ContinuousScheduler(Scheduler):
         self.keep_late_prompts()
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
-            retract_ahead(self, step, end)
+            self.retract_ahead(step, end)
         for request in self.running:
             # Blocks that no query sees any more are free again.
             request.window_blocks = self.window_of(request.window_blocks)
@@ -774,6 +735,32 @@ class ContinuousScheduler(Scheduler):
             decoded = sorted(step.decoding, key=lambda one: one.index)
             self.in_flight = [*(one for one, _ in step.chunks if one.is_decoding), *decoded]
         return sorted(finished, key=lambda one: one.index)
+
+    def retract_ahead(self, step: Step, end: float) -> None:
+        """Retract if memory runs out for a step scheduled before it is known which requests the last one finished.
+
+        The newest tokens of retracted requests have been computed and are lost.
+        """
+        decoding = self.decoding_on
+        is_decode = not step.chunks and all(request.is_decoding for request in self.active)
+        if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            return
+        if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
+            # Requests that have ended are removed first.
+            return
+        if self.waiting and not self.is_full:
+            coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
+            self.look_up(coming)
+            if self.head_chunk(coming):
+                return
+        while not self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            self.make_free(sum(self.blocks_needed(one) for one in decoding))
+            self.preempt(self.loads)
+            decoding = self.decoding_on
+        for request in [one for one in step.decoding if one not in self.running]:
+            step.decoding.remove(request)
+            request.gaps.append(end - request.token_times[-1])
+            request.token_times.append(end)
 
     @property
     def token_seconds(self) -> float:
