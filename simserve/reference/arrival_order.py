@@ -6,14 +6,58 @@ to arrive that has started is paused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
 
 from simserve.reference.request import Request
 from simserve.reference.steps import Step
 
 if TYPE_CHECKING:
-    from simserve.reference.kv_memory import Scheduler
-    from simserve.reference.scheduler import ContinuousScheduler
+    from simserve.engine.config import EngineConfig
+
+
+class Batch(Protocol):
+    """A scheduler, as these rules see it."""
+
+    config: EngineConfig
+    running: list[Request]
+    departing: list[Request]
+    waiting: deque[Request]
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds."""
+
+    @property
+    def active(self) -> list[Request]:
+        """Requests with a seat that are not done."""
+
+    @property
+    def tokens_per_decode(self) -> int:
+        """Tokens that a decoding request computes in a step."""
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether running prompts and waiting requests are looked at together."""
+
+    def blocks_needed(self, request: Request) -> int:
+        """Return the number of blocks that the next step of a decoding request opens."""
+
+    def asked_blocks(self, step: Step, head: Request) -> int:
+        """Return the blocks that the head of the queue needs of those free."""
+
+    def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
+        """Return the cached blocks at the start of a request."""
+
+    def take(self, request: Request, blocks: int, window_blocks: int) -> None:
+        """Give blocks to a request."""
+
+
+class Preempting(Batch, Protocol):
+    """One that may take everything from a request."""
+
+    def preempt(self, step: Step, chosen: Request | None = None) -> None:
+        """Preempt a request, or the one whose turn it is."""
 
 
 def came(request: Request) -> tuple[float, int]:
@@ -21,7 +65,7 @@ def came(request: Request) -> tuple[float, int]:
     return request.ready, request.index
 
 
-def growth(batch: Scheduler, after: Request | None = None) -> int:
+def growth(batch: Batch, after: Request | None = None) -> int:
     """Return the blocks counted for the next step's decodes, of all or of requests that came after one.
 
     One whose last token is on its way counts as if it decoded once more.
@@ -39,14 +83,14 @@ def growth(batch: Scheduler, after: Request | None = None) -> int:
     return blocks
 
 
-def overtakes(batch: ContinuousScheduler) -> bool:
+def overtakes(batch: Preempting) -> bool:
     """Whether the head of the queue came before a running request, so that it may take that one's blocks."""
     if batch.config.num_speculative_tokens or batch.config.scheduling_policy != "fcfs":
         return False
     return bool(batch.waiting and batch.running) and came(batch.waiting[0]) < came(batch.running[-1])
 
 
-def make_room(batch: ContinuousScheduler, step: Step) -> None:
+def make_room(batch: Preempting, step: Step) -> None:
     """Preempt the last to arrive until the decodes of the next step fit; who decodes takes its blocks at its end."""
     while not overtakes(batch) and growth(batch) > batch.free:
         batch.preempt(step)
@@ -54,7 +98,7 @@ def make_room(batch: ContinuousScheduler, step: Step) -> None:
     step.budget -= batch.tokens_per_decode * len(step.decoding)
 
 
-def take_growth(batch: ContinuousScheduler, step: Step) -> None:
+def take_growth(batch: Preempting, step: Step) -> None:
     """Give blocks to those that decode, now that the step has admitted others; preempt the last where they lack."""
     while growth(batch) > batch.free:
         batch.preempt(step)
@@ -62,7 +106,7 @@ def take_growth(batch: ContinuousScheduler, step: Step) -> None:
         batch.take(request, batch.blocks_needed(request), 0)
 
 
-def pauses_for(batch: ContinuousScheduler, step: Step, head: Request) -> bool:
+def pauses_for(batch: Preempting, step: Step, head: Request) -> bool:
     """Preempt requests that came after the head of the queue, until it has room; return whether it is passed over.
 
     Having had another paused, it is looked at again, and seems to wait for the prefix that it computes itself.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from simserve.reference.arrival_order import came, growth, make_room, pauses_for, take_growth
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
-from simserve.reference.overlap import learn_results, lose_token, retract_ahead
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
@@ -99,7 +98,7 @@ class ContinuousScheduler(Scheduler):
             if self.has_late_results or step.requests:
                 if not (step.requests or step.beyond):
                     # Nothing could be launched: the engine's loop goes on when the running step has ended.
-                    learn_results(self, step)
+                    self.learn_results(step)
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
             else:
@@ -109,7 +108,7 @@ class ContinuousScheduler(Scheduler):
                 step = self.planned(now)
             self.check(step)
             step.blocked_by = self.blocked_by(step)
-            learn_results(self, step)
+            self.learn_results(step)
             step.seconds = self.seconds(step)
             return step
         if self.departing:
@@ -138,6 +137,24 @@ class ContinuousScheduler(Scheduler):
         self.forget_left(step)
         step.seconds = self.seconds(step)
         return step
+
+    def learn_results(self, step: Step) -> None:
+        """Process the results of the step that has ended, now that the next one is scheduled (SGLang, overlapped)."""
+        self.update_ratio(step)
+        if not step.chunks:
+            self.is_full = self.is_full and not self.left
+            self.left.clear()
+        struck = [] if step.chunks else [one for one in self.departing if one not in self.goes_on(self.departing)]
+        self.is_full = self.is_full and not struck
+        for request in (one for one in self.departing if one not in struck):
+            self.note_left(request)
+        # In the order of the step; the KV cache of a request that decodes once more also holds its last token.
+        for request in [*self.in_flight, *(one for one in self.departing if one not in self.in_flight)]:
+            if request in self.departing:
+                self.release_departed(request, request.computed + (request in step.beyond))
+            elif self.tree is not None and request.computed == request.target:
+                self.cache(request, request.computed)
+        self.in_flight, self.has_late_results = [], False
 
     def known_tokens(self, request: Request) -> int:
         """Return the number of tokens that a request has generated, as far as the scheduler knows."""
@@ -427,6 +444,7 @@ class ContinuousScheduler(Scheduler):
             if not step.chunks:
                 self.is_full = False
 
+<<<<<<< HEAD
     def enter(self, step: Step) -> Request:
         """Move the head of the queue into the batch."""
         request = self.waiting.popleft()
@@ -487,6 +505,8 @@ class ContinuousScheduler(Scheduler):
         self.take(request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks))
         return True
 
+=======
+>>>>>>> trtsched2
     def head_chunk(self, step: Step) -> int:
         """Return the number of tokens that the head of the queue would compute in this step; 0 if it must wait."""
         if self.num_seated == self.config.max_num_seqs or step.budget == 0 or self.waiting[0].is_swapped:
@@ -594,7 +614,7 @@ class ContinuousScheduler(Scheduler):
         self.write_through(victim, known)
         self.running.remove(victim)
         if victim in self.in_flight:
-            lose_token(self, victim)
+            self.lose_token(victim)
         if victim in self.departing:
             # It has all its tokens: only its memory is taken.
             self.departing.remove(victim)
@@ -650,9 +670,13 @@ class ContinuousScheduler(Scheduler):
             return
         self.waiting = deque(ordered)
 
-    def queued(self, request: Request) -> float:
-        """Return when a request was queued last, where the order depends on it."""
-        return self.requeued.get(request.index, request.ready)
+    def lose_token(self, victim: Request) -> None:
+        """Take its in-flight token from a victim; it is generated again."""
+        self.in_flight.remove(victim)
+        victim.generated -= victim not in self.departing
+        if not victim.generated:
+            victim.token_times.clear()
+            victim.handed_over = math.nan
 
     def make_way(self, step: Step) -> None:
         """Preempt running requests of a worse priority until the head of the queue has a seat and blocks to start."""
@@ -731,7 +755,7 @@ class ContinuousScheduler(Scheduler):
         self.keep_late_prompts()
         if config.has_overlap:
             self.has_late_results, self.late_start = True, step.start
-            retract_ahead(self, step, end)
+            self.retract_ahead(step, end)
         for request in self.running:
             # Blocks that no query sees any more are free again.
             request.window_blocks = self.window_of(request.window_blocks)
@@ -774,6 +798,32 @@ class ContinuousScheduler(Scheduler):
             decoded = sorted(step.decoding, key=lambda one: one.index)
             self.in_flight = [*(one for one, _ in step.chunks if one.is_decoding), *decoded]
         return sorted(finished, key=lambda one: one.index)
+
+    def retract_ahead(self, step: Step, end: float) -> None:
+        """Retract if memory runs out for a step scheduled before it is known which requests the last one finished.
+
+        The newest tokens of retracted requests have been computed and are lost.
+        """
+        decoding = self.decoding_on
+        is_decode = not step.chunks and all(request.is_decoding for request in self.active)
+        if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            return
+        if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
+            # Requests that have ended are removed first.
+            return
+        if self.waiting and not self.is_full:
+            coming = Step(end, budget=self.config.max_num_batched_tokens, longest_chunk=self.config.max_chunk_tokens)
+            self.look_up(coming)
+            if self.head_chunk(coming):
+                return
+        while not self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+            self.make_free(sum(self.blocks_needed(one) for one in decoding))
+            self.preempt(self.loads)
+            decoding = self.decoding_on
+        for request in [one for one in step.decoding if one not in self.running]:
+            step.decoding.remove(request)
+            request.gaps.append(end - request.token_times[-1])
+            request.token_times.append(end)
 
     @property
     def token_seconds(self) -> float:
