@@ -692,7 +692,7 @@ class Scheduler(ABC):
     def seat_computed(self, request: Request) -> bool:
         """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
 
-        Requests preempted here go first. There must be blocks for its cache, its next token and the running decodes.
+        Requests preempted here go first. It needs blocks for its cache, for the next step, and for what is reserved.
         """
         if not self.active:
             # No other request runs: the next step is scheduled after requests that are done have gone.
@@ -705,7 +705,7 @@ class Scheduler(ABC):
             decoding = [one for one in self.active if one.is_decoding]
             needed = grown + sum(self.blocks_needed(one) for one in decoding)
             windows = self.window_of(grown) + sum(self.window_growth(one) for one in decoding)
-            if not self.fits(needed, windows):
+            if not (self.fits(needed, windows) and self.keeps_reserve(blocks, len(self.active))):
                 return False
         elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
             return False

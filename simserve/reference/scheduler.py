@@ -444,69 +444,6 @@ class ContinuousScheduler(Scheduler):
             if not step.chunks:
                 self.is_full = False
 
-<<<<<<< HEAD
-    def enter(self, step: Step) -> Request:
-        """Move the head of the queue into the batch."""
-        request = self.waiting.popleft()
-        self.take_adapter(request, step)
-        request.target = request.prompt_tokens + request.generated
-        is_first = math.isnan(request.scheduled)
-        if is_first:
-            request.scheduled = step.start
-        request.shared = self.cached_prefix(request, request.target)
-        self.load(request, step)
-        self.cached.use(request.shared)
-        request.blocks = len(request.shared)
-        request.computed = request.blocks * self.config.block_size
-        if is_first:
-            request.cached_tokens = request.computed
-            step.encoder_seconds += sum(seconds for end, seconds in request.images if end > request.computed)
-        self.running.append(request)
-        if self.keeps_order or self.config.has_whole_prompts:
-            self.running.sort(key=came)
-        self.num_admitted += 1
-        step.num_admitted += 1
-        return request
-
-    def load(self, request: Request, step: Step) -> None:
-        """Load what a request finds in tiers onto the GPU; the step that admits it waits for the load."""
-        for block in request.shared:
-            place = self.place_of(request, block)
-            if place == "gpu" or place == "nowhere":
-                continue
-            for tier in self.tiers:
-                tier.blocks.discard(block)
-            step.loaded_blocks[place.name] = step.loaded_blocks.get(place.name, 0) + 1
-
-    def seat_computed(self, request: Request) -> bool:
-        """Seat a request whose prompt was computed elsewhere; False, with nothing changed, without room for it.
-
-        Requests preempted here go first. It needs blocks for its cache, for the next step, and for what is reserved.
-        """
-        if not self.active:
-            # No other request runs: the next step is scheduled after requests that are done have gone.
-            self.release_departing()
-        if len(self.running) == self.config.max_num_seqs or self.waiting or not self.has_adapter_seat(request):
-            return False
-        computed = request.prompt_tokens - self.config.has_late_first_token
-        blocks, grown = self.blocks_of(computed), self.blocks_of(computed + 1)
-        if self.is_growing:
-            decoding = [one for one in self.active if one.is_decoding]
-            needed = grown + sum(self.blocks_needed(one) for one in decoding)
-            windows = self.window_of(grown) + sum(self.window_growth(one) for one in decoding)
-            if not (self.fits(needed, windows) and self.keeps_reserve(blocks, len(self.active))):
-                return False
-        elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
-            return False
-        request.computed = request.target = computed
-        self.take_adapter(request, self.loads)
-        self.running.append(request)
-        self.num_admitted += 1
-        self.take(request, blocks if self.is_growing else self.blocks_of(self.longest(request)), self.window_of(blocks))
-        return True
-
-=======
->>>>>>> trtsched2
     def head_chunk(self, step: Step) -> int:
         """Return the number of tokens that the head of the queue would compute in this step; 0 if it must wait."""
         if self.num_seated == self.config.max_num_seqs or step.budget == 0 or self.waiting[0].is_swapped:
