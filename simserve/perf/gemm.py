@@ -163,7 +163,8 @@ def _class_curve(machine: Machine, dtype: str) -> GemmCurve:
         loop_overhead=CLASS_LOOP_OVERHEAD,
         wave_quantisation=CLASS_WAVE_QUANTISATION,
         overlap=machine.gemm_overlap or CLASS_OVERLAP,
-        memory_efficiency=min(machine.memory_efficiency, FP4_MEMORY_EFFICIENCY if dtype == "fp4" else 1.0),
+        memory_efficiency=machine.memory_efficiency,
+        narrow_memory_efficiency=FP4_MEMORY_EFFICIENCY if dtype == "fp4" else None,
         split_latency=CLASS_SPLIT_LATENCIES * machine.kernel_latency,
         max_splits=CLASS_MAX_SPLITS,
         min_tile_rows=machine.tile_rows or CLASS_TILE_ROWS,
@@ -366,6 +367,9 @@ def gemm_seconds(
     total = curve.start_latency + overlapped(curve, compute, memory)
     if curve.step_latency:
         total = np.maximum(total, curve.start_latency + in_features / STEP_COLUMNS * curve.step_latency)
+    if curve.narrow_memory_efficiency is not None:
+        least = num_bytes / (device.bandwidth * curve.narrow_memory_efficiency)
+        total = np.maximum(total, curve.start_latency + least)
     if curve.narrow_rows is not None:
         total = np.maximum(total, _least_of_wide_calls(curve, device, rows, out_features, in_features, memory))
     if curve.vector_flops is not None:

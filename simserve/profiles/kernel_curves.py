@@ -267,6 +267,10 @@ class GemmCurve(TileCurve):
     """Most SMs that share one tile's reduction."""
     step_latency: Seconds = 0.0
     """Least seconds of a tile per 128 columns of the reduction, for any number of columns."""
+    narrow_memory_efficiency: Share | None = None
+    """Share of the bandwidth at which weights pass if there is little to compute, which arithmetic does not add to.
+
+    None: as with many rows."""
     min_tile_rows: PositiveInt = 64
     """Rows of the smallest tile: 64 (CUTLASS; Hopper wgmma m64), or 16 in weight-only kernels (Marlin)."""
     max_tile_rows: PositiveInt = 64
