@@ -350,3 +350,30 @@ def test_gpus_without_a_price_are_planned_for_the_fewest(simserve: Simserve) -> 
     assert "planned for" not in priced.stderr
     assert "a month" in priced.stdout
     assert refused.error_line.endswith("has no price; --set pricing.gpu_hour_usd=DOLLARS, or --objective gpus")
+
+
+@pytest.mark.parametrize(
+    ("part", "told", "begins"),
+    [
+        ("search_group", "interrupted before a fleet that holds was found", "Nothing was found"),
+        ("confirm", "interrupted; the plan is the best found until then, and not confirmed", "Deploy 1 x l4-24gb"),
+        (
+            "_Planning._look_around",
+            "interrupted; the plan is confirmed, but not all that would change it is known",
+            "Deploy 1 x l4-24gb",
+        ),
+    ],
+)
+def test_what_an_interrupted_plan_rests_on_is_said(
+    part: str, told: str, begins: str, monkeypatch: pytest.MonkeyPatch, simserve: Simserve, small: str
+) -> None:
+    """Ctrl-C in the first search, while the best is confirmed, or while what surrounds the plan is looked at."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"simserve.planner.plan.plan.{part}", interrupt)
+    outcome = simserve("plan", small, *_ONE)
+
+    assert (outcome.code, outcome.error_line) == (105, told)
+    assert outcome.stdout.startswith(begins)
