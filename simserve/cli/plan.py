@@ -285,6 +285,10 @@ def _write(result: PlanPage, out: Path) -> Path | None:
 
 def _raise_outcome(result: Plan) -> None:
     if result.was_interrupted:
+        if not result.is_feasible:
+            raise InterruptedRunError("interrupted before a fleet that holds was found")
+        if (result.summary["best"].get("confirmed") or {}).get("is_confirmed"):
+            raise InterruptedRunError("interrupted; the plan is confirmed, but not all that would change it is known")
         raise InterruptedRunError("interrupted; the plan is the best found until then, and not confirmed")
     if not result.is_feasible:
         miss = result.summary["nearest_miss"] or {}

@@ -190,22 +190,12 @@ def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenari
     Raises:
         InputError: Its parts are incompatible.
     """
-    if scenario.deployment.pools:
-        return _with_pools_of(scenario, known)
-    check_combinations(scenario)
-    check_engine(scenario, known.engine)
-    return replace(known, scenario=scenario)
-
-
-def _with_pools_of(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
-    """Resolve a scenario with pools, each once: pools whose deployment has not changed are as they were resolved."""
-    if scenario.deployment != known.scenario.deployment:
+    if scenario.deployment.pools and scenario.deployment != known.scenario.deployment:
         return resolve(scenario)
     check_combinations(scenario)
-    _check_apis(scenario)
     pools = tuple(replace(pool, scenario=of_pool_alone(scenario, number)) for number, pool in enumerate(known.pools))
-    for pool in pools:
-        check_engine(scenario, pool.engine)
+    for each in pools or (known,):
+        check_engine(scenario, each.engine)
     return replace(known, scenario=scenario, pools=pools)
 
 

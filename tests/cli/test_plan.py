@@ -365,3 +365,30 @@ def test_a_plan_without_an_slo_speaks_of_none_and_says_once_where_step_times_are
     assert "within the SLO (simulated)" not in page
     assert page.count("roofline of the data sheet") >= 1
     assert "datasheet peaks, not measured" not in page
+
+
+@pytest.mark.parametrize(
+    ("part", "told", "begins"),
+    [
+        ("search_group", "interrupted before a fleet that holds was found", "Nothing was found"),
+        ("confirm", "interrupted; the plan is the best found until then, and not confirmed", "Deploy 1 x l4-24gb"),
+        (
+            "_Planning._look_around",
+            "interrupted; the plan is confirmed, but not all that would change it is known",
+            "Deploy 1 x l4-24gb",
+        ),
+    ],
+)
+def test_what_an_interrupted_plan_rests_on_is_said(
+    part: str, told: str, begins: str, monkeypatch: pytest.MonkeyPatch, simserve: Simserve, small: str
+) -> None:
+    """Ctrl-C in the first search, while the best is confirmed, or while what surrounds the plan is looked at."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"simserve.planner.plan.plan.{part}", interrupt)
+    outcome = simserve("plan", small, *_ONE)
+
+    assert (outcome.code, outcome.error_line) == (105, told)
+    assert outcome.stdout.startswith(begins)

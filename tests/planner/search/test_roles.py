@@ -35,6 +35,7 @@ from simserve.planner.search.roles import (
     has_role_search,
     kv_format_of,
     mixed_space,
+    price_workers,
     search_mixed,
     search_roles,
     workers_of,
@@ -483,6 +484,21 @@ def test_what_a_role_costs_on_one_kind_of_gpu_prunes_pairs_of_two() -> None:
         assert {each for each, cost in costs[role].items() if cost + least[other] < limit} <= least_costs(
             found[role]
         ).keys()
+
+
+def test_workers_priced_elsewhere_leave_a_search_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Priced front by front, as other processes do, they are all that the search needs: it prices none."""
+    space = spaces_of(long_prompts(), FEW)[0]
+    goal, known = Goal(objective="gpus", max_gpus=4), KnownWorkers()
+    alone = search_roles(space, goal)
+
+    for front in fronts(space):
+        known.workers.update(price_workers(space, goal, known, front))
+    monkeypatch.setattr("simserve.planner.search.roles._priced", lambda *_, **__: pytest.fail("priced again"))
+    again = search_roles(space, goal, known)
+
+    assert known.workers
+    assert again == alone
 
 
 def test_each_role_has_the_price_of_its_own_gpu() -> None:
