@@ -28,6 +28,13 @@ MISSES = {
     "sqwish-rtx-5090-replicas: nemotron-3.5-lightning-nvfp4",
     "sqwish-rtx-pro-6000-replicas: gpt-oss-120b",
     "sqwish-rtx-pro-6000-replicas: deepseek-v4-flash-tp4-ep",
+    "commdata-4xpro6000-maxq-glm-5.3-flash: official-recipe",
+    "guoenhui-rtx-6000d-deepseek-v4-flash: two-dp4",
+    "guoenhui-rtx-6000d-deepseek-v4-flash: two-dp4-ep",
+    "sqwish-rtx-5090-replicas: qwen3.8-27b-nvfp4",
+    "wangzheng422-4xl40s-qwen3.5-122b-long: budget-32768",
+    "wangzheng422-4xl40s-qwen3.5-122b-long: budget-65536",
+    "wangzheng422-4xl40s-qwen3.5-122b-long: memory-0.98",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
