@@ -23,7 +23,7 @@ NARROW_DTYPE_SHARE: Mapping[str, float] = {"fp8": 0.75, "fp4": 0.8, "int8": 0.75
 """Share of the 16-bit GEMM efficiency that 8-bit GEMMs reach: ideal over measured is 0.3 to 0.55 against
 0.60 to 0.83 in NVIDIA's AIConfigurator tables, where part of the gap is small sizes (counted by the rows)
 and activation quantisation (counted as an operator of its own). FP4: RTX PRO 6000, Llama-3.3-70B
-offline within 10 %; prompts in NVFP4 there and on the RTX 5090 were 10 to 17 % too slow with 0.7."""
+offline within 10 %; with 0.7 it is 12 % too slow."""
 
 ATTENTION_MEMORY_SHARE = 1.05
 """Bandwidth of attention on long contexts relative to a kernel that streams weights. vLLM 0.19 on H100, Llama-3.1-8B,

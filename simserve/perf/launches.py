@@ -38,7 +38,8 @@ def launch_wait(
 ) -> Array:
     """Return the time that the GPU waits for launches in steps that no CUDA graph covers.
 
-    ``step = max(gpu, layers * layer_seconds) + gaps``. Contexts and prompts' pairs are added to a step later and not
+    ``step = max(gpu, layers * layer_seconds) + gaps``, where layers of linear attention, experts and latent attention
+    take longer to launch than others. Contexts and prompts' pairs are added to a step later and not
     compared with it. A CPU's worker calls its kernels one after another on the thread that runs them, and the engine's
     own code between calls adds up: ``step = kernels + layers * layer_seconds + gaps``.
 

@@ -85,16 +85,20 @@ def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
 def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
     """Return Kimi-K2.5's tower, whose file gives only its own sizes."""
+    return _moonvit(tower, "Kimi-K2.5", KIMI_MAX_PATCHES, prefix="vt_")
+
+
+def _moonvit(tower: ConfigReader, processor: str, most: int, prefix: str = "") -> dict[str, Any]:
+    """Return a MoonViT of at most ``most`` patches an image, whose sizes are named with a prefix."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
-    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     return {
-        "source": "vision_config of the file; pixels of an image by the processor of Kimi-K2.5",
+        "source": f"vision_config of the file; pixels of an image by the processor of {processor}",
         "rule": "grid",
         "patch_size": patch,
         "merge": merge,
         "min_pixels": (merge * patch) ** 2,
-        "max_pixels": KIMI_MAX_PATCHES * patch**2,
-        **{name: tower.integer(f"vt_{name}") for name in sizes},
+        "max_pixels": most * patch**2,
+        **_tower_sizes(tower, prefix),
     }
 
 
@@ -141,16 +145,7 @@ def _glm4v_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
 def _moonvit_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Kimi-VL's tower."""
-    patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
-    return {
-        "source": "vision_config of the file; pixels of an image by the processor of MoonViT",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": merge,
-        "min_pixels": (merge * patch) ** 2,
-        "max_pixels": MOONVIT_MAX_PATCHES * patch**2,
-        **_tower_sizes(tower),
-    }
+    return _moonvit(tower, "MoonViT", MOONVIT_MAX_PATCHES)
 
 
 def _intern_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -246,9 +241,9 @@ def _llama4_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _tower_sizes(tower: ConfigReader) -> dict[str, Any]:
+def _tower_sizes(tower: ConfigReader, prefix: str = "") -> dict[str, Any]:
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-    return {name: tower.integer(name) for name in names}
+    return {name: tower.integer(prefix + name) for name in names}
 
 
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {

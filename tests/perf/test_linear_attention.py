@@ -406,3 +406,22 @@ def test_nvfp4_weights_are_read_at_the_pace_of_workstation_cards(hardware: str, 
     shape = make_shape(hardware, "qwen3.5-27b", quantization="nvfp4", version="0.22")
 
     assert float(price(shape).step_times.decode_base[1]) == pytest.approx(measured, rel=0.12)
+
+
+def test_qwen_3_6_in_nvfp4_takes_22_gb() -> None:
+    """MLPs in 4 bit, attention and linear attention in 8, the rest in 16: about 22 GB (thakicloud.github.io)."""
+    shape = make_shape("rtx-pro-6000-96gb", "qwen3.5-27b", quantization="nvfp4", version="0.22")
+
+    assert plan_memory(shape).parts["weights"] == pytest.approx(22e9, rel=0.03)
+
+
+@pytest.mark.parametrize(("version", "measured"), [("0.9", None), ("0.29", 19.2e-3)])
+def test_steps_without_graphs_take_longer_since_0_29(version: str, measured: float | None) -> None:
+    """Qwen3-4B, 16 sequences on an RTX 5080: 19.9 ms in 16 bit, 18.6 in GPTQ (munsik-kim, vLLM 0.29).
+
+    0.9 takes 0.27 ms for a layer of ten kernels; two norms of queries and keys are two more.
+    """
+    shape = make_shape("rtx-5080-16gb", "qwen3-4b", version=version, enforce_eager=True)
+    seconds = float(price(shape).step_times.decode_base[16])
+
+    assert seconds == pytest.approx(measured or 36 * 0.27e-3 * 1.2, rel=0.15)
