@@ -24,15 +24,18 @@ def hour(*overrides: str) -> tuple[float | None, str]:
 @pytest.mark.parametrize("spelled", ["Nebius", "nebius", "NEBIUS"])
 def test_a_provider_s_own_price(spelled: str) -> None:
     """Whatever the case of its letters; the result names it."""
-    assert hour(f"provider={spelled}") == (2.95, "on-demand price of h100-sxm-80gb at Nebius, seen 2026")
+    assert hour(f"provider={spelled}") == (4.5, "on-demand price of h100-sxm-80gb at Nebius, seen 2026-10-24")
 
 
 def test_spot_and_reserved_have_their_prices() -> None:
     """Fitted at a class of sellers, or one seller's, with the term that it binds for."""
     usd, source = hour("purchase=spot")
-    assert usd == pytest.approx(((1.25 / 1.025) * (0.8015 / 0.855)) ** 0.5, abs=0.005)
-    assert source == "fitted spot price of h100-sxm-80gb at specialised clouds, from 2 offers (2 there), seen 2026"
-    assert hour("purchase=spot", "provider=Verda")[0] == 0.8015
+    assert usd == pytest.approx(((1.25 / 1.143) * (6.571 / 2.500)) ** 0.5, abs=0.005)
+    assert (
+        source
+        == "fitted spot price of h100-sxm-80gb at specialised clouds, from 2 offers (1 there), seen 2026 to 2026-09-26"
+    )
+    assert hour("purchase=spot", "provider=Google Cloud")[0] == 6.571
     usd, source = hour("purchase=reserved", "provider=AWS")
     assert usd == 4.916
     assert "capacity block" in source
@@ -52,7 +55,7 @@ def test_a_class_of_sellers_has_a_price_where_none_of_them_offers_the_gpu() -> N
     """From what the others ask for it; the result says so."""
     usd, source = hour("provider=hyperscaler", "../deployment.hardware=rtx-4090-24gb")
 
-    assert usd == pytest.approx(1.95, abs=0.1)
+    assert usd == pytest.approx((0.74 * 0.682 / 0.922) ** 0.5 * (1.769 * 2.988 * 2.500 * 2.170) ** 0.25, abs=0.005)
     assert "at hyperscalers, from 2 offers (none there), seen 2026" in source
 
 

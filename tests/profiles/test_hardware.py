@@ -180,7 +180,6 @@ WITHOUT_PRICE = (
     "trainium2-96gb",
     "gaudi3-128gb",
     "h20-96gb",
-    "h100-nvl-94gb",
     "h200-nvl-141gb",
     "gh200-nvl4-96gb",
     "mi325x-256gb",

@@ -12,7 +12,7 @@ from simserve.scenario.load import load
 from simserve.scenario.run import run
 from tests.scenario.builders import make_scenario
 
-L40S = 1.23
+L40S = 1.26
 
 
 def changed(*overrides: str, name: str = "two-pools") -> RunResult:

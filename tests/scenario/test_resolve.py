@@ -54,7 +54,7 @@ def test_the_scenario_s_price_wins_over_the_profile_s() -> None:
     assert (own.gpu_hour_usd, own.gpu_hour_source) == (1.5, "scenario")
     assert default.gpu_hour_usd == default.shape.hardware.default_price
     assert (
-        "fitted on-demand price of h100-sxm-80gb at specialised clouds, from 8 offers (4 there), seen"
+        "fitted on-demand price of h100-sxm-80gb at specialised clouds, from 9 offers (5 there), seen"
         in default.gpu_hour_source
     )
 

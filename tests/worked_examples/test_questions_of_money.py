@@ -27,7 +27,7 @@ def month(*overrides: str, api: str = "gpt-4o", requests: float | None = None) -
 
 
 def test_api_a100_or_h100_fp8_from_what_volume_each() -> None:
-    """Question 9: the API, then A100, whose hour is cheaper, for the little it holds; H100 in FP8 from there on."""
+    """Question 9: the API, then A100, whose hour is cheaper, for what two replicas hold; H100 in FP8 from there on."""
     h100, a100 = month(), month(*_A100)
     first = a100["break_even"]["requests_per_month"]
     held = a100["day"]["capacity_rate_per_replica"] * 720 * 3600
@@ -36,7 +36,8 @@ def test_api_a100_or_h100_fp8_from_what_volume_each() -> None:
     for requests, cheapest in (
         (first * 0.98, "api"),
         ((first + held) / 2, "a100"),
-        (held * 1.1, "h100"),
+        (held * 1.1, "a100"),
+        (held * 2.1, "h100"),
         (1e8, "h100"),
     ):
         on_h100, on_a100 = month(requests=requests), month(*_A100, requests=requests)
