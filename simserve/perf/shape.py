@@ -560,7 +560,18 @@ class ReplicaShape:
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
         """Routed experts of the engine; some formats use others' kernels where it calls them."""
         makers = {name: self.expert_maker(name) for name in self.engine.expert_kernels}
+        if not self._has_tuned_experts:
+            makers |= self.engine.default_tiles
         return self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend, makers)
+
+    @property
+    def _has_tuned_experts(self) -> bool:
+        """Whether the engine has tiles for experts of this shape on this GPU, or always chooses such tiles."""
+        moe, shapes = self.model.moe, self.engine.tuned_experts.get(self.hardware.name)
+        if moe is None or shapes is None:
+            return True
+        held = -(-self.num_expert_copies // self.expert_groups)
+        return f"{held}x{moe.moe_intermediate_size // self.expert_slices}" in shapes
 
     def expert_maker(self, kernels: GemmClass | None) -> str:
         """Return whose kernels run experts in a format, by the engine's profile; empty: the engine's own."""

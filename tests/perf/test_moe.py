@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simserve.perf.moe import ExpertLoad, ExpertShape, expert_work
+from simserve.perf.gemm import GemmDevice
+from simserve.perf.moe import ExpertLoad, ExpertShape, expected_distinct_experts, expert_seconds, expert_work
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.tables import price
+from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmClass
 from tests.perf.shapes import make_shape
 
@@ -134,3 +136,78 @@ def test_an_expert_is_three_matrices() -> None:
 
     assert work.flops[0] == 10 * 2 * 3 * 2048 * 7168
     assert work.weight_bytes[0] == 5 * 3 * 2048 * 7168
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "ranks", "version", "is_tuned"),
+    [
+        ("h200-sxm-141gb", "glm-4.6", 8, "0.16", False),  # 160 experts of 192
+        ("h200-sxm-141gb", "glm-4.6", 8, "0.17", True),  # tiles by tokens
+        ("h100-sxm-80gb", "glm-4.5-air", 4, "0.11", False),  # 128 of 352
+        ("h100-sxm-80gb", "qwen3-235b-a22b", 8, "0.11", True),  # 128 of 192
+        ("h100-sxm-80gb", "qwen3-30b-a3b", 1, "0.11", False),  # 128 of 768: on H200 alone
+        ("h200-sxm-141gb", "qwen3-30b-a3b", 1, "0.11", True),
+        ("h200-sxm-141gb", "qwen3-next-80b-a3b", 2, "0.9", False),  # 512 of 256: not yet
+        ("h200-sxm-141gb", "qwen3-next-80b-a3b", 2, "0.10.2", True),
+        ("h200-sxm-141gb", "llama-4-scout", 8, "0.11", False),  # 16 of 1,024
+        ("h200-sxm-141gb", "llama-4-scout", 8, "0.12", True),
+        ("a100-sxm-80gb", "glm-4.5-air", 4, "0.11", True),  # its table has default tiles
+        ("h200-sxm-141gb", "qwen3-8b", 1, "0.11", True),  # no experts
+    ],
+)
+def test_experts_of_vllm_without_tuned_tiles_are_those_of_sglangs_table(
+    gpu: str, model: str, ranks: int, version: str, is_tuned: bool
+) -> None:
+    """Up to 0.16, by the files of layers/fused_moe/configs of the release; experts in other formats are as before."""
+    shape = make_shape(gpu, model, engine="vllm", version=version, tensor_parallel_size=ranks)
+    own, sglang = (shape.hardware.grouped_gemm_curves_of(name) for name in ("vllm", "sglang"))
+
+    found = shape.machine.grouped_gemm_curves
+
+    assert found["bf16"] == (own if is_tuned else sglang)["bf16"]
+    assert found["int4_weight_only"] == own["int4_weight_only"]
+
+
+def test_experts_placed_whole_have_tiles_by_what_a_rank_holds() -> None:
+    """Qwen3-30B-A3B over two ranks of an H200: 64 experts of 768 have no file, 128 of 384 have one."""
+    cut = make_shape("h200-sxm-141gb", "qwen3-30b-a3b", engine="vllm", version="0.11", tensor_parallel_size=2)
+    whole = replace(cut, enable_expert_parallel=True)
+
+    engines = [shape.machine.grouped_gemm_curves["bf16"].engines for shape in (cut, whole)]
+
+    assert engines == [(), ("sglang",)]
+
+
+DEFAULT_TILES = [(2048, 911.64), (3072, 1279.17), (4096, 1647.57)]
+"""Tokens, us: Qwen3-30B-A3B in FP8 by tensor on an H100, its experts by the default tiles of vLLM before 0.17,
+64 x 64 x 32 (vLLM pull request 24700, "Main"), to which no curve was fitted."""
+
+LATER_TILES = [(64, 391.8), (256, 419.8), (512, 442.2), (1024, 536.5), (2048, 742.9), (4096, 1249.5)]
+"""Tokens, us: Gemma-4-26B-A4B's experts in BF16 on an H200 by the default tiles of vLLM from 0.17 on (vLLM pull request
+44818; tuned ones within 5 %), to which no curve was fitted."""
+
+
+def test_default_tiles_are_as_slow_as_their_own_benchmarks_say() -> None:
+    """Those before 0.17 within 8 % of SGLang's curve, where vLLM's has 0.6 of the time; those since within 10 % of
+    vLLM's, where SGLang's has up to 1.5 times it."""
+
+    def ratios(gpu: str, engine: str, shape: ExpertShape, calls: list[tuple[int, float]]) -> list[float]:
+        hardware = load_hardware(gpu)
+        tokens = np.array([float(each) for each, _ in calls])
+        distinct = expected_distinct_experts(128, 8, tokens)
+        load = ExpertLoad(pairs=8 * tokens, distinct=distinct, routed=8 * tokens, held=128.0, tokens=tokens)
+        device = GemmDevice(
+            peak=hardware.peak_flops("bf16") or 0.0, bandwidth=hardware.memory.bandwidth, num_multiprocessors=132
+        )
+        found = expert_seconds(hardware.grouped_gemm_curves_of(engine)["bf16"], device, shape, load).total * 1e6
+        return [each / us for each, (_, us) in zip(found, calls, strict=True)]
+
+    qwen = ExpertShape(
+        hidden_size=2048.0, intermediate_size=768.0, up_projections=2.0, weight_bits=8.0, input_bytes=1.0
+    )
+    gemma = ExpertShape(hidden_size=2816.0, intermediate_size=704.0, up_projections=2.0, weight_bits=16.0)
+
+    assert ratios("h100-sxm-80gb", "sglang", qwen, DEFAULT_TILES) == pytest.approx([1.0] * 3, abs=0.09)
+    assert max(ratios("h100-sxm-80gb", "vllm", qwen, DEFAULT_TILES)) < 0.66
+    assert ratios("h200-sxm-141gb", "vllm", gemma, LATER_TILES) == pytest.approx([1.0] * 6, abs=0.11)
+    assert max(ratios("h200-sxm-141gb", "sglang", gemma, LATER_TILES)) > 1.4
