@@ -296,7 +296,7 @@ def exchange_seconds(
     if links.num_ranks < 2:
         return np.zeros_like(count)
     local, remote = messages(mode, chosen, links)
-    inside = local * token_bytes / (links.local_bandwidth * curve.local_share)
+    inside = local * token_bytes / (links.local_bandwidth * curve.local_share) if local else 0.0
     start, nodes, between = curve.start, links.num_nodes, 0.0
     if mode.startswith("nvlink"):
         start += curve.start_per_doubling * math.log2(links.num_ranks)
@@ -312,7 +312,7 @@ def messages(mode: ExchangeMode, chosen: int, links: ExchangeLinks) -> tuple[flo
     Low latency: one for each expert on another rank, over NVLink in its own node and over the network beyond. High
     throughput: one to each other node that holds one of its experts, from where NVLink carries it to each rank there; a
     rank forwards as many tokens of others as it sends. Over NVLink alone: one to each other rank that holds any of its
-    experts.
+    experts. Between nodes of one GPU nothing crosses NVLink.
     """
     ranks, nodes, k = links.num_ranks, links.num_nodes, chosen
     if mode == "deepep_low_latency":
@@ -320,4 +320,5 @@ def messages(mode: ExchangeMode, chosen: int, links: ExchangeLinks) -> tuple[flo
         return k * (same - 1) / ranks, k * (ranks - same) / ranks
     reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** k)
     targets = ranks * (1.0 - (1.0 - 1.0 / ranks) ** k)
-    return targets * (1.0 - 1.0 / ranks), 0.0 if mode.startswith("nvlink") else reached * (1.0 - 1.0 / nodes)
+    inside = targets * (1.0 - 1.0 / ranks) if links.ranks_per_node > 1 else 0.0
+    return inside, 0.0 if mode.startswith("nvlink") else reached * (1.0 - 1.0 / nodes)

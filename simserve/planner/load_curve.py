@@ -49,7 +49,10 @@ class Level:
         watts_per_gpu: Mean power of one board.
         attainment: Share of the requests within the SLO; None without one.
         stability: `stable`, `backlogged` or `overloaded`.
-        holds: Whether everything was served, in time where there is an SLO, without a growing queue.
+        holds: Whether the SLO was met, which counts requests that were not served as missing it, without a growing
+            queue; without an SLO, whether the load cost no request: those that fail at any load (prompts that are too
+            long, lost replicas) do not count.
+        lost: Share of the requests that were not served.
         mean_gpus: GPUs that were paid for on average; fewer than there may be where a fleet is scaled.
         gpu_hour_usd: Mean price of one of them for an hour, by how many of each pool were there; None without a price.
         api_usd_per_hour: Dollars an hour for an API that served part of the load.
@@ -62,6 +65,7 @@ class Level:
     attainment: float | None
     stability: str
     holds: bool
+    lost: float = 0.0
     mean_gpus: float = 0.0
     gpu_hour_usd: float | None = None
     api_usd_per_hour: float = 0.0
@@ -206,10 +210,12 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
     summary = result.summary
     inner = summary["simserve"]
     attainment, asked = inner["slo"]["attainment"], objective(scenario)
-    in_time = asked is None or (attainment is not None and attainment >= asked.attainment)
-    served = summary["completed"] == inner["requests"]["submitted"] and summary["completed"] > 0
+    requests = inner["requests"]
+    in_time = attainment is not None and asked is not None and attainment >= asked.attainment
+    if asked is None:
+        in_time = summary["completed"] + requests["failed"] == requests["submitted"]
     is_open = inner["load"] == "open" and load > 0
-    holds = served and in_time and inner["stability"] != "overloaded"
+    holds = summary["completed"] > 0 and in_time and inner["stability"] != "overloaded"
     throughput = summary["request_throughput"] or 0.0
     rate = load if is_open and holds else throughput
     return Level(
@@ -220,6 +226,7 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
         attainment=attainment,
         stability=inner["stability"],
         holds=holds,
+        lost=1.0 - summary["completed"] / requests["submitted"] if requests["submitted"] else 0.0,
         mean_gpus=mean_gpus(scenario, summary),
         gpu_hour_usd=inner["cost"]["gpu_hour_usd"],
         # By the request, at the level's rate: a run that waits for a last long answer has a lower rate.

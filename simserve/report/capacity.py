@@ -96,7 +96,7 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
         failing = found.level(found.largest.fails_at)
         shown = share(None if failing is None else failing.attainment)
         return [
-            f"The SLO holds at no load: even at {_load(capacity, found.largest.fails_at)} {unit}, {shown} of requests "
+            f"The SLO holds at no load: even at {_counted_load(capacity, found.largest.fails_at)}, {shown} of requests "
             f"meet it ({asked} asked); {_breaks(capacity)}.",
         ]
     within, is_known = "", interval is not None and interval["method"] != "bracket"
@@ -106,7 +106,7 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
     elif interval is not None:
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         within = f" (95% interval {low} to {high})" if is_known else f" (and no longer at {high})"
-    lines = [f"The SLO holds up to {_load(capacity, value)} {unit}{within}; {_breaks(capacity)}."]
+    lines = [f"The SLO holds up to {_counted_load(capacity, value)}{within}; {_breaks(capacity)}."]
     if found.is_promised and interval is not None and (found.has_settled is not None or is_known):
         low, high = _load(capacity, interval["low"]), _load(capacity, interval["high"])
         mean = f"The mean run holds it up to {_load(capacity, found.capacity)} {unit}" if found.capacity else "Capacity"
@@ -294,6 +294,13 @@ def _load(capacity: capacity_answer.Capacity, load: float | None) -> str:
     return load_figure(load, is_closed=capacity.is_closed_loop)
 
 
+def _counted_load(capacity: capacity_answer.Capacity, load: float | None) -> str:
+    """Return a load with its unit: ``'1 client'``, ``'2.5 requests/s'``."""
+    if capacity.is_closed_loop and load is not None:
+        return counted(load, "client")
+    return f"{_load(capacity, load)} requests/s"
+
+
 def _below(attainment: float, asked: str) -> str:
     """Return a share below the one asked, with enough digits to show the difference."""
     shown = share(attainment)
@@ -306,4 +313,8 @@ def _breaks(capacity: capacity_answer.Capacity) -> str:
         return "nothing breaks up to there, the highest load allowed"
     if binding == "overload":
         return "beyond it the queue grows without end"
+    if binding == "lost":
+        failing = capacity.found.level(capacity.found.largest.fails_at)
+        lost = share(None if failing is None else failing.mean("lost"))
+        return f"there {lost} of requests fail or are refused, however fast the others are"
     return f"{TERM_LABELS[binding]} breaks first"

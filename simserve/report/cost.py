@@ -223,6 +223,17 @@ def _caching(api: Mapping[str, Any]) -> str:
     return f", which keeps prefixes from {offer['min_tokens']:,} tokens on for {offer['lifetime']} after use{written}"
 
 
+def _beyond(summary: Mapping[str, Any]) -> str:
+    """Return why the API costs less at a volume above the break-even, and up to where; empty if it does not."""
+    even, api = summary["break_even"], summary["api"]
+    first, bill, each = even["requests_per_month"], api["usd_per_month"], api["usd_per_request"]
+    if summary["cheaper"] != "api" or not (first and bill and each) or bill / each <= first:
+        return ""
+    good = even.get("for_good_requests_per_month")
+    until = f" until {_requests(good)}" if good is not None else ""
+    return f"; beyond what these can serve, the further GPUs make the API cheaper again{until}"
+
+
 def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
     even = summary["break_even"]
     if summary["api"]["name"] is None or summary["self_host"]["usd_per_month"] is None:
@@ -437,7 +448,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     if day is not None:
         own_load = "" if deployed is None or not is_priced else fact_text(deployed, "Load")
         lines.append(Fact("Load", own_load or _priced_load(summary)))
-    lines += [Fact("Break-even", line) for line in _break_even_lines(summary)[:1]]
+    lines += [Fact("Break-even", f"{line}{_beyond(summary)}") for line in _break_even_lines(summary)[:1]]
     lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]

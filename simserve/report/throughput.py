@@ -97,9 +97,11 @@ def _there(summary: Mapping[str, Any]) -> str:
 
 
 def _sustained(summary: Mapping[str, Any], best: Mapping[str, Any], key: str, unit: str) -> str:
-    breaks = {None: "nothing breaks up to there", "overload": "beyond it the queue grows without end"}.get(
-        summary["binding"], f"{term(summary['binding'])} breaks first"
-    )
+    breaks = {
+        None: "nothing breaks up to there",
+        "overload": "beyond it the queue grows without end",
+        "lost": "beyond it too many requests fail or are refused",
+    }.get(summary["binding"], f"{term(summary['binding'])} breaks first")
     simulated = "" if best[key] == best[f"max_{key}"] else f" ({_load(summary, best[f'max_{key}'])} as simulated)"
     return (
         f"The SLO holds up to {_load(summary, best[key])} {unit}{simulated} (there {share(best['attainment'])} of "

@@ -530,9 +530,12 @@ def _only_always(control: Control) -> OverflowSpec | None:
 
 def _shares_prefixes(scenario: Scenario, deployment: Deployment) -> bool:
     """Return whether it matters which replica serves a request."""
+    if not deployment.engine.enable_prefix_caching:
+        return False
     workload = scenario.workload
-    has_shared = workload.has_sessions or workload.has_shared_prefix or workload.trace is not None
-    return deployment.engine.enable_prefix_caching and has_shared
+    if workload.has_sessions or workload.has_shared_prefix:
+        return True
+    return workload.trace is not None and not _are_independent(_drawn(scenario, FEWEST_REQUESTS))
 
 
 def _caches_prefixes(deployment: Deployment) -> bool:
@@ -572,9 +575,12 @@ def _reads_files(workload: WorkloadSpec) -> bool:
 
 def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
     """Return the requests that the clients send one after another."""
-    is_alone = not scenario.workload.has_sessions and scenario.workload.trace is None
-    if is_alone:
-        specs = _drawn(scenario, CANDIDATES * num_requests, is_timed=False)
+    workload, count = scenario.workload, CANDIDATES * num_requests
+    specs = None if workload.has_sessions else _drawn(scenario, count, is_timed=False)
+    if specs is not None and workload.trace is not None:
+        # Rows that share nothing may come again, or be left out: a short trace says as much as a long one.
+        specs = specs.of_rows(_repeated(len(specs), count, scenario.run.seed)) if _are_independent(specs) else None
+    if specs is not None:
         specs = specs.of_rows(_balanced(_work(deployment, specs), clients, scenario.run.seed))
     else:
         specs = _of_conversations(scenario, deployment, num_requests, clients)
@@ -594,6 +600,19 @@ def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients
         offered_rate=math.nan,
         closes_at=None,
     )
+
+
+def _are_independent(specs: RequestSpecs) -> bool:
+    """Return whether no request continues another or shares tokens or images with it."""
+    shared = specs.prefixes, specs.session, specs.turn, specs.dependencies, specs.earlier_images
+    return all(each is None for each in shared)
+
+
+def _repeated(num_rows: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Return ``count`` rows of ``num_rows``, each as often as the others, or once less, in random order."""
+    order = rng.stream(seed, "finishable_rows", REPLICATION).permutation(num_rows)
+    rows: NDArray[np.int64] = np.resize(order, count).astype(np.int64)
+    return rows
 
 
 def _of_conversations(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:

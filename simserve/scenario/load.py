@@ -68,12 +68,12 @@ Overrides = Sequence[str] | Mapping[str, Any]
 AnyOverrides = Sequence[str | Override] | Mapping[str, Any]
 
 
-def load(path_or_name: str | Path, overrides: Overrides = ()) -> Scenario:
-    """Return the scenario of a file or of a bundled name, with every default filled in.
+def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario:
+    """Return the scenario of a file, of a bundled name or of a mapping, with every default filled in.
 
     Args:
-        path_or_name: A path (with a separator or a ``.yaml``, ``.yml`` or ``.json`` ending), or a name that
-            `simserve scenarios` lists.
+        source: A path (with a separator or a ``.yaml``, ``.yml`` or ``.json`` ending), a name that
+            `simserve scenarios` lists, or what a file would hold, whose relative paths refer to the working folder.
         overrides: Applied before validation, in order: texts ``"deployment.replicas=2"`` whose value is YAML,
             or a mapping of dotted keys to values. An element of a list is addressed by its number.
 
@@ -81,7 +81,9 @@ def load(path_or_name: str | Path, overrides: Overrides = ()) -> Scenario:
         ScenarioError: The file or an override is missing, unreadable or invalid; names file or flag, key,
             value, rule and remedy.
     """
-    path = _find(str(path_or_name))
+    if isinstance(source, Mapping):
+        return from_mapping(source, overrides)
+    path = _find(str(source))
     return from_mapping(read_mapping(path, ScenarioError), overrides, file=path, folder=path.parent)
 
 

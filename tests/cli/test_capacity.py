@@ -111,6 +111,26 @@ def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) ->
 
 
 @pytest.mark.slow
+def test_requests_that_fail_at_any_load_are_named_instead_of_a_latency(simserve: Simserve, folder: Path) -> None:
+    """One prompt in ten is longer than the context: TTFT, which limits nothing, was said to break first."""
+    long = [{"name": "usual", "share": 0.9}, {"name": "long", "share": 0.1, "prompt_tokens": 9000}]
+    closed = {
+        "workload.arrivals": {"process": "closed_loop", "concurrency": 4},
+        "workload.classes": long,
+        "deployment.engine.max_model_len": 8192,
+    }
+    (folder / "long.yaml").write_text(yaml.safe_dump(scenario_mapping(closed)))
+
+    outcome = simserve("capacity", "long.yaml", "--set", "slo={ttft: 10 s, attainment: 0.95}", *_FAST)
+    data = json.loads(simserve("capacity", "long.yaml", "--set", "slo={ttft: 10 s}", *_FAST, "--json").stdout)
+
+    words = " ".join(outcome.stdout.split())
+    assert outcome.code == 3
+    assert "even at 1 client, " in words
+    assert "of requests fail or are refused, however fast the others are." in words
+    assert data["binding"] == "lost"
+
+
 def test_a_fleet_that_changes_is_promised_for_runs_like_its_own(simserve: Simserve, small: str) -> None:
     """A run lasts as long as the scenario says, whatever the load; the mean load is told beside the promise."""
     fault = 'deployment.faults=[{kind: replica, at: "2 s", duration: "50 ms"}]'

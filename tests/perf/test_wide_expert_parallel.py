@@ -74,6 +74,20 @@ def test_high_throughput_crosses_the_network_once_a_node() -> None:
     assert two < four < 3.0
 
 
+@pytest.mark.parametrize("mode", ["deepep_low_latency", "deepep_high_throughput"])
+def test_nodes_of_one_gpu_exchange_over_the_network_alone(mode: ExchangeMode) -> None:
+    """Two GH200 or GB10 have no link inside a node: its bandwidth is 0, and all that a token sends leaves the node."""
+    single = ExchangeLinks(num_ranks=2, ranks_per_node=1, local_bandwidth=0.0, network_bandwidth=50e9)
+    local, remote = messages(mode, 8, single)
+    seconds = exchange_seconds(mode, CURVES[mode]["dispatch"], np.array([0.0, 4096.0]), 8000.0, 8, single)
+
+    assert local == 0.0
+    assert remote > 0.0
+    assert seconds[1] - seconds[0] == pytest.approx(
+        4096 * remote * 8000 / (50e9 * CURVES[mode]["dispatch"].network_share)
+    )
+
+
 @pytest.mark.parametrize(("num_ranks", "measured"), [(8, 39.8e-6), (16, 102.1e-6), (32, 143.0e-6), (64, 166.8e-6)])
 def test_dispatch_of_128_tokens_takes_what_was_measured(num_ranks: int, measured: float) -> None:
     """Low latency, DeepSeek-V3's width, within a tenth (AIConfigurator tables, H100)."""

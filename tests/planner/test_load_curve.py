@@ -41,6 +41,30 @@ def test_an_objective_held_at_no_load_has_no_capacity() -> None:
     assert curve.capacity() == 0.0
 
 
+@pytest.mark.parametrize("slo", [_SLO, "slo=null"])
+def test_a_load_holds_where_a_run_holds_though_some_requests_fail(slo: str) -> None:
+    """One prompt in 20 is longer than the context whatever the load: the SLO of 90 % counts them, and no load can be
+    blamed for them where there is none. They made every load miss."""
+    classes = "workload.classes=[{name: usual, share: 0.95}, {name: long, share: 0.05, prompt_tokens: 5000}]"
+    limit = "deployment.engine.max_model_len=4096"
+    curve = LoadCurve(make_scenario([*_OPEN, slo, classes, limit]))
+
+    level = curve.at(0.5)
+
+    assert 0.02 < level.lost < 0.08
+    assert level.holds
+    assert curve.capacity()
+
+
+def test_a_load_does_not_hold_where_requests_are_refused() -> None:
+    """Admission control at a load beyond the capacity, without an SLO."""
+    admission = "deployment.admission={max_queue: 2}"
+    curve = LoadCurve(make_scenario([*_OPEN, "slo=null", admission]))
+
+    assert curve.at(200.0).lost > 0.0
+    assert not curve.at(200.0).holds
+
+
 def test_a_closed_loop_is_scaled_by_its_clients() -> None:
     """Whole ones; its capacity is the rate they get."""
     arrivals = "workload.arrivals={process: closed_loop, concurrency: 3, think_time: 1 s}"

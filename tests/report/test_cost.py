@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simserve as ss
-from simserve.report.cost import answer, cost_page, sections
+from simserve.report.cost import answer, cost_brief, cost_page, sections
 from simserve.report.page import render_page
 from simserve.report.quantities import dollars
 
@@ -55,6 +55,19 @@ def test_a_break_even_that_is_lost_again_says_until_when() -> None:
     said = text(summary(gpu_hour_usd=3.5, api_request_usd=0.001), "Break-even")
 
     assert "for good from" in said
+
+
+def test_a_volume_above_the_break_even_at_which_the_api_costs_less_says_so() -> None:
+    """A break-even of 5 M requests and "the API costs less" at 6 M contradict each other unless explained."""
+    lost = {"gpu_hour_usd": 3.5, "api_request_usd": 0.001}
+
+    above, below = (
+        next(fact.text for fact in cost_brief(summary(**lost, requests_per_month=volume)).facts if fact.label == each)
+        for volume, each in ((6e6, "Break-even"), (4e6, "Break-even"))
+    )
+
+    assert "beyond what these can serve, the further GPUs make the API cheaper again until" in above
+    assert above.startswith(below)
 
 
 def test_the_split_is_said_with_both_bills() -> None:

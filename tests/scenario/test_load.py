@@ -21,6 +21,17 @@ def write_scenario(folder: Path, text: str | None = None) -> Path:
     return path
 
 
+def test_a_mapping_is_loaded_as_its_file_would_be(tmp_path: Path) -> None:
+    """With overrides; it was taken for the name of a file. What is wrong with it is said by key."""
+    mapping = yaml.safe_load(write_scenario(tmp_path).read_text())
+
+    assert load(mapping, {"deployment.replicas": 2}).model_dump() == (
+        load(write_scenario(tmp_path), {"deployment.replicas": 2}).model_dump()
+    )
+    with pytest.raises(ScenarioError, match=r"workload\.arrival: is not a known key"):
+        load(mapping | {"workload": {"arrival": {}}})
+
+
 def test_a_file_and_its_folder_are_remembered(tmp_path: Path) -> None:
     """Relative paths inside a scenario start from its own folder."""
     assert load(write_scenario(tmp_path)).folder == tmp_path

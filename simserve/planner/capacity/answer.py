@@ -95,7 +95,7 @@ class Capacity:
 
     @property
     def binding(self) -> str | None:
-        """What breaks first: ``ttft``, ``tpot``, ``e2e`` or ``overload``; None where nothing did."""
+        """What breaks first: ``ttft``, ``tpot``, ``e2e``, ``lost`` requests or ``overload``; None where nothing did."""
         return self.found.binding(self.asked)
 
     @property

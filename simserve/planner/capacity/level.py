@@ -19,6 +19,8 @@ _OVERLOADED_MARGIN = -1.0
 _LEAST_MARGIN = 1e-9
 OVERLOAD = "overload"
 """The limit that is named where the objective holds but the queue grows."""
+LOST = "lost"
+"""The limit that is named where more requests are lost (fail, or are refused) than may miss the objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Trial:
         has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
             the load ratio is not known.
         num_simulated: Requests of the run, including the warm-up.
+        lost: Share of the measured requests that were not answered in full.
         probability: Probability that the objective holds on a real server (`simserve.metrics.real_server`); NaN where
             it was not computed.
         error_basis: What that is based on, in words.
@@ -61,6 +64,7 @@ class Trial:
     met: NDArray[np.bool_ | np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
     has_settled: bool | None = None
     num_simulated: int = 0
+    lost: float = 0.0
     probability: float = math.nan
     error_basis: str = ""
 
@@ -187,12 +191,15 @@ class Found:
         return next((level for level in self.levels if level.load == load), None)
 
     def binding(self, asked: float) -> str | None:
-        """Return what breaks first: the bound most requests miss where it fails, or overload; None if nothing did."""
+        """Return what breaks first where it fails: lost requests, the bound most requests miss, or overload; None if
+        nothing did."""
         failing = self.level(self.largest.fails_at)
         if failing is None:
             return None if self.largest.fails_at is None else OVERLOAD
         if failing.attainment >= asked or not failing.by_metric:
             return OVERLOAD
+        if failing.mean("lost") > 1.0 - asked:
+            return LOST
         return min(failing.by_metric, key=lambda name: failing.by_metric[name])
 
     @property

@@ -284,6 +284,7 @@ def trial(
         met=asked.met,
         has_settled=settled(measured, offered),
         num_simulated=len(records),
+        lost=_mean((~latencies.is_completed[window.has_arrived]).astype(np.float64)),
         probability=probability,
         error_basis="" if expected is None else expected.basis,
     )

@@ -163,16 +163,15 @@ def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float
     if not offered:
         with scenario.blaming("workload"):
             raise ScenarioError("serves no request in the measured part of the run", remedy="let it be longer")
-    mean = mean_rate(scenario, offered, shape)
-    if requests_per_month is not None:
-        mean = requests_per_month / SECONDS_PER_MONTH
     # With an API for the excess, any load holds; the replicas' own share is as simulated.
     capacity = None if scenario.deployment.overflow is not None else curve.capacity()
     if capacity == 0.0:
-        raise InfeasibleError(
-            "the objective is held at no load: even a 4096th of the traffic misses it",
-            remedy="see simserve run; relax the objective or change the deployment",
-        )
+        raise _held_nowhere(curve)
+    if capacity is not None and curve.is_closed and not own.holds:
+        offered = _sent_within_objective(curve, own.load)
+    mean = mean_rate(scenario, offered, shape)
+    if requests_per_month is not None:
+        mean = requests_per_month / SECONDS_PER_MONTH
     peak = mean * max(shape)
     units = deployed if capacity is None else max(deployed, math.ceil(peak / (capacity / deployed) * (1 - 1e-9)))
     per_deployed = deployed / units
@@ -202,6 +201,27 @@ def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float
         api_usd_per_month=over_the_day("api_usd_per_hour") * HOURS_PER_MONTH,
         busy=over_the_day("busy"),
         watts_per_gpu=over_the_day("watts_per_gpu"),
+    )
+
+
+def _sent_within_objective(curve: LoadCurve, clients: float) -> float:
+    """Return the requests/s of clients of a closed loop whom enough replicas serve as they serve the most that hold.
+
+    What too few replicas answer is no measure of what the clients ask: they wait, and send less.
+    """
+    held = max((level for level in curve.levels.values() if level.holds), key=lambda level: level.load)
+    return held.rate * clients / held.load
+
+
+def _held_nowhere(curve: LoadCurve) -> InfeasibleError:
+    """Return the error of an objective that holds at no load, with what the lowest load shows."""
+    lowest = curve.levels[min(curve.levels)]
+    load = f"{lowest.load:.3g} {'clients' if curve.is_closed else 'requests/s'}".replace("1 clients", "1 client")
+    met = "" if lowest.attainment is None else f", {lowest.attainment:.1%} of requests meet it"
+    lost = f"; {lowest.lost:.1%} are not served at all" if lowest.lost else ""
+    return InfeasibleError(
+        f"the objective is held at no load: at {load}{met}{lost}",
+        remedy="see simserve run; relax the objective or change the deployment",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -232,8 +233,25 @@ def test_what_cannot_be_priced_is_said(overrides: list[str], arguments: dict[str
 
 def test_an_objective_that_no_load_keeps_is_infeasible() -> None:
     """Exit code 3, as for a plan that holds nowhere."""
-    with pytest.raises(InfeasibleError, match="is held at no load"):
+    with pytest.raises(InfeasibleError, match=r"is held at no load: at .* requests/s, 0\.0% of requests meet it"):
         cost("slo={ttft: 1 us}")
+
+
+def test_clients_whose_slo_is_missed_pay_for_the_replicas_that_they_need() -> None:
+    """40 clients, of which one replica with four seats serves a few in time: as many replicas as there are such groups,
+    and the requests that the clients then send. What one replica answers was taken for all that they ask."""
+    closed = "workload.arrivals={process: closed_loop, concurrency: 40}"
+    seats, slo = "deployment.engine.max_num_seqs=4", "slo={ttft: 200 ms, tpot: 50 ms, attainment: 0.9}"
+
+    own = cost(closed, seats, slo, "workload.num_requests=400")
+
+    few = max(each["load"] for each in own["load_levels"] if each["holds"])
+    held = next(each for each in own["load_levels"] if each["load"] == few)
+    missed = next(each for each in own["load_levels"] if each["load"] == 40)
+    assert not missed["holds"]
+    assert own["self_host"]["replicas"] == math.ceil(40 / few)
+    assert own["day"]["mean_rate"] == pytest.approx(held["rate"] * 40 / few)
+    assert own["day"]["mean_rate"] > missed["rate"]
 
 
 def test_a_scaled_fleet_pays_for_the_hours_it_has() -> None:
