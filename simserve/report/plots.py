@@ -113,29 +113,11 @@ def requests_over_time(result: RunResult) -> Sketch:
     series = result.simulation.totals.series
     edges, (running, waiting) = thinned(series.edges, series.running, series.waiting)
     times, label = clock(edges)
-    return Sketch(
-        x=Axis(label=label, high=float(times[-1])),
-        y=Axis(label="requests", high=max(1.0, 1.08 * float(max(running.max(), waiting.max()))), is_whole=True),
-        marks=[
-            Steps(edges=times, values=running, label="running", color=BLUE),
-            Steps(edges=times, values=waiting, label="waiting", color=VERMILION, dashes=DASHED),
-            *_fleet_marks(result, float(edges[-1]), float(times[-1])),
-        ],
-    )
-
-
-def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
-    """Return a line at every change of the replicas that are ready, named where there is room.
-
-    Args:
-        result: The run.
-        seconds: End of the time axis.
-        span: The same in the unit of the axis.
-    """
+    span = float(times[-1])
     changes: list[tuple[float, int]] = []
     ready = None
     for row in result.summary["simserve"]["replicas"]["timeline"]:
-        at = row["time_s"] / seconds * span
+        at = row["time_s"] / float(edges[-1]) * span
         if ready is not None and row["ready"] != ready and at <= span:
             changes.append((at, row["ready"]))
         ready = row["ready"]
@@ -150,7 +132,16 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
             named_at = at
             right = -2 if is_left_of else 2
             notes.append(Note(text=f"{count} ready", x=at, y=None, right=right, up=3, is_left_of=is_left_of))
-    return rules + notes
+    return Sketch(
+        x=Axis(label=label, high=float(times[-1])),
+        y=Axis(label="requests", high=max(1.0, 1.08 * float(max(running.max(), waiting.max()))), is_whole=True),
+        marks=[
+            Steps(edges=times, values=running, label="running", color=BLUE),
+            Steps(edges=times, values=waiting, label="waiting", color=VERMILION, dashes=DASHED),
+            *rules,
+            *notes,
+        ],
+    )
 
 
 def kv_over_time(result: RunResult) -> Sketch:

@@ -136,18 +136,24 @@ def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
     }
 
 
-def _check_values(terms: CostTerms) -> None:
+def _check(terms: CostTerms) -> None:
     for name, value in _given(terms).items():
         is_zero = value == 0 and name in _MAY_BE_ZERO
         if not (is_zero or 0 < value < math.inf):
             raise UsageError("must be above 0 and finite", key=name, value=value)
         if name in _SHARES and value > 1:
             raise UsageError("is a share, and must be at most 1", key=name, value=value)
-
-
-def _check(terms: CostTerms) -> None:
-    _check_values(terms)
-    _check_cached(terms)
+    # Where the prefix is too short for all its offers, an API caches nothing.
+    api, cached = terms.api, (terms.prompt_tokens or 0.0) * terms.cached_share
+    offers = () if api is None else api.prompt_caching
+    if cached and offers and not any(offer.kept(cached) for offer in offers):
+        least = min(offer.min_tokens for offer in offers)
+        raise UsageError(
+            f"makes a prefix of {cached:,.0f} tokens, and {'' if api is None else api.name} caches from {least:,} on",
+            key="--cached-share",
+            value=terms.cached_share,
+            remedy="leave it out",
+        )
     has_fleet = terms.gpu_usd_per_month is not None
     has_api = terms.api is not None or terms.api_request_usd is not None
     if not has_fleet and terms.gpus is not None:
@@ -160,20 +166,6 @@ def _check(terms: CostTerms) -> None:
         )
     if terms.api is not None and terms.tokens_per_request is None and not _is_flat(terms.api) and not has_fleet:
         raise UsageError("needs --prompt-tokens and --output-tokens", key="--api", remedy="prices are by the token")
-
-
-def _check_cached(terms: CostTerms) -> None:
-    """Refuse a cached share where the API caches nothing: where the prefix is too short for all its offers."""
-    api, cached = terms.api, (terms.prompt_tokens or 0.0) * terms.cached_share
-    offers = () if api is None else api.prompt_caching
-    if cached and offers and not any(offer.kept(cached) for offer in offers):
-        least = min(offer.min_tokens for offer in offers)
-        raise UsageError(
-            f"makes a prefix of {cached:,.0f} tokens, and {'' if api is None else api.name} caches from {least:,} on",
-            key="--cached-share",
-            value=terms.cached_share,
-            remedy="leave it out",
-        )
 
 
 def _is_flat(api: ApiPrices) -> bool:

@@ -172,11 +172,6 @@ def _under(scenario: Scenario, engine: str) -> tuple[Scenario, list[str]]:
 
 
 def _command_of(deployment: Deployment) -> Export:
-    return _EXPORTERS[_engine_target(deployment)](deployment)
-
-
-def _engine_target(deployment: Deployment) -> str:
-    """Return the target whose command starts a deployment's engine."""
     name = deployment.engine.name
     target = next((target for target, engine in ENGINES.items() if engine == name and target != "ollama"), None)
     if target is None:
@@ -186,4 +181,4 @@ def _engine_target(deployment: Deployment) -> str:
             value=name,
             remedy="use one of " + ", ".join(engine for engine in ENGINES.values() if engine != "ollama"),
         )
-    return target
+    return _EXPORTERS[target](deployment)

@@ -87,7 +87,16 @@ def options_text(options: Mapping[str, Any], version: str, reader: str = _READER
     Raises:
         ScenarioError: The version lacks one of the keys.
     """
-    _check_options(options, flags_of("tensorrt-llm", version))
+    flags = flags_of("tensorrt-llm", version)
+    parts = [f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block]
+    for name in [*options, *parts]:
+        if not flags.has(name):
+            rule = f"cannot be passed to TensorRT-LLM {flags.version}, whose options have no such key"
+            raise ScenarioError(rule, key=name)
+    kind = options.get("speculative_config", {}).get("decoding_type")
+    if kind is not None and not flags.accepts("speculative_config.decoding_type", kind):
+        rule = f"cannot be passed to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
+        raise ScenarioError(rule, key="deployment.speculative.method")
     return f"# For {reader}\n" + yaml_text(dict(options))
 
 
@@ -185,23 +194,6 @@ def _speculative(deployment: Deployment) -> dict[str, Any]:
     deployment.note("acceptance is measured, not set: compare the server's acceptance length with the scenario's")
     is_outside = asked.method in ("draft_model", "ngram")
     return {"speculative_config": settings} | ({"disable_overlap_scheduler": True} if is_outside else {})
-
-
-def _check_options(options: Mapping[str, Any], flags: Flags) -> None:
-    """Check that the version has every key of the options file.
-
-    Raises:
-        ScenarioError: It lacks one.
-    """
-    parts = [f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block]
-    for name in [*options, *parts]:
-        if not flags.has(name):
-            rule = f"cannot be passed to TensorRT-LLM {flags.version}, whose options have no such key"
-            raise ScenarioError(rule, key=name)
-    kind = options.get("speculative_config", {}).get("decoding_type")
-    if kind is not None and not flags.accepts("speculative_config.decoding_type", kind):
-        rule = f"cannot be passed to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
-        raise ScenarioError(rule, key="deployment.speculative.method")
 
 
 def _check_weights(deployment: Deployment) -> None:

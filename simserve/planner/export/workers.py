@@ -274,7 +274,14 @@ def workers_of(
         serving = write(deployment)
         kept = tuple(note for note in serving.notes if not note.startswith("one of "))
         serving = dataclasses.replace(serving, notes=kept)
-        _check_role(role, serving, deployment, with_roles)
+        if role != "both" and serving.target not in with_roles:
+            own = "use vllm or sglang" + (", or --to trtllm or dynamo" if serving.target == "trtllm" else "")
+            raise ScenarioError(
+                f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can",
+                key="deployment.engine.name",
+                value=deployment.engine.name,
+                remedy=own,
+            )
         return Worker(
             name=name,
             role=role,
@@ -325,17 +332,6 @@ _SAID_BY_MANIFESTS = (
     *("liveness", "updates", "faults"),
 )
 """Keys that manifests express or refuse; faults exist only in the simulation."""
-
-
-def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles: tuple[str, ...]) -> None:
-    if role != "both" and serving.target not in with_roles:
-        own = "use vllm or sglang" + (", or --to trtllm or dynamo" if serving.target == "trtllm" else "")
-        raise ScenarioError(
-            f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can",
-            key="deployment.engine.name",
-            value=deployment.engine.name,
-            remedy=own,
-        )
 
 
 def role_words(worker: Worker) -> list[str]:

@@ -87,15 +87,12 @@ def find_model(name: str, file: object) -> NamedModel:
     layers = layers_without_formula(name)
     if layers is not None:
         raise ScenarioError(layers, file=file, key="model", value=name, remedy="simserve models lists those it has")
+    close = nearest(plain_name(name), list(models))
+    close = close if close.startswith("did you mean") else "simserve models lists them"
     raise ScenarioError(
         "is no model that has a profile",
         file=file,
         key="model",
         value=name,
-        remedy=f"say which with --model, a profile or a config.json; {_nearest(plain_name(name), list(models))}",
+        remedy=f"say which with --model, a profile or a config.json; {close}",
     )
-
-
-def _nearest(wanted: str, profiles: list[str]) -> str:
-    remedy = nearest(wanted, profiles)
-    return remedy if remedy.startswith("did you mean") else "simserve models lists them"
