@@ -236,12 +236,7 @@ def _best(comparison: compare.Comparison) -> Variant | None:
 
 
 def _mixed(comparison: compare.Comparison, best: Variant | None) -> Variant | None:
-    """Return the variant to name if no SLO decides between its gains and its losses; None if one side is better.
-
-    Args:
-        comparison: The answer.
-        best: The cheapest, of equals the faster one.
-    """
+    """Return the variant to name if no SLO decides between its gains and its losses; None if one side is better."""
     if comparison.base.scenario.slo is not None:
         return None
     for variant in comparison.variants if best is comparison.base else (best,):

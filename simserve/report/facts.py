@@ -116,12 +116,7 @@ def num_gpus(result: RunResult) -> int:
 
 
 def gpus_text(result: RunResult, count: int) -> str:
-    """Return the GPUs that are paid for: ``'4 GPUs'``, or for a fleet that changed ``'5.2 GPUs on average'``.
-
-    Args:
-        result: The run.
-        count: GPUs of the fleet as configured.
-    """
+    """Return the GPUs that are paid for: ``'4 GPUs'``, or for a fleet that changed ``'5.2 GPUs on average'``."""
     replicas, seconds = result.summary["simserve"]["replicas"], result.summary["duration"]
     if len(replicas["timeline"]) <= 1 or not seconds:
         return counted(count, "GPU")

@@ -351,11 +351,7 @@ def _names(points: Sequence[Mapping[str, Any]]) -> list[Note]:
 
 
 def memory_bar(summary: Mapping[str, Any]) -> Sketch:
-    """Return one stacked bar: where the memory of a GPU goes.
-
-    Args:
-        summary: Of a run.
-    """
+    """Return one stacked bar: where the memory of a GPU goes."""
     parts: list[Row] = memory_rows(summary)[:-1]
     total = summary["simserve"]["memory"]["total_bytes"] / 1e9
     bars, start = [], 0.0

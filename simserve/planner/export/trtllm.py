@@ -79,11 +79,6 @@ def export_trtllm(deployment: Deployment) -> Export:
 def options_text(options: Mapping[str, Any], version: str, reader: str = _READER) -> str:
     """Return a file of options of TensorRT-LLM's LLM API.
 
-    Args:
-        options: The options.
-        version: Version of TensorRT-LLM, which must have them.
-        reader: Command that reads the file.
-
     Raises:
         ScenarioError: The version lacks one of the keys.
     """

@@ -68,10 +68,6 @@ class Pasted:
 def read_pasted(text: str, where: str) -> Pasted:
     """Return the words of a pasted command line.
 
-    Args:
-        text: What was pasted.
-        where: Its name in errors.
-
     Raises:
         ScenarioError: It is empty or too long, or a quote is left open.
     """

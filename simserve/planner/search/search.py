@@ -80,12 +80,7 @@ FIRST_SECONDS = 20.0
 
 
 class Search:
-    """The search on one kind of GPU: members judged, fleets tried, the best kept.
-
-    Args:
-        space: What may be deployed.
-        goal: What to minimise, and within which limits.
-    """
+    """The search on one kind of GPU: members judged, fleets tried, the best kept."""
 
     def __init__(self, space: Space, goal: Goal) -> None:
         self.space = space
