@@ -222,11 +222,8 @@ def fit(
     found = KernelFit(_base(base, measured)).fit(measured)
     if not found.kinds_:
         why = "; ".join(f"{name}: {reason}" for name, reason in found.not_fitted_.items())
-        raise UsageError(
-            f"holds too few calls for any fit ({why})",
-            file=run,
-            remedy=f"simserve calibrate kernels --out {run} goes on with it",
-        )
+        rule = f"holds too few calls for any fit ({why})"
+        raise UsageError(rule, file=run, remedy=f"simserve calibrate kernels --out {run} goes on with it")
     profile = fitted_profile(measured, found)
     command = " ".join(["simserve", *sys.argv[1:]])
     write_profile(profile, target, profile_header(measured, found, command))

@@ -159,11 +159,8 @@ def _check(terms: CostTerms) -> None:
     if not has_fleet and terms.gpus is not None:
         raise UsageError("has no price", key="--gpus", remedy="add --gpu-hour-usd")
     if not has_fleet and not has_api:
-        raise UsageError(
-            "has nothing to price",
-            key="cost",
-            remedy="name a scenario, or give --gpu-hour-usd, --api, or both of --api-input-usd and --api-output-usd",
-        )
+        remedy = "name a scenario, or give --gpu-hour-usd, --api, or both of --api-input-usd and --api-output-usd"
+        raise UsageError("has nothing to price", key="cost", remedy=remedy)
     if terms.api is not None and terms.tokens_per_request is None and not _is_flat(terms.api) and not has_fleet:
         raise UsageError("needs --prompt-tokens and --output-tokens", key="--api", remedy="prices are by the token")
 

@@ -28,12 +28,9 @@ def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
     """
     scaling, metric = _followed(worker)
     if scaling.min_replicas == 0:
-        raise ScenarioError(
-            "cannot be exported to k8s: its own autoscaler keeps one replica",
-            key="deployment.autoscaling.min_replicas",
-            value=0,
-            remedy="use --to keda, or set it to 1",
-        )
+        rule = "cannot be exported to k8s: its own autoscaler keeps one replica"
+        remedy = "use --to keda, or set it to 1"
+        raise ScenarioError(rule, key="deployment.autoscaling.min_replicas", value=0, remedy=remedy)
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -140,12 +137,9 @@ def _followed(worker: Worker) -> tuple[AutoscalingSpec, str]:
     scaling = worker.scaling
     assert scaling is not None
     if scaling.metric == "slo":
-        raise ScenarioError(
-            "cannot be exported: no autoscaler of a cluster adds a replica while attainment is below its target",
-            key="deployment.autoscaling.metric",
-            value="slo",
-            remedy="scale on queue_depth, running, kv_usage or busy",
-        )
+        rule = "cannot be exported: no autoscaler of a cluster adds a replica while attainment is below its target"
+        remedy = "scale on queue_depth, running, kv_usage or busy"
+        raise ScenarioError(rule, key="deployment.autoscaling.metric", value="slo", remedy=remedy)
     return scaling, worker.metric()
 
 

@@ -223,12 +223,9 @@ class Deployment:
             ScenarioError: None is named, and the model's own does not hold the simulated weights.
         """
         if not self.is_own_checkpoint:
-            raise ScenarioError(
-                f"needs a checkpoint that holds it, and {self.checkpoint} does not: {why}",
-                key="deployment.quantization",
-                value=self.quantization,
-                remedy="name one: --checkpoint ORG/NAME",
-            )
+            rule = f"needs a checkpoint that holds it, and {self.checkpoint} does not: {why}"
+            remedy = "name one: --checkpoint ORG/NAME"
+            raise ScenarioError(rule, key="deployment.quantization", value=self.quantization, remedy=remedy)
 
     @property
     def quantization(self) -> str:
@@ -415,9 +412,5 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
 
 def _refuse_other(key: str, value: str, own: str, label: str) -> None:
     if value != own:
-        raise ScenarioError(
-            f"cannot be exported: {label} knows {own} only",
-            key=f"deployment.engine.{key}",
-            value=value,
-            remedy=f"leave it out, or set it to {own}",
-        )
+        rule, remedy = f"cannot be exported: {label} knows {own} only", f"leave it out, or set it to {own}"
+        raise ScenarioError(rule, key=f"deployment.engine.{key}", value=value, remedy=remedy)

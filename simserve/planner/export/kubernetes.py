@@ -111,11 +111,8 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
     target = "keda" if is_keda else "k8s"
     Target(name=target).check(workers)
     if is_keda and all(worker.scaling is None for worker in workers):
-        raise ScenarioError(
-            "is absent, so that there is nothing for KEDA to scale",
-            key="deployment.autoscaling",
-            remedy="use --to k8s, or simulate with an autoscaler",
-        )
+        rule = "is absent, so that there is nothing for KEDA to scale"
+        raise ScenarioError(rule, key="deployment.autoscaling", remedy="use --to k8s, or simulate with an autoscaler")
     manifests: list[dict[str, Any]] = []
     notes = shared_notes(workers)
     for worker in workers:

@@ -59,12 +59,8 @@ def export_ollama(deployment: Deployment) -> Export:
 def _refuse(deployment: Deployment) -> None:
     asked, engine = deployment.scenario.deployment, deployment.engine
     if asked.kv_cache_dtype not in _KV_CACHE:
-        raise ScenarioError(
-            "cannot be exported: Ollama has no such KV cache",
-            key="deployment.kv_cache_dtype",
-            value=asked.kv_cache_dtype,
-            remedy="it stores fp16, int8 (q8_0), int4 (q4_0)",
-        )
+        rule, remedy = "cannot be exported: Ollama has no such KV cache", "it stores fp16, int8 (q8_0), int4 (q4_0)"
+        raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked.kv_cache_dtype, remedy=remedy)
     for key in sorted(deployment.needed - {*_SETTABLE}):
         rule = "cannot be exported: Ollama has no setting for it"
         raise ScenarioError(rule, key=f"deployment.engine.{key}", value=getattr(engine, key), remedy="leave it out")

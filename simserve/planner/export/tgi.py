@@ -51,12 +51,8 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         words += flags.render("--dtype", DTYPES[arithmetic_dtype(deployment)], key=key)
     elif quantization not in QUANTIZE:
-        raise ScenarioError(
-            f"cannot be exported: {deployment.label} has no such format",
-            key=key,
-            value=quantization,
-            remedy="it takes none, " + ", ".join(QUANTIZE),
-        )
+        rule = f"cannot be exported: {deployment.label} has no such format"
+        raise ScenarioError(rule, key=key, value=quantization, remedy="it takes none, " + ", ".join(QUANTIZE))
     else:
         if quantization not in _ONLINE and quantization != deployment.stored_quantization:
             deployment.needs_checkpoint(f"TGI does not quantise to {quantization} while it loads")

@@ -59,12 +59,9 @@ def export_trtllm(deployment: Deployment) -> Export:
         ScenarioError: The version's `trtllm-serve` takes no model, or has no option for what the scenario asks for.
     """
     if version_key(deployment.version) < _SINCE:
-        raise ScenarioError(
-            "cannot be exported: before 1.0 TensorRT-LLM serves an engine that trtllm-build has made",
-            key="deployment.engine.version",
-            value=deployment.version,
-            remedy='use "1.0" or newer',
-        )
+        rule = "cannot be exported: before 1.0 TensorRT-LLM serves an engine that trtllm-build has made"
+        remedy = 'use "1.0" or newer'
+        raise ScenarioError(rule, key="deployment.engine.version", value=deployment.version, remedy=remedy)
     flags = flags_of("tensorrt-llm", deployment.version)
     command = ["trtllm-serve", deployment.checkpoint, *_flags(deployment, flags)]
     options = _options(deployment) | _speculative(deployment)
@@ -135,12 +132,8 @@ def _options(deployment: Deployment) -> dict[str, Any]:
     kv_cache: dict[str, Any] = {}
     asked = deployment.scenario.deployment.kv_cache_dtype
     if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):
-        raise ScenarioError(
-            f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model",
-            key="deployment.kv_cache_dtype",
-            value=asked,
-            remedy="it stores auto, fp8",
-        )
+        rule = f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model"
+        raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked, remedy="it stores auto, fp8")
     if asked in ("fp16", "bf16") and deployment.kv_of_auto != asked:
         raise ScenarioError(
             f"cannot be exported: {deployment.checkpoint} asks for a {deployment.kv_of_auto} KV cache, and "
@@ -198,11 +191,8 @@ def _check_weights(deployment: Deployment) -> None:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         if quantization not in ("none", deployment.model.dtype):
-            raise ScenarioError(
-                f"cannot be exported: trtllm-serve has no flag for the dtype and runs {deployment.model.dtype}",
-                key="deployment.quantization",
-                value=quantization,
-            )
+            rule = f"cannot be exported: trtllm-serve has no flag for the dtype and runs {deployment.model.dtype}"
+            raise ScenarioError(rule, key="deployment.quantization", value=quantization)
     elif quantization != deployment.stored_quantization or deployment.is_own_checkpoint:
         deployment.needs_checkpoint("trtllm-serve takes weights as they are stored (ModelOpt makes such checkpoints)")
         deployment.note(

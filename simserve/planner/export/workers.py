@@ -227,12 +227,9 @@ class Worker:
             return GPU_USE
         name = self.server.metrics.get(asked)
         if name is None:
-            raise ScenarioError(
-                f"cannot be exported: {self.deployment.label} exposes no such metric",
-                key="deployment.autoscaling.metric",
-                value=asked,
-                remedy="scale on " + " or ".join([*self.server.metrics, "busy"]),
-            )
+            rule = f"cannot be exported: {self.deployment.label} exposes no such metric"
+            remedy = "scale on " + " or ".join([*self.server.metrics, "busy"])
+            raise ScenarioError(rule, key="deployment.autoscaling.metric", value=asked, remedy=remedy)
         if (
             self.serving.target == "vllm"
             and asked == "kv_usage"
@@ -276,12 +273,8 @@ def workers_of(
         serving = dataclasses.replace(serving, notes=kept)
         if role != "both" and serving.target not in with_roles:
             own = "use vllm or sglang" + (", or --to trtllm or dynamo" if serving.target == "trtllm" else "")
-            raise ScenarioError(
-                f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can",
-                key="deployment.engine.name",
-                value=deployment.engine.name,
-                remedy=own,
-            )
+            rule = f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can"
+            raise ScenarioError(rule, key="deployment.engine.name", value=deployment.engine.name, remedy=own)
         return Worker(
             name=name,
             role=role,
@@ -319,12 +312,9 @@ def _refuse_other_weights(workers: list[Worker]) -> None:
             loaded.setdefault(model, set()).add(each.deployment.checkpoint)
     several = next((sorted(names) for names in loaded.values() if len(names) > 1), None)
     if several:
-        raise ScenarioError(
-            "cannot be exported: engines hand over KV caches between servers of one checkpoint alone",
-            key="deployment.pools",
-            value=" and ".join(several),
-            remedy="give both roles one quantization",
-        )
+        rule = "cannot be exported: engines hand over KV caches between servers of one checkpoint alone"
+        remedy = "give both roles one quantization"
+        raise ScenarioError(rule, key="deployment.pools", value=" and ".join(several), remedy=remedy)
 
 
 _SAID_BY_MANIFESTS = (
@@ -475,12 +465,9 @@ class Target:
         policy = workers[0].whole.routing.policy
         found = policies.get(policy, alone if is_alone else None)
         if found is None:
-            raise ScenarioError(
-                f"cannot be exported to {self.name}, {why}",
-                key="deployment.routing.policy",
-                value=policy,
-                remedy="simulate and export with one of " + ", ".join(policies),
-            )
+            rule = f"cannot be exported to {self.name}, {why}"
+            remedy = "simulate and export with one of " + ", ".join(policies)
+            raise ScenarioError(rule, key="deployment.routing.policy", value=policy, remedy=remedy)
         return found
 
 

@@ -143,11 +143,8 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
     said = next((each for each in reversed(starts) if each.figures or each.arguments), None)
     if said is None:
         known_engines = "vLLM, SGLang or TensorRT-LLM"
-        raise TraceError(
-            f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB",
-            file=path,
-            remedy="log the server from its start, with its lines of level INFO",
-        )
+        rule = f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB"
+        raise TraceError(rule, file=path, remedy="log the server from its start, with its lines of level INFO")
     if version is not None:
         said.version = version
     reading = _FINISH[said.engine](said, str(path))
@@ -570,11 +567,8 @@ def _of_scenario(
     log: EngineLog, scenario: Scenario, *, hardware: str | None, model: str | None, folder: Path, notes: list[str]
 ) -> Draft:
     if scenario.deployment.pools:
-        raise ScenarioError(
-            "has pools, and a log is of one server",
-            key="deployment.pools",
-            remedy="name a scenario of one of them",
-        )
+        rule = "has pools, and a log is of one server"
+        raise ScenarioError(rule, key="deployment.pools", remedy="name a scenario of one of them")
     settings = log.settings
     if log.reading.data_parallel_size > 1 and scenario.deployment.data_parallel_size == 1:
         notes.append(f"The server had {log.reading.data_parallel_size} data-parallel ranks; the scenario's stay.")

@@ -81,10 +81,5 @@ def find_model(name: str, file: object) -> NamedModel:
         raise ScenarioError(layers, file=file, key="model", value=name, remedy="simserve models lists those it has")
     close = nearest(plain_name(name), list(models))
     close = close if close.startswith("did you mean") else "simserve models lists them"
-    raise ScenarioError(
-        "is no model that has a profile",
-        file=file,
-        key="model",
-        value=name,
-        remedy=f"say which with --model, a profile or a config.json; {close}",
-    )
+    remedy = f"say which with --model, a profile or a config.json; {close}"
+    raise ScenarioError("is no model that has a profile", file=file, key="model", value=name, remedy=remedy)

@@ -213,12 +213,8 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
         key = key.strip()
         parts = split_values(values)
         if not equals or not all(key.split(".")) or not all(parts):
-            raise UsageError(
-                "must be KEY=VALUE,VALUE with a dotted key",
-                key="--grid",
-                value=text,
-                remedy="for example --grid deployment.replicas=1,2,4",
-            )
+            rule = "must be KEY=VALUE,VALUE with a dotted key"
+            raise UsageError(rule, key="--grid", value=text, remedy="for example --grid deployment.replicas=1,2,4")
         if key in grid:
             raise UsageError("stands twice", key="--grid", value=key, remedy="give all its values at once")
         grid[key] = [parse_override(f"{key}={part}")[1] for part in parts]
