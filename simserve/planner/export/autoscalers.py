@@ -31,6 +31,7 @@ def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
         rule = "cannot be exported to k8s: its own autoscaler keeps one replica"
         remedy = "use --to keda, or set it to 1"
         raise ScenarioError(rule, key="deployment.autoscaling.min_replicas", value=0, remedy=remedy)
+    target = {"type": "AverageValue", "averageValue": _quantity(_target(scaling))}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -39,15 +40,7 @@ def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": worker.name},
             "minReplicas": scaling.min_replicas,
             "maxReplicas": scaling.max_replicas,
-            "metrics": [
-                {
-                    "type": "Pods",
-                    "pods": {
-                        "metric": {"name": metric},
-                        "target": {"type": "AverageValue", "averageValue": _quantity(_target(scaling))},
-                    },
-                }
-            ],
+            "metrics": [{"type": "Pods", "pods": {"metric": {"name": metric}, "target": target}}],
             "behavior": _behavior(scaling),
         },
     }
@@ -66,6 +59,7 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
     scaling, metric = _followed(worker)
     pods = f'{metric}{{pod=~"{deployment or worker.name}-{_OF_DEPLOYMENT}"}}'
     query = f"sum(avg by (pod) ({pods}))" if scaling.metric == "busy" else f"sum({pods})"
+    asked = {"serverAddress": PROMETHEUS, "query": query, "threshold": f"{_target(scaling):g}"}
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -77,17 +71,7 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
             "pollingInterval": math.ceil(scaling.interval),
             "cooldownPeriod": math.ceil(scaling.stabilization),
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(scaling)}},
-            "triggers": [
-                {
-                    "type": "prometheus",
-                    "metricType": "AverageValue",
-                    "metadata": {
-                        "serverAddress": PROMETHEUS,
-                        "query": query,
-                        "threshold": f"{_target(scaling):g}",
-                    },
-                }
-            ],
+            "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": asked}],
         },
     }
 

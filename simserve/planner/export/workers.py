@@ -230,13 +230,9 @@ class Worker:
             rule = f"cannot be exported: {self.deployment.label} exposes no such metric"
             remedy = "scale on " + " or ".join([*self.server.metrics, "busy"])
             raise ScenarioError(rule, key="deployment.autoscaling.metric", value=asked, remedy=remedy)
-        if (
-            self.serving.target == "vllm"
-            and asked == "kv_usage"
-            and version_key(self.serving.version) < _KV_USAGE_SINCE
-        ):
-            return OLD_KV_USAGE
-        return name
+        is_vllm = self.serving.target == "vllm"
+        is_old = is_vllm and asked == "kv_usage" and version_key(self.serving.version) < _KV_USAGE_SINCE
+        return OLD_KV_USAGE if is_old else name
 
 
 def workers_of(
@@ -339,19 +335,14 @@ def link_note(workers: list[Worker]) -> list[str]:
     if link is None or not is_disaggregated(workers):
         return []
     speed, domain = f"{link.transfer_bandwidth / 1e9:g} GB/s", _domain(workers)
-    if domain is not None:
-        if _domain_label(workers) == NODE_LABEL:
-            where = "all pods must run on one node, and their containers must share GPU memory (CUDA IPC)"
-        else:
-            where = "all pods must run in one NVLink domain, and share a ComputeDomain of NVIDIA's DRA driver"
-        return [
-            f"KV caches were simulated to cross {domain.name} at {speed}: {where}: over the network first tokens are "
-            "later; measure yours"
-        ]
-    return [
-        f"KV caches were simulated to cross a link of {speed}: over TCP they take "
-        "longer; pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
-    ]
+    if domain is None:
+        needed = "pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
+        return [f"KV caches were simulated to cross a link of {speed}: over TCP they take longer; {needed}"]
+    where = "all pods must run in one NVLink domain, and share a ComputeDomain of NVIDIA's DRA driver"
+    if _domain_label(workers) == NODE_LABEL:
+        where = "all pods must run on one node, and their containers must share GPU memory (CUDA IPC)"
+    told = f"{domain.name} at {speed}: {where}: over the network first tokens are later"
+    return [f"KV caches were simulated to cross {told}; measure yours"]
 
 
 def together(name: str, workers: list[Worker]) -> tuple[dict[str, str], dict[str, Any]]:
