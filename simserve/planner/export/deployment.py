@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,15 +243,6 @@ class Deployment:
         """The model's public checkpoint that is loaded: in the simulated format, else the one its name stands for."""
         return public_checkpoint(self.model, self.quantization)
 
-    def check_loads(self) -> None:
-        """Check that the engine can load the model's own checkpoint, where the user names none.
-
-        Raises:
-            ScenarioError: It was made by a method that the engine does not know.
-        """
-        if not loads(self.engine, self.loaded):
-            self.needs_checkpoint(f"{self.label} loads no {self.loaded.method} checkpoint of that kind")
-
     @property
     def is_made_on_load(self) -> bool:
         """Whether the engine converts the loaded checkpoint to the simulated format."""
@@ -299,10 +291,9 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     is_exact = engine.requested_version is None or engine.sources["version"].startswith("scenario")
     if not is_exact:
         notes.append(f"defaults of {engine.name} {version} are taken from {engine.version}, so every knob is said")
-    if scenario.deployment.engine.frontend_latency is not None:
-        notes.append("deployment.engine.frontend_latency describes the host and is no flag")
-    if scenario.deployment.engine.host_slowdown is not None:
-        notes.append("deployment.engine.host_slowdown describes the host and is no flag")
+    for key in ("frontend_latency", "host_slowdown"):
+        if getattr(scenario.deployment.engine, key) is not None:
+            notes.append(f"deployment.engine.{key} describes the host and is no flag")
     needed = _needed_knobs(resolved)
     replicas = scenario.deployment.replicas
     if replicas > 1:
@@ -319,7 +310,8 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes=notes,
         unsaid=_rare_keys(scenario),
     )
-    deployment.check_loads()
+    if not loads(engine, deployment.loaded):
+        deployment.needs_checkpoint(f"{deployment.label} loads no {deployment.loaded.method} checkpoint of that kind")
     return deployment
 
 
@@ -371,12 +363,8 @@ def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     wanted = resolved.shape.engine.model_copy(update={"sources": {}})
     for key in [key for key in _KNOBS if getattr(asked, key) is not None]:
         without = asked.model_copy(update={key: None})
-        try:
-            is_default = _engine_with(resolved, without) == wanted
-        except ScenarioError:  # without it, the others contradict each other
-            is_default = False
-        if is_default:
-            asked = without
+        with suppress(ScenarioError):  # without it, the others may contradict each other
+            asked = without if _engine_with(resolved, without) == wanted else asked
     return frozenset(asked.overrides()) & frozenset(_KNOBS)
 
 
@@ -400,11 +388,9 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
     if engine.scheduling_policy == "shortest_first":
         rule = f"cannot be exported: {label} has no such queue order"
         raise ScenarioError(rule, key="deployment.engine.scheduling_policy", value="shortest_first", remedy="use fcfs")
-    if scenario.deployment.attention != "flash":
+    if (attention := scenario.deployment.attention) != "flash":
         rule = f"cannot be exported: {label} computes attention with fused kernels"
-        raise ScenarioError(
-            rule, key="deployment.attention", value=scenario.deployment.attention, remedy="set it to flash"
-        )
+        raise ScenarioError(rule, key="deployment.attention", value=attention, remedy="set it to flash")
     if resolved.shape.model.num_parameters_nominal is not None:
         rule = "cannot be exported: its size is nominal, there are no such weights"
         raise ScenarioError(rule, key="model", value=resolved.shape.model.name)

@@ -100,12 +100,8 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         refuse_unencoded(encoders, "dynamo")
     image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
     mode = _TARGET.route(workers, MODES, MODES["round_robin"], "whose frontend has no such policy")
-    frontend = _component(
-        "Frontend",
-        "frontend",
-        1,
-        {"image": image, "env": [{"name": key, "value": value} for key, value in mode.items()]},
-    )
+    variables_of_mode = [{"name": key, "value": value} for key, value in mode.items()]
+    frontend = _component("Frontend", "frontend", 1, {"image": image, "env": variables_of_mode})
     graph_workers = [_worker(worker, image) for worker in workers]
     labels, affinity = together(name, workers)
     for each in graph_workers if labels else []:
