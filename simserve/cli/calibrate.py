@@ -165,14 +165,11 @@ def _render_kernels(run: KernelRun) -> None:
     print_lines(clock_lines(run))
     print_lines([f"WARNING: {line}" for line in [spread_line(run)] if line])
     skipped = provenance.get("skipped") or []
-    if skipped:
-        print_lines(["not measured:"])
-    for each in skipped[:_MOST_REASONS]:
-        print_lines([f"  {each['points']:4d}  {each['what']}: {each['reason']}"])
-    others = sum(each["points"] for each in skipped[_MOST_REASONS:])
-    if others:
-        print_lines([f"  {others:4d}  for other reasons (provenance.json lists them)"])
-    print_lines([f"next: simserve calibrate fit {shlex.quote(str(run.folder))}"])
+    lines = ["not measured:"] if skipped else []
+    lines += [f"  {each['points']:4d}  {each['what']}: {each['reason']}" for each in skipped[:_MOST_REASONS]]
+    if others := sum(each["points"] for each in skipped[_MOST_REASONS:]):
+        lines.append(f"  {others:4d}  for other reasons (provenance.json lists them)")
+    print_lines([*lines, f"next: simserve calibrate fit {shlex.quote(str(run.folder))}"])
 
 
 @takes_flags(without=PAGE)
@@ -222,11 +219,8 @@ def fit(
     found = KernelFit(_base(base, measured)).fit(measured)
     if not found.kinds_:
         why = "; ".join(f"{name}: {reason}" for name, reason in found.not_fitted_.items())
-        raise UsageError(
-            f"holds too few calls for any fit ({why})",
-            file=run,
-            remedy=f"simserve calibrate kernels --out {run} goes on with it",
-        )
+        rule = f"holds too few calls for any fit ({why})"
+        raise UsageError(rule, file=run, remedy=f"simserve calibrate kernels --out {run} goes on with it")
     profile = fitted_profile(measured, found)
     command = " ".join(["simserve", *sys.argv[1:]])
     write_profile(profile, target, profile_header(measured, found, command))
@@ -301,11 +295,8 @@ def _render_fit(run: KernelRun, found: KernelFit, summary: Mapping[str, Any], fi
     print_table(header, table_rows(found), note=note)
     if found.base is not None:
         columns = ("kernels", "engines' curves", "factor (95 %)", "error", "held out", "why")
-        print_table(
-            columns,
-            factor_rows(device_factors(found)),
-            note="error of the base profile's curve of the very kernel -> times the factor",
-        )
+        note = "error of the base profile's curve of the very kernel -> times the factor"
+        print_table(columns, factor_rows(device_factors(found)), note=note)
     for mode, layers in summary["layers"].items():
         share = f"whole layers, {mode}: their operators add up to {1.0 + layers['bias']:.2f} of what they took"
         print_lines([f"{share} ({layers['calls']} calls that no fit saw, median error {layers['median_error']:.0%})"])

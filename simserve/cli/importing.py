@@ -356,27 +356,27 @@ def _text_of(command: str) -> str:
 
 
 @app.command("hf-config")
+@takes_flags()
 def hf_config(
     config: Annotated[
         Path,
         typer.Argument(metavar="PATH", readable=False, help="A Hugging Face config.json, or its folder."),
     ],
-    out: OutFileOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    *,
+    delivery: Delivery,
 ) -> None:
     """Make a model profile of a Hugging Face config.json, or of the folder that holds it; its name is the file's."""
     from simserve.planner.importers.hf_config import import_hf_config
 
-    profile, text = import_hf_config(config, None if out is None else out.stem)
+    out = delivery.out
+    profile, text = import_hf_config(config, delivery.stem)
     if out is not None:
-        write_all({out: text}, force=force)
-    if as_json:
+        write_all({out: text}, force=delivery.force)
+    if delivery.as_json:
         print_json({"profile": profile.model_dump(mode="json"), "file": None if out is None else str(out)})
     elif out is None:
         sys.stdout.write(text)
-    elif not quiet:
+    elif not delivery.quiet:
         print(f"{out}: {text.splitlines()[0].removeprefix('# ')}")
         print(f"in a scenario: model: {out}")
 

@@ -251,10 +251,7 @@ def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
         "description": profile.description,
         "memory_bytes": profile.memory.total,
         "bandwidth_bytes_per_s": profile.memory.bandwidth,
-        "fp16_flops": profile.peak_flops("fp16"),
-        "bf16_flops": profile.peak_flops("bf16"),
-        "fp8_flops": profile.peak_flops("fp8"),
-        "fp4_flops": profile.peak_flops("fp4"),
+        **{f"{name}_flops": profile.peak_flops(name) for name in ("fp16", "bf16", "fp8", "fp4")},
         "aliases": list(profile.aliases),
         "sizes": dict(profile.sizes),
         "gpus_per_node": profile.intra_node.gpus_per_node,
@@ -355,19 +352,14 @@ def print_resolved(resolved: ResolvedEngine) -> None:
     """Print every knob of an engine, its value, and where the value comes from; the common source is printed once."""
     settings = resolved.model_dump()
     sources = settings.pop("sources")
-    common = _common_source(resolved)
+    opening = f"{resolved.name} {resolved.version} default"
+    defaults = [source for source in resolved.sources.values() if source.startswith(opening)]
+    common = min(defaults, key=len, default=opening)
     print_lines([f"default: {common}"])
     rows = [
         (key, _shown(key, value), sources.get(key, "").replace(common, "default")) for key, value in settings.items()
     ]
     print_table(("knob", "value", "where it comes from"), rows)
-
-
-def _common_source(resolved: ResolvedEngine) -> str:
-    """Return the name of the defaults of this engine, version and GPU in the sources."""
-    opening = f"{resolved.name} {resolved.version} default"
-    defaults = [source for source in resolved.sources.values() if source.startswith(opening)]
-    return min(defaults, key=len, default=opening)
 
 
 def _shown(key: str, value: object) -> str:

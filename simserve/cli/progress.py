@@ -58,11 +58,7 @@ def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Calla
 
 
 class Steps:
-    """Stages of a command, each told before what is done of all.
-
-    Args:
-        tell: Takes both.
-    """
+    """Stages of a command, each told before what is done of all."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell, self._doing, self._detail, self._before = tell, "", "", 0

@@ -26,7 +26,7 @@ from simserve.cli.progress import progress_bar
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InterruptedRunError
 
 if TYPE_CHECKING:
-    from simserve.api import RunResult, Scenario
+    from simserve.api import Scenario
 
 
 _LONGEST_REFERENCE = 240
@@ -147,20 +147,11 @@ def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], shown: Sho
 
         render_run(result, console(), folder, reference=files["reference"], is_verbose=shown.verbose)
     if files["timeline"] and not shown.quiet:
-        _tell_of_cut(result)
-    return _outcome(result)
+        from simserve.report.timeline import MAX_STEPS
 
-
-def _tell_of_cut(result: RunResult) -> None:
-    """Say on stderr that a timeline only covers the beginning of a long run."""
-    from simserve.report.timeline import MAX_STEPS
-
-    steps = result.simulation.totals.num_steps
-    if steps > MAX_STEPS:
-        print(f"simserve: the timeline holds the first {MAX_STEPS:,} of {steps:,} steps", file=sys.stderr)
-
-
-def _outcome(result: RunResult) -> int:
+        steps = result.simulation.totals.num_steps
+        if steps > MAX_STEPS:
+            print(f"simserve: the timeline holds the first {MAX_STEPS:,} of {steps:,} steps", file=sys.stderr)
     for failure in result.threshold_failures:
         print(f"simserve: threshold failed: {failure}", file=sys.stderr)
     if result.simulation.was_interrupted:

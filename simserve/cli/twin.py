@@ -221,37 +221,28 @@ def looks(
     """
     seconds = round_seconds(every, scraping.interval)
     how = replace(scraping, scrape_for=every if "://" in source else None)
-    return _looks(source, seconds, how, scenario, horizon, measured, save, tell)
 
+    def each_round() -> Iterator[Twin]:
+        from simserve.observe.scrapes import in_order
 
-def _looks(
-    source: str,
-    seconds: float,
-    how: Scraping,
-    scenario: Scenario,
-    horizon: float,
-    measured: float,
-    save: Path | None,
-    tell: Callable[[str], None],
-) -> Iterator[Twin]:
-    from simserve.observe.scrapes import in_order
+        kept: list[Scrape] = []
+        while True:
+            start = time.monotonic()
+            found = Source(source, how, quiet=True, save=save)
+            try:
+                scrapes = found.scrapes()
+            except InputError as failure:
+                if not kept:
+                    raise
+                tell(str(failure))
+            else:
+                kept = in_order([*kept, *scrapes]) if found.is_address else scrapes
+                last = kept[-1].time or 0.0
+                kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
+                yield look(kept, source, scenario, horizon, measured)
+            time.sleep(max(start + seconds - time.monotonic(), 0.0))
 
-    kept: list[Scrape] = []
-    while True:
-        start = time.monotonic()
-        found = Source(source, how, quiet=True, save=save)
-        try:
-            scrapes = found.scrapes()
-        except InputError as failure:
-            if not kept:
-                raise
-            tell(str(failure))
-        else:
-            kept = in_order([*kept, *scrapes]) if found.is_address else scrapes
-            last = kept[-1].time or 0.0
-            kept = [each for each in kept if (each.time or 0.0) >= last - _KEPT_SECONDS]
-            yield look(kept, source, scenario, horizon, measured)
-        time.sleep(max(start + seconds - time.monotonic(), 0.0))
+    return each_round()
 
 
 def _line(answer: Twin) -> str:
@@ -279,20 +270,18 @@ def _render(answer: Twin) -> None:
             f"simulated with {formats_line(summary['formats'])}",
         ]
     )
-    rows = []
-    for name, row in summary["drift"].items():
-        ends = row["interval"]
-        rows.append(
-            (
-                name,
-                _figure(summary["observed"][name]),
-                _figure(summary["predicted"][name]),
-                _figure(row["ratio"]),
-                "-" if ends is None else f"{_figure(ends[0])} to {_figure(ends[1])}",
-                {True: "yes", False: "NO", None: "-"}[row["inside"]],
-                "-" if row["since_s"] is None else _clock(row["since_s"]),
-            )
+    rows = [
+        (
+            name,
+            _figure(summary["observed"][name]),
+            _figure(summary["predicted"][name]),
+            _figure(row["ratio"]),
+            "-" if row["interval"] is None else " to ".join(map(_figure, row["interval"])),
+            {True: "yes", False: "NO", None: "-"}[row["inside"]],
+            "-" if row["since_s"] is None else _clock(row["since_s"]),
         )
+        for name, row in summary["drift"].items()
+    ]
     header = ("figure", "observed", "predicted", "ratio", "expected within", "as predicted", "not since")
     note = (
         f"Traffic is predicted by the scenario, the rest by its deployment under the traffic that came. A change of "
@@ -316,11 +305,8 @@ def _render(answer: Twin) -> None:
             )
             for row in _changes(summary["forecast"])
         ]
-        print_table(
-            ("from", "requests/s", "90 % within", "replicas"),
-            hours,
-            "Hours that ask for as many replicas are one line.",
-        )
+        columns = ("from", "requests/s", "90 % within", "replicas")
+        print_table(columns, hours, "Hours that ask for as many replicas are one line.")
     print_lines(summary["notes"])
 
 

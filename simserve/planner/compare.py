@@ -234,12 +234,8 @@ def parse_variant(text: str) -> tuple[str, list[str]]:
     name = name.strip()
     changes = [change for change in split_values(rest) if change]
     if not colon or not name or "=" in name or not changes or not all("=" in change for change in changes):
-        raise UsageError(
-            "must be NAME: KEY=VALUE, KEY=VALUE",
-            key="--with",
-            value=text,
-            remedy="for example --with 'fp8: deployment.quantization=fp8, deployment.kv_cache_dtype=fp8'",
-        )
+        remedy = "for example --with 'fp8: deployment.quantization=fp8, deployment.kv_cache_dtype=fp8'"
+        raise UsageError("must be NAME: KEY=VALUE, KEY=VALUE", key="--with", value=text, remedy=remedy)
     if name == BASE:
         raise UsageError("is what the variants are compared with", key="--with", value=name, remedy="another name")
     for change in changes:

@@ -371,7 +371,11 @@ def _overrides(
     found = [] if is_plan else laid_out(flags, {**deployment, **groups}, gpu, count)
     if flags.routing is not None:
         key = "deployment.routing.policy" if _block(deployment, "routing") else "deployment.routing"
-        found.append(Override(key, _policy(flags.routing), "--routing"))
+        text = flags.routing
+        known: dict[str, str] = {_plain_name(each): each for each in get_args(RoutingPolicy)}
+        if _plain_name(text) not in known:
+            raise UsageError("is no routing policy", key="--routing", value=text, remedy=", ".join(known.values()))
+        found.append(Override(key, known[_plain_name(text)], "--routing"))
     if flags.engine is not None:
         found += _engine(flags.engine, _block(deployment, "engine"))
     if flags.quantization is not None:
@@ -455,18 +459,6 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
         else:
             raise ProfileError("is not a known GPU", key="--gpus", value=name, remedy=remedy_for_gpu(name))
     return name, count
-
-
-def _policy(text: str) -> str:
-    """Return the routing policy of ``round-robin``, ``Round Robin`` or ``round_robin``.
-
-    Raises:
-        UsageError: There is no policy of that name.
-    """
-    known: dict[str, str] = {_plain_name(each): each for each in get_args(RoutingPolicy)}
-    if _plain_name(text) not in known:
-        raise UsageError("is no routing policy", key="--routing", value=text, remedy=", ".join(known.values()))
-    return known[_plain_name(text)]
 
 
 def _plain_name(name: str) -> str:

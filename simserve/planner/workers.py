@@ -204,11 +204,16 @@ def fresh(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Ite
 
 
 def _at_place(folder: str, function: Callable[..., Any], place: int, task: Task) -> tuple[int, Any]:
-    """Do a task in a fresh process, in a folder; Ctrl-C, which a terminal sends to all, is left to the parent."""
+    """Do a task in a fresh process, in a folder."""
     os.chdir(folder)
+    leave_interrupts_to_the_parent()
+    return place, function(*task)
+
+
+def leave_interrupts_to_the_parent() -> None:
+    """Ignore Ctrl-C in a worker: a terminal sends it to all processes, and one of them decides."""
     if multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return place, function(*task)
 
 
 def dying() -> SimserveError:

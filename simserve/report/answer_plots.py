@@ -99,9 +99,6 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
 
     An open interval extends to the end of the axis.
 
-    Args:
-        latencies: The lines of a brief.
-
     Returns:
         None where no latency has a mean.
     """
@@ -428,11 +425,7 @@ def _numbers(sweep: Sweep, key: str) -> set[float]:
 
 
 def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
-    """Return dollars a month against p95 TTFT of the simulated fleets; None if none was priced.
-
-    Args:
-        summary: Of a plan.
-    """
+    """Return dollars a month against p95 TTFT of the simulated fleets; None if none was priced."""
     seen = [
         each
         for each in summary["candidates"]
@@ -510,11 +503,7 @@ def _front(seen: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def plan_waterfall(summary: Mapping[str, Any]) -> Sketch | None:
-    """Return how the traffic leads to replicas and dollars a month, step by step, beside the API; None if unpriced.
-
-    Args:
-        summary: Of a plan.
-    """
+    """Return how the traffic leads to replicas and dollars a month, step by step, beside the API; None if unpriced."""
     best, month = summary["best"], summary["month"]
     if best is None or not best.get("usd_per_month") or not best.get("replicas"):
         return None

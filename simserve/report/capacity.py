@@ -40,7 +40,24 @@ class Capacity(Paged, capacity_answer.Capacity):
         return CapacityPlots(self)
 
     def _page(self, command: str, brief: Brief | None) -> Page:
-        return _capacity_page(self, command, brief)
+        lines = _answer_lines(self)
+        levels = self.found.levels
+        told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(self, levels[0].load)} on."
+        panels = (
+            panel("latency", "Latency against load", "", answer_plots.capacity_latency(self), told),
+            panel("goodput", "Requests within the SLO against load", "", answer_plots.capacity_goodput(self), told),
+        )
+        return Page(
+            name=f"simserve capacity: {self.scenario.name}",
+            brief=brief or capacity_brief(self),
+            lines=lines[1:],
+            sections=(
+                Section(title="Load, latency, goodput", panels=panels),
+                Section(title="Every load that was tried", header=header(self), rows=rows(self)),
+                Section(title="How far to trust it", notes=_trust_lines(self)),
+            ),
+            command=command,
+        )
 
     def __repr__(self) -> str:
         return f"<Capacity: {_answer_lines(self)[0]}>"
@@ -260,34 +277,6 @@ def _ways(capacity: capacity_answer.Capacity, reference: Sequence[str], *, is_he
     else:
         words += ["--set", f"{key}={load}"]
     return [Way("It holds its own traffic. To see it at the largest load:", shlex.join(["simserve", "run", *words]))]
-
-
-def _capacity_page(capacity: capacity_answer.Capacity, command: str, brief: Brief | None = None) -> Page:
-    """Return the answer as a page: the curves, the table of loads, how far to trust it.
-
-    Args:
-        capacity: The answer.
-        command: The command that reproduces it.
-        brief: The brief at the top of the page; None: it is made here.
-    """
-    lines = _answer_lines(capacity)
-    levels = capacity.found.levels
-    told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(capacity, levels[0].load)} on."
-    panels = (
-        panel("latency", "Latency against load", "", answer_plots.capacity_latency(capacity), told),
-        panel("goodput", "Requests within the SLO against load", "", answer_plots.capacity_goodput(capacity), told),
-    )
-    return Page(
-        name=f"simserve capacity: {capacity.scenario.name}",
-        brief=brief or capacity_brief(capacity),
-        lines=lines[1:],
-        sections=(
-            Section(title="Load, latency, goodput", panels=panels),
-            Section(title="Every load that was tried", header=header(capacity), rows=rows(capacity)),
-            Section(title="How far to trust it", notes=_trust_lines(capacity)),
-        ),
-        command=command,
-    )
 
 
 def _load(capacity: capacity_answer.Capacity, load: float | None) -> str:

@@ -70,7 +70,36 @@ class Comparison(Paged, compare.Comparison):
         return ComparisonPlots(self)
 
     def _page(self, command: str, brief: Brief | None) -> Page:
-        return _comparison_page(self, command, brief)
+        lines = _told(self)
+        opening = brief or comparison_brief(self)
+        said = " ".join(each.text for each in opening.facts)
+        figure = answer_plots.differences(self)
+        note = "Filled: a difference is shown; hollow: the interval covers zero"
+        told = f"{' '.join(lines)} {note}."
+        pictures = [panel("differences", "Against the base", note, figure, told)]
+        priced = answer_plots.compared_dollars(self)
+        if priced is not None:
+            read = "Each deployment; lower and further left is better."
+            pictures.append(panel("dollars", "Dollars against latency", read, priced, read))
+        changes = [
+            (
+                variant.name,
+                ", ".join(f"{key}={value}" for key, value in variant.changes.items()),
+                formats_line(variant.formats),
+            )
+            for variant in self.variants
+        ]
+        return Page(
+            name=f"simserve compare: {self.base.scenario.name}",
+            brief=opening,
+            lines=[line for line in lines[1:] if line.partition(": ")[2].rstrip(".") not in said],
+            sections=(
+                Section(title="What changes", panels=pictures),
+                Section(title="Figures", header=header(self), rows=_rows(self), notes=_reading_lines(self)),
+                Section(title="The variants", header=("variant", "changes", "formats"), rows=changes),
+            ),
+            command=command,
+        )
 
     def __repr__(self) -> str:
         return f"<Comparison: {' '.join(_answer_lines(self))}>"
@@ -236,12 +265,7 @@ def _best(comparison: compare.Comparison) -> Variant | None:
 
 
 def _mixed(comparison: compare.Comparison, best: Variant | None) -> Variant | None:
-    """Return the variant to name if no SLO decides between its gains and its losses; None if one side is better.
-
-    Args:
-        comparison: The answer.
-        best: The cheapest, of equals the faster one.
-    """
+    """Return the variant to name if no SLO decides between its gains and its losses; None if one side is better."""
     if comparison.base.scenario.slo is not None:
         return None
     for variant in comparison.variants if best is comparison.base else (best,):
@@ -303,48 +327,6 @@ def _is_better(variant: Variant, best: Variant) -> bool:
     price, known = (at(each, FIGURES["usd_per_hour"]) or 0.0 for each in summaries)
     tpot, least = (at(each, FIGURES["mean_tpot_ms"]) or 0.0 for each in summaries)
     return price < known or (price == known and variant.differences["mean_tpot_ms"].is_shown and tpot < least)
-
-
-def _comparison_page(comparison: compare.Comparison, command: str, brief: Brief | None = None) -> Page:
-    """Return the answer as a page: what each variant changes, the figure, the table.
-
-    Args:
-        comparison: The answer.
-        command: The command that reproduces it.
-        brief: The brief at the top of the page; None: it is made here.
-    """
-    lines = _told(comparison)
-    opening = brief or comparison_brief(comparison)
-    said = " ".join(each.text for each in opening.facts)
-    figure = answer_plots.differences(comparison)
-    note = "Filled: a difference is shown; hollow: the interval covers zero"
-    told = f"{' '.join(lines)} {note}."
-    pictures = [panel("differences", "Against the base", note, figure, told)]
-    priced = answer_plots.compared_dollars(comparison)
-    if priced is not None:
-        read = "Each deployment; lower and further left is better."
-        pictures.append(panel("dollars", "Dollars against latency", read, priced, read))
-    changes = [
-        (
-            variant.name,
-            ", ".join(f"{key}={value}" for key, value in variant.changes.items()),
-            formats_line(variant.formats),
-        )
-        for variant in comparison.variants
-    ]
-    return Page(
-        name=f"simserve compare: {comparison.base.scenario.name}",
-        brief=opening,
-        lines=[line for line in lines[1:] if line.partition(": ")[2].rstrip(".") not in said],
-        sections=(
-            Section(title="What changes", panels=pictures),
-            Section(
-                title="Figures", header=header(comparison), rows=_rows(comparison), notes=_reading_lines(comparison)
-            ),
-            Section(title="The variants", header=("variant", "changes", "formats"), rows=changes),
-        ),
-        command=command,
-    )
 
 
 def _month(variant: Variant) -> str:

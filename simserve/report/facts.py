@@ -116,12 +116,7 @@ def num_gpus(result: RunResult) -> int:
 
 
 def gpus_text(result: RunResult, count: int) -> str:
-    """Return the GPUs that are paid for: ``'4 GPUs'``, or for a fleet that changed ``'5.2 GPUs on average'``.
-
-    Args:
-        result: The run.
-        count: GPUs of the fleet as configured.
-    """
+    """Return the GPUs that are paid for: ``'4 GPUs'``, or for a fleet that changed ``'5.2 GPUs on average'``."""
     replicas, seconds = result.summary["simserve"]["replicas"], result.summary["duration"]
     if len(replicas["timeline"]) <= 1 or not seconds:
         return counted(count, "GPU")
@@ -421,7 +416,10 @@ def _format_lines(result: RunResult) -> list[str]:
 
 def waiting_lines(result: RunResult) -> list[str]:
     """Return how long requests waited in the queue on average, and for what."""
-    seconds = _mean_wait(result)
+    records = result.simulation.records
+    waits = records.scheduled_time - records.admitted_time
+    waits = waits[np.isfinite(waits)]
+    seconds = float(waits.mean()) if waits.any() else None
     if seconds is None:
         return ["no request waited"]
     shares = listed_shares(result.summary["simserve"]["bottleneck"]["waiting_shares"], WAIT_LABELS)
@@ -441,14 +439,6 @@ def _wait_for_turns(result: RunResult, seconds: float) -> float:
     num_waits = int(np.isfinite(records.scheduled_time - records.admitted_time).sum())
     in_front = seconds - sum(result.simulation.totals.blocked_seconds.values()) / num_waits
     return in_front if in_front > _NOTICEABLE_WAIT * seconds else 0.0
-
-
-def _mean_wait(result: RunResult) -> float | None:
-    """Return the mean seconds from the scheduler's queue to the first step, None if no request waited."""
-    records = result.simulation.records
-    waits = records.scheduled_time - records.admitted_time
-    waits = waits[np.isfinite(waits)]
-    return float(waits.mean()) if waits.any() else None
 
 
 def listed_shares(shares: Mapping[str, float | None], labels: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
@@ -234,7 +234,16 @@ def _replica(
         own = [_in_a_static_batch(life, steps) for life in own]
     paces = log.paces if config.num_speculative_tokens else None
     spans = [_request(life, steps, moment, paces) for life in own[:MOST_REQUESTS]]
-    _seat(spans)
+    # Each request gets the lowest row that is free while it runs.
+    free_at: list[float] = []
+    for span in sorted(spans, key=lambda each: (_running(each)[0], each["id"])):
+        start, end = _running(span)
+        if math.isinf(start):
+            span["seat"] = -1
+            continue
+        row = next((place for place, free in enumerate(free_at) if free <= start), len(free_at))
+        free_at[row : row + 1] = [end]
+        span["seat"] = row
     shown = steps.between(moment.start, moment.end)
     stages = config.pipeline_parallel_size
     return {
@@ -374,19 +383,6 @@ def _ended(steps: Steps, since: float, until: float) -> int:
         return 0
     edges = np.searchsorted(steps.end_time, [since, until], side="right")
     return int(edges[1] - edges[0])
-
-
-def _seat(spans: Iterable[dict[str, Any]]) -> None:
-    """Give each request the lowest row that is free while it runs."""
-    free_at: list[float] = []
-    for span in sorted(spans, key=lambda each: (_running(each)[0], each["id"])):
-        start, end = _running(span)
-        if math.isinf(start):
-            span["seat"] = -1
-            continue
-        row = next((place for place, free in enumerate(free_at) if free <= start), len(free_at))
-        free_at[row : row + 1] = [end]
-        span["seat"] = row
 
 
 def _running(span: Mapping[str, Any]) -> tuple[float, float]:

@@ -110,19 +110,16 @@ def speculation_lines(result: RunResult) -> list[str]:
     if not block["num_drafts"]:
         return [f"{ahead}; no request decoded"]
     length = number(block["mean_acceptance_length"])
-    return [
-        f"{ahead}: {length} tokens a step on average, {share(block['acceptance_rate'])} of the drafts accepted",
-        _gain(block["decode_speedup"], block["mean_batch"], block["break_even_batch"]),
-        "the tokens of a step arrive together: ITL is the gap between steps, TPOT that between tokens",
-    ]
-
-
-def _gain(speedup: float, batch: float, break_even: int | None) -> str:
+    break_even = block["break_even_batch"]
     turning = "no batch is large enough to make it slower"
     if break_even is not None:
         turning = f"slower than without from {counted(break_even, 'sequence')} on"
-    times = f"{number(speedup)}x as fast as without drafts"
-    return f"steps that only decode: {times} at the mean batch of {number(batch)}; {turning}"
+    times = f"{number(block['decode_speedup'])}x as fast as without drafts"
+    return [
+        f"{ahead}: {length} tokens a step on average, {share(block['acceptance_rate'])} of the drafts accepted",
+        f"steps that only decode: {times} at the mean batch of {number(block['mean_batch'])}; {turning}",
+        "the tokens of a step arrive together: ITL is the gap between steps, TPOT that between tokens",
+    ]
 
 
 def task_text(result: RunResult) -> str | None:

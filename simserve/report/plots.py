@@ -113,29 +113,11 @@ def requests_over_time(result: RunResult) -> Sketch:
     series = result.simulation.totals.series
     edges, (running, waiting) = thinned(series.edges, series.running, series.waiting)
     times, label = clock(edges)
-    return Sketch(
-        x=Axis(label=label, high=float(times[-1])),
-        y=Axis(label="requests", high=max(1.0, 1.08 * float(max(running.max(), waiting.max()))), is_whole=True),
-        marks=[
-            Steps(edges=times, values=running, label="running", color=BLUE),
-            Steps(edges=times, values=waiting, label="waiting", color=VERMILION, dashes=DASHED),
-            *_fleet_marks(result, float(edges[-1]), float(times[-1])),
-        ],
-    )
-
-
-def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
-    """Return a line at every change of the replicas that are ready, named where there is room.
-
-    Args:
-        result: The run.
-        seconds: End of the time axis.
-        span: The same in the unit of the axis.
-    """
+    span = float(times[-1])
     changes: list[tuple[float, int]] = []
     ready = None
     for row in result.summary["simserve"]["replicas"]["timeline"]:
-        at = row["time_s"] / seconds * span
+        at = row["time_s"] / float(edges[-1]) * span
         if ready is not None and row["ready"] != ready and at <= span:
             changes.append((at, row["ready"]))
         ready = row["ready"]
@@ -150,7 +132,16 @@ def _fleet_marks(result: RunResult, seconds: float, span: float) -> list[Mark]:
             named_at = at
             right = -2 if is_left_of else 2
             notes.append(Note(text=f"{count} ready", x=at, y=None, right=right, up=3, is_left_of=is_left_of))
-    return rules + notes
+    return Sketch(
+        x=Axis(label=label, high=float(times[-1])),
+        y=Axis(label="requests", high=max(1.0, 1.08 * float(max(running.max(), waiting.max()))), is_whole=True),
+        marks=[
+            Steps(edges=times, values=running, label="running", color=BLUE),
+            Steps(edges=times, values=waiting, label="waiting", color=VERMILION, dashes=DASHED),
+            *rules,
+            *notes,
+        ],
+    )
 
 
 def kv_over_time(result: RunResult) -> Sketch:
@@ -236,20 +227,9 @@ def _limits(axis: Axis, limits: Sequence[tuple[float, str]]) -> list[Mark]:
     for position, (limit, color) in enumerate(limits):
         place = axis.share(limit)
         to_left = place > 1 - _DIFFERENT or (place > _DIFFERENT and position < len(limits) - 1)
-        words = f"SLO {format_seconds(limit)}"
+        words, right = f"SLO {format_seconds(limit)}", -2 if to_left else 2
         marks.append(Rule(x=limit, color=color, dashes=DOTTED))
-        marks.append(
-            Note(
-                text=words,
-                x=limit,
-                y=None,
-                right=-2 if to_left else 2,
-                up=3,
-                is_left_of=to_left,
-                color=color,
-                size=9.0,
-            )
-        )
+        marks.append(Note(text=words, x=limit, y=None, right=right, up=3, is_left_of=to_left, color=color, size=9.0))
     return marks
 
 
@@ -340,31 +320,19 @@ def _names(points: Sequence[Mapping[str, Any]]) -> list[Note]:
         of_phase = sorted((each for each in points if each["phase"] == phase), key=lambda each: -each["seconds"])
         placed: list[tuple[float, float]] = []
         for point in of_phase[:_MOST_LABELS]:
-            spot = (math.log10(point["intensity"]), math.log10(point["flops_per_second"]))
-            if any(abs(spot[0] - x) < 0.35 and abs(spot[1] - y) < 0.13 for x, y in placed):
+            x, y = point["intensity"], point["flops_per_second"]
+            spot = (math.log10(x), math.log10(y))
+            if any(abs(spot[0] - other[0]) < 0.35 and abs(spot[1] - other[1]) < 0.13 for other in placed):
                 continue
             placed.append(spot)
-            is_left = phase == "decode"
-            notes.append(
-                Note(
-                    text=_NAMES.get(point["name"], point["name"].replace("_", " ")),
-                    x=point["intensity"],
-                    y=point["flops_per_second"],
-                    right=5 if is_left else -5,
-                    up=-9 if is_left else -15,
-                    is_left_of=not is_left,
-                    color=color,
-                )
-            )
+            text = _NAMES.get(point["name"], point["name"].replace("_", " "))
+            right, up = (5, -9) if phase == "decode" else (-5, -15)
+            notes.append(Note(text=text, x=x, y=y, right=right, up=up, is_left_of=phase != "decode", color=color))
     return notes
 
 
 def memory_bar(summary: Mapping[str, Any]) -> Sketch:
-    """Return one stacked bar: where the memory of a GPU goes.
-
-    Args:
-        summary: Of a run.
-    """
+    """Return one stacked bar: where the memory of a GPU goes."""
     parts: list[Row] = memory_rows(summary)[:-1]
     total = summary["simserve"]["memory"]["total_bytes"] / 1e9
     bars, start = [], 0.0

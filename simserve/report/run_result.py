@@ -92,11 +92,7 @@ def write_folder(found: RunResult, folder: Path, *, timeline: bool, prometheus: 
 
 
 class RunPlots:
-    """The plots of one run.
-
-    Args:
-        result: The run.
-    """
+    """The plots of one run."""
 
     def __init__(self, result: RunResult) -> None:
         self._result = result

@@ -8,7 +8,6 @@ from simserve.report.axes import INK, canvas, key_below, legend
 from simserve.report.sketch import (
     KEY_ROW,
     POINTS_AN_INCH,
-    Axis,
     Band,
     Bar,
     Box,
@@ -27,7 +26,6 @@ from simserve.report.sketch import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis as DrawnAxis
     from matplotlib.figure import Figure
 
 
@@ -43,6 +41,8 @@ _MARKERS: dict[Shape, str] = {
 
 def sketch_figure(sketch: Sketch) -> Figure:
     """Return a sketch as a figure."""
+    from matplotlib.ticker import NullLocator
+
     rows = sketch.key_rows if sketch.key == "above" else []
     height = sketch.height + KEY_ROW / POINTS_AN_INCH * max(len(rows) - 1, 0)
     bottom, top = (share * sketch.height / height for share in (sketch.bottom, sketch.top))
@@ -57,7 +57,9 @@ def sketch_figure(sketch: Sketch) -> Figure:
         axes.set(**{f"{name}scale": "log" if axis.is_log else "linear", f"{name}label": axis.label})
         if not any(isinstance(mark, Bar) for mark in sketch.marks) or name == "x":
             axes.set(**{f"{name}lim": (axis.low, axis.high)})
-        _mark(drawn, axis)
+        drawn.set_minor_locator(NullLocator())
+        ticks = axis.marked
+        drawn.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
     axes.spines["bottom"].set_visible(sketch.x.is_drawn)
     axes.spines["left"].set_visible(sketch.y.is_drawn)
     if not sketch.has_grid:
@@ -74,14 +76,6 @@ def sketch_figure(sketch: Sketch) -> Figure:
 def figure_or_none(sketch: Sketch | None) -> Figure | None:
     """Return a sketch as a figure; None without a sketch."""
     return None if sketch is None else sketch_figure(sketch)
-
-
-def _mark(drawn: DrawnAxis, axis: Axis) -> None:
-    from matplotlib.ticker import NullLocator
-
-    drawn.set_minor_locator(NullLocator())
-    ticks = axis.marked
-    drawn.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
 
 
 def _draw(axes: Axes, mark: Mark) -> None:

@@ -413,15 +413,11 @@ def _told(axis: Axis, value: float) -> str:
     """Return a value in words: the words of the tick if ticks are names, else with its unit or three digits."""
     if axis.told is None and axis.ticks is not None and not axis.is_log:
         near = min(axis.ticks, key=lambda tick: abs(tick[0] - value), default=None)
-        if near is not None and not _is_figure(near[1]):
+        if near is not None and not near[1].lstrip("+-$")[:1].isdigit():
             return near[1]
     if axis.told is not None:
         return axis.told(value)
     return number(value) if axis.words is None else axis.words(float(f"{value:.3g}"))
-
-
-def _is_figure(text: str) -> bool:
-    return text.lstrip("+-$")[:1].isdigit()
 
 
 def _name(axis: Axis) -> str:

@@ -79,7 +79,8 @@ def render_run(
     if result.summary["completed"]:
         console.print(Text(result.summary["simserve"]["bottleneck"]["explanation"]), width=width)
     console.print(Text(f"{facts.heading(result)}; {traffic(result)}", style="dim"), width=width)
-    for section in (_latencies(result, console), _facts(result), _trust(result, folder)):
+    figures = _listed({label: lines(result) for label, lines in PARTS.items()})
+    for section in (_latencies(result, console), figures, _trust(result, folder)):
         console.print()
         console.print(section, width=width)
 
@@ -229,13 +230,7 @@ def _fact_lines(fact: Fact, width: int, gap: int, *, most: int | None) -> list[B
 
 def wrap(text: str, width: int, *, initial_indent: str = "", subsequent_indent: str = "") -> list[str]:
     """Return a text as lines of at most ``width`` columns, broken only at blanks."""
-    wrapper = TextWrapper(
-        width=width,
-        initial_indent=initial_indent,
-        subsequent_indent=subsequent_indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = TextWrapper(width, initial_indent, subsequent_indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(text) or [""]
 
 
@@ -340,10 +335,6 @@ def _class_table(classes: Sequence[Row], console: Console) -> Table:
         narrow.add_row(*cells)
     room = console.width - _LABEL_WIDTH - 2
     return table if console.measure(table, options=console.options.update(width=_WIDEST)).maximum <= room else narrow
-
-
-def _facts(result: RunResult) -> Table:
-    return _listed({label: lines(result) for label, lines in PARTS.items()})
 
 
 def _trust(result: RunResult, folder: Path | None) -> Table:

@@ -105,7 +105,16 @@ def render_validation(summary: Mapping[str, Any], console: Console) -> None:
         if is_cut:
             console.print(f"{counted(len(table.rows), 'row')}: --report FILE, --json and pipes show them", style="dim")
         else:
-            _print(table, console)
+            from rich.table import Table
+
+            # Names share a column, so that a narrow terminal breaks them at words.
+            drawn = Table(box=None, pad_edge=False, header_style="dim")
+            drawn.add_column(", ".join(table.header[: table.num_names]), overflow="fold")
+            for title in table.header[table.num_names :]:
+                drawn.add_column(title, min_width=_LEAST_FIGURE if title in METRICS.values() else None, justify="right")
+            for row in table.rows:
+                drawn.add_row(", ".join(row[: table.num_names]), *row[table.num_names :])
+            console.print(drawn)
     if any(table.num_names and "median" in table.caption for table in tables):
         console.print(READING, style="dim", markup=False)
     reasons = not_run_lines(summary)
@@ -241,19 +250,6 @@ def _cell(group: Mapping[str, Any], metric: str) -> str:
         return ""
     mark = "" if metric in group["metrics"] else "*"
     return f"{errors['median_ape']:.1%} ({errors['bias']:+.1%}){mark}"
-
-
-def _print(table: ErrorTable, console: Console) -> None:
-    """Print a table whose names share a column, so that a narrow terminal breaks them at words."""
-    from rich.table import Table
-
-    drawn = Table(box=None, pad_edge=False, header_style="dim")
-    drawn.add_column(", ".join(table.header[: table.num_names]), overflow="fold")
-    for title in table.header[table.num_names :]:
-        drawn.add_column(title, min_width=_LEAST_FIGURE if title in METRICS.values() else None, justify="right")
-    for row in table.rows:
-        drawn.add_row(", ".join(row[: table.num_names]), *row[table.num_names :])
-    console.print(drawn)
 
 
 class Validation(Replayed):

@@ -164,8 +164,8 @@ class Capacity:
             notes.append(f"an attainment of 100% cannot be shown by counting: none of {measured:,} requests missed")
         elif measured < found.needed_requests:
             notes.append(
-                f"{_percent(self.asked)} rests on {measured:,} requests; {found.needed_requests:,} are needed for ten "
-                "to lie beyond it"
+                f"{100 * self.asked:.10g}% rests on {measured:,} requests; {found.needed_requests:,} are needed for "
+                "ten to lie beyond it"
             )
         if self.was_interrupted:
             notes.append("interrupted: this is what the runs until then have shown, and it was not closed in on")
@@ -388,10 +388,6 @@ def _told(probe: LoadProbe, progress: Progress) -> Callable[[float, int, int], T
         return probe(load, replication, num_requests)
 
     return run
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.10g}%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

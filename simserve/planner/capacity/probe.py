@@ -395,19 +395,14 @@ def check_load(scenario: Scenario) -> None:
             raise ScenarioError("is missing: without one no load is too much", remedy=REMEDY)
     if has_two_loads(scenario):
         with scenario.blaming("workload"):
-            raise ScenarioError(
-                "has clients in a closed loop beside arrivals at a rate: which of the two is the load is not said",
-                key="classes",
-                remedy="leave one of them out, or sweep the one that is meant: simserve sweep --grid KEY=...",
-            )
+            rule = "has clients in a closed loop beside arrivals at a rate: which of the two is the load is not said"
+            remedy = "leave one of them out, or sweep the one that is meant: simserve sweep --grid KEY=..."
+            raise ScenarioError(rule, key="classes", remedy=remedy)
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         with scenario.blaming("workload.arrivals"):
-            raise ScenarioError(
-                "has no load that could be raised: all requests come at once",
-                key="process",
-                value="all_at_once",
-                remedy="write arrivals: {process: poisson, rate: 1.0}",
-            )
+            rule = "has no load that could be raised: all requests come at once"
+            remedy = "write arrivals: {process: poisson, rate: 1.0}"
+            raise ScenarioError(rule, key="process", value="all_at_once", remedy=remedy)
 
 
 def own_traffic(scenario: Scenario) -> RequestSpecs:

@@ -136,34 +136,14 @@ def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
     }
 
 
-def _check_values(terms: CostTerms) -> None:
+def _check(terms: CostTerms) -> None:
     for name, value in _given(terms).items():
         is_zero = value == 0 and name in _MAY_BE_ZERO
         if not (is_zero or 0 < value < math.inf):
             raise UsageError("must be above 0 and finite", key=name, value=value)
         if name in _SHARES and value > 1:
             raise UsageError("is a share, and must be at most 1", key=name, value=value)
-
-
-def _check(terms: CostTerms) -> None:
-    _check_values(terms)
-    _check_cached(terms)
-    has_fleet = terms.gpu_usd_per_month is not None
-    has_api = terms.api is not None or terms.api_request_usd is not None
-    if not has_fleet and terms.gpus is not None:
-        raise UsageError("has no price", key="--gpus", remedy="add --gpu-hour-usd")
-    if not has_fleet and not has_api:
-        raise UsageError(
-            "has nothing to price",
-            key="cost",
-            remedy="name a scenario, or give --gpu-hour-usd, --api, or both of --api-input-usd and --api-output-usd",
-        )
-    if terms.api is not None and terms.tokens_per_request is None and not _is_flat(terms.api) and not has_fleet:
-        raise UsageError("needs --prompt-tokens and --output-tokens", key="--api", remedy="prices are by the token")
-
-
-def _check_cached(terms: CostTerms) -> None:
-    """Refuse a cached share where the API caches nothing: where the prefix is too short for all its offers."""
+    # Where the prefix is too short for all its offers, an API caches nothing.
     api, cached = terms.api, (terms.prompt_tokens or 0.0) * terms.cached_share
     offers = () if api is None else api.prompt_caching
     if cached and offers and not any(offer.kept(cached) for offer in offers):
@@ -174,6 +154,15 @@ def _check_cached(terms: CostTerms) -> None:
             value=terms.cached_share,
             remedy="leave it out",
         )
+    has_fleet = terms.gpu_usd_per_month is not None
+    has_api = terms.api is not None or terms.api_request_usd is not None
+    if not has_fleet and terms.gpus is not None:
+        raise UsageError("has no price", key="--gpus", remedy="add --gpu-hour-usd")
+    if not has_fleet and not has_api:
+        remedy = "name a scenario, or give --gpu-hour-usd, --api, or both of --api-input-usd and --api-output-usd"
+        raise UsageError("has nothing to price", key="cost", remedy=remedy)
+    if terms.api is not None and terms.tokens_per_request is None and not _is_flat(terms.api) and not has_fleet:
+        raise UsageError("needs --prompt-tokens and --output-tokens", key="--api", remedy="prices are by the token")
 
 
 def _is_flat(api: ApiPrices) -> bool:

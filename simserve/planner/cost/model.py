@@ -368,18 +368,7 @@ def day_shape(
             key="pricing.daily",
             remedy="raise peak_to_trough, or give hourly",
         )
-    exponent = _exponent(waves, wanted)
-    shape = [trough + (1 - trough) * math.pow(wave, exponent) for wave in waves]
-    mean = sum(shape) / len(shape)
-    return tuple(value / mean for value in shape)
-
-
-def _mean_power(waves: Sequence[float], exponent: float) -> float:
-    return math.fsum(math.pow(wave, exponent) for wave in waves) / len(waves)
-
-
-def _exponent(waves: Sequence[float], wanted: float) -> float:
-    """Return the exponent at which the waves have the wanted mean, by bisection of a falling function."""
+    # The mean of the waves falls with their exponent: bisection finds that of the wanted mean.
     low, high = 1 / _LARGEST_EXPONENT, _LARGEST_EXPONENT
     for _ in range(100):
         middle = math.sqrt(low * high)
@@ -387,4 +376,11 @@ def _exponent(waves: Sequence[float], wanted: float) -> float:
             low = middle
         else:
             high = middle
-    return math.sqrt(low * high)
+    exponent = math.sqrt(low * high)
+    shape = [trough + (1 - trough) * math.pow(wave, exponent) for wave in waves]
+    mean = sum(shape) / len(shape)
+    return tuple(value / mean for value in shape)
+
+
+def _mean_power(waves: Sequence[float], exponent: float) -> float:
+    return math.fsum(math.pow(wave, exponent) for wave in waves) / len(waves)

@@ -118,9 +118,8 @@ def cost_of_scenario(
     summary, model = _priced(scenario, api, requests_per_month, progress)
     if not others:
         return summary
-    models = {"the scenario": model}
-    for name, other in others.items():
-        models[name] = _priced(other, api, requests_per_month, progress)[1]
+    models = {name: _priced(other, api, requests_per_month, progress)[1] for name, other in others.items()}
+    models = {"the scenario": model, **models}
     found = [{**each, "name": summary["api"]["name"] if each["name"] == API else each["name"]} for each in ways(models)]
     return {**summary, "ways": found}
 
@@ -157,7 +156,7 @@ def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> t
 def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
     """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are."""
     scenario, own = resolved.scenario, curve.as_it_is()
-    deployed, shape = _most_replicas(scenario), shape_of_day(scenario)
+    deployed, shape = at_most(scenario.deployment).replicas, shape_of_day(scenario)
     flat = curve.own_load is None
     offered = sent_rate(scenario, curve.first()[1]) or own.rate
     if not offered:
@@ -204,6 +203,7 @@ def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float
     )
 
 
+<<<<<<< HEAD
 def _sent_within_objective(curve: LoadCurve, clients: float) -> float:
     """Return the requests/s of clients of a closed loop whom enough replicas serve as they serve the most that hold.
 
@@ -230,6 +230,8 @@ def _most_replicas(scenario: Scenario) -> int:
     return at_most(scenario.deployment).replicas
 
 
+=======
+>>>>>>> shrink
 def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api: ApiPrices) -> Comparison:
     pricing = resolved.scenario.pricing
     hour = day.gpu_hour_usd * HOURS_PER_MONTH + _electricity(resolved, day)
@@ -282,10 +284,7 @@ def _summary(
         "cheaper": "self_host" if month < bill else "api",
         "saving_usd_per_month": bill - month,
         "hybrid": cost_model.hybrid(free),
-        "break_even": {
-            **cost_model.break_even(free),
-            "as_deployed_requests_per_month": even,
-        },
+        "break_even": {**cost_model.break_even(free), "as_deployed_requests_per_month": even},
         "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
         "load_is_clients": curve.is_closed,
         "load_levels": [
@@ -308,27 +307,18 @@ def _summary(
         },
         "fidelity": simulated["fidelity"],
         "expected_error": simulated["expected_error"],
-        "caveats": caveats(
-            resolved,
-            model,
-            why_api,
-            is_scaled=curve.own_load is not None,
-            fidelity=simulated["fidelity"],
-            expected_error=simulated["expected_error"],
-        ),
+        "caveats": caveats(resolved, model, why_api, simulated, is_scaled=curve.own_load is not None),
     }
 
 
 def _question(resolved: ResolvedScenario, day: _Day) -> str:
     scenario = resolved.scenario
-    peak = day.mean_rate * max(day.shape)
     rates = f"{day.mean_rate:.3g} a second"
     if max(day.shape) > 1:
-        rates = f"{peak:.3g} a second in the busiest hour, {day.mean_rate:.3g} on average"
+        rates = f"{day.mean_rate * max(day.shape):.3g} a second in the busiest hour, {day.mean_rate:.3g} on average"
     return (
         f"{scenario.name}: {scenario.model} on {scenario.deployment.hardware}, {formats_line(resolved.formats)}; "
-        f"{day.requests_per_month / 1e6:.3g} M "
-        f"requests a month, {rates}"
+        f"{day.requests_per_month / 1e6:.3g} M requests a month, {rates}"
     )
 
 
@@ -423,8 +413,7 @@ def ways(models: Mapping[str, Comparison]) -> list[dict[str, Any]]:
     """
     first = next(iter(models.values()))
     bills: dict[str, Bill] = {API: first.api_usd}
-    for name, model in models.items():
-        bills[name] = model.from_one_unit.self_host_usd
+    bills |= {name: model.from_one_unit.self_host_usd for name, model in models.items()}
     decades = math.log10(MOST_REQUESTS / FEWEST_REQUESTS)
     volumes = [
         FEWEST_REQUESTS * 10 ** (step / _STEPS_PER_DECADE) for step in range(round(decades * _STEPS_PER_DECADE) + 1)
@@ -507,16 +496,15 @@ def caveats(
     resolved: ResolvedScenario,
     model: Comparison,
     why_api: str | None,
+    simulated: Mapping[str, Any],
     *,
     is_scaled: bool,
-    fidelity: str,
-    expected_error: Mapping[str, Any],
 ) -> list[str]:
     """Return what the figures leave open: the quality of the answers, the fleet, the API, the day, the simulation."""
     scenario = resolved.scenario
     said = [_quality(resolved, model)]
     scaling, overflow = scenario.deployment.autoscaling, scenario.deployment.overflow
-    deployed = _most_replicas(scenario)
+    deployed = at_most(scenario.deployment).replicas
     said += [
         f"the pool {pool.name} is scaled from {own.min_replicas} to {own.max_replicas} replicas: what is paid is their "
         "GPU-hours from launch to end, simulated at the loads of the day"
@@ -544,15 +532,13 @@ def caveats(
         said.append("this traffic is priced as it is, round the clock: it has no rate that a day could scale")
     elif scenario.pricing.daily is None:
         said.append("traffic arrives round the clock, a month of 720 hours; pricing.daily takes the curve of a day")
-    steps = _FIDELITY.get(fidelity, fidelity)
-    said.append(f"what a replica can sustain is simulated; step times: {steps}{_error(expected_error)}")
+    steps, expected = _FIDELITY.get(simulated["fidelity"], simulated["fidelity"]), simulated["expected_error"]
+    error = f"{expected['throughput']['p90']:.0%} ({expected['basis'].removeprefix('foreign: ')})"
+    said.append(
+        f"what a replica can sustain is simulated; step times: {steps}; the throughput of 9 in 10 real servers is "
+        f"within {error}"
+    )
     return said
-
-
-def _error(expected: Mapping[str, Any]) -> str:
-    """Return how far servers without a fit of their own are from such figures."""
-    found, basis = expected["throughput"], expected["basis"].removeprefix("foreign: ")
-    return f"; the throughput of 9 in 10 real servers is within {found['p90']:.0%} ({basis})"
 
 
 def _quality(resolved: ResolvedScenario, model: Comparison) -> str:

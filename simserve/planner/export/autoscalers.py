@@ -28,12 +28,10 @@ def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
     """
     scaling, metric = _followed(worker)
     if scaling.min_replicas == 0:
-        raise ScenarioError(
-            "cannot be exported to k8s: its own autoscaler keeps one replica",
-            key="deployment.autoscaling.min_replicas",
-            value=0,
-            remedy="use --to keda, or set it to 1",
-        )
+        rule = "cannot be exported to k8s: its own autoscaler keeps one replica"
+        remedy = "use --to keda, or set it to 1"
+        raise ScenarioError(rule, key="deployment.autoscaling.min_replicas", value=0, remedy=remedy)
+    target = {"type": "AverageValue", "averageValue": _quantity(_target(scaling))}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -42,15 +40,7 @@ def horizontal_pod_autoscaler(worker: Worker) -> dict[str, Any]:
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": worker.name},
             "minReplicas": scaling.min_replicas,
             "maxReplicas": scaling.max_replicas,
-            "metrics": [
-                {
-                    "type": "Pods",
-                    "pods": {
-                        "metric": {"name": metric},
-                        "target": {"type": "AverageValue", "averageValue": _quantity(_target(scaling))},
-                    },
-                }
-            ],
+            "metrics": [{"type": "Pods", "pods": {"metric": {"name": metric}, "target": target}}],
             "behavior": _behavior(scaling),
         },
     }
@@ -69,6 +59,7 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
     scaling, metric = _followed(worker)
     pods = f'{metric}{{pod=~"{deployment or worker.name}-{_OF_DEPLOYMENT}"}}'
     query = f"sum(avg by (pod) ({pods}))" if scaling.metric == "busy" else f"sum({pods})"
+    asked = {"serverAddress": PROMETHEUS, "query": query, "threshold": f"{_target(scaling):g}"}
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -80,17 +71,7 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
             "pollingInterval": math.ceil(scaling.interval),
             "cooldownPeriod": math.ceil(scaling.stabilization),
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior(scaling)}},
-            "triggers": [
-                {
-                    "type": "prometheus",
-                    "metricType": "AverageValue",
-                    "metadata": {
-                        "serverAddress": PROMETHEUS,
-                        "query": query,
-                        "threshold": f"{_target(scaling):g}",
-                    },
-                }
-            ],
+            "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": asked}],
         },
     }
 
@@ -140,12 +121,9 @@ def _followed(worker: Worker) -> tuple[AutoscalingSpec, str]:
     scaling = worker.scaling
     assert scaling is not None
     if scaling.metric == "slo":
-        raise ScenarioError(
-            "cannot be exported: no autoscaler of a cluster adds a replica while attainment is below its target",
-            key="deployment.autoscaling.metric",
-            value="slo",
-            remedy="scale on queue_depth, running, kv_usage or busy",
-        )
+        rule = "cannot be exported: no autoscaler of a cluster adds a replica while attainment is below its target"
+        remedy = "scale on queue_depth, running, kv_usage or busy"
+        raise ScenarioError(rule, key="deployment.autoscaling.metric", value="slo", remedy=remedy)
     return scaling, worker.metric()
 
 

@@ -76,12 +76,8 @@ def _is_routed(workers: list[Worker]) -> bool:
 
 def _refuse_more_than_a_host(workers: list[Worker]) -> None:
     if len(workers) > 1:
-        raise ScenarioError(
-            "cannot be exported to compose: nothing there sends a class of requests to its pool",
-            key="deployment.pools",
-            value=len(workers),
-            remedy="use --to k8s",
-        )
+        rule = "cannot be exported to compose: nothing there sends a class of requests to its pool"
+        raise ScenarioError(rule, key="deployment.pools", value=len(workers), remedy="use --to k8s")
     (worker,) = workers
     gpus = worker.num_gpus * worker.replicas
     if gpus > worker.gpus_per_node:

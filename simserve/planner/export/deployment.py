@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -223,12 +224,9 @@ class Deployment:
             ScenarioError: None is named, and the model's own does not hold the simulated weights.
         """
         if not self.is_own_checkpoint:
-            raise ScenarioError(
-                f"needs a checkpoint that holds it, and {self.checkpoint} does not: {why}",
-                key="deployment.quantization",
-                value=self.quantization,
-                remedy="name one: --checkpoint ORG/NAME",
-            )
+            rule = f"needs a checkpoint that holds it, and {self.checkpoint} does not: {why}"
+            remedy = "name one: --checkpoint ORG/NAME"
+            raise ScenarioError(rule, key="deployment.quantization", value=self.quantization, remedy=remedy)
 
     @property
     def quantization(self) -> str:
@@ -244,15 +242,6 @@ class Deployment:
     def loaded(self) -> Checkpoint:
         """The model's public checkpoint that is loaded: in the simulated format, else the one its name stands for."""
         return public_checkpoint(self.model, self.quantization)
-
-    def check_loads(self) -> None:
-        """Check that the engine can load the model's own checkpoint, where the user names none.
-
-        Raises:
-            ScenarioError: It was made by a method that the engine does not know.
-        """
-        if not loads(self.engine, self.loaded):
-            self.needs_checkpoint(f"{self.label} loads no {self.loaded.method} checkpoint of that kind")
 
     @property
     def is_made_on_load(self) -> bool:
@@ -302,10 +291,9 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
     is_exact = engine.requested_version is None or engine.sources["version"].startswith("scenario")
     if not is_exact:
         notes.append(f"defaults of {engine.name} {version} are taken from {engine.version}, so every knob is said")
-    if scenario.deployment.engine.frontend_latency is not None:
-        notes.append("deployment.engine.frontend_latency describes the host and is no flag")
-    if scenario.deployment.engine.host_slowdown is not None:
-        notes.append("deployment.engine.host_slowdown describes the host and is no flag")
+    for key in ("frontend_latency", "host_slowdown"):
+        if getattr(scenario.deployment.engine, key) is not None:
+            notes.append(f"deployment.engine.{key} describes the host and is no flag")
     needed = _needed_knobs(resolved)
     replicas = scenario.deployment.replicas
     if replicas > 1:
@@ -322,7 +310,8 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         notes=notes,
         unsaid=_rare_keys(scenario),
     )
-    deployment.check_loads()
+    if not loads(engine, deployment.loaded):
+        deployment.needs_checkpoint(f"{deployment.label} loads no {deployment.loaded.method} checkpoint of that kind")
     return deployment
 
 
@@ -374,12 +363,8 @@ def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     wanted = resolved.shape.engine.model_copy(update={"sources": {}})
     for key in [key for key in _KNOBS if getattr(asked, key) is not None]:
         without = asked.model_copy(update={key: None})
-        try:
-            is_default = _engine_with(resolved, without) == wanted
-        except ScenarioError:  # without it, the others contradict each other
-            is_default = False
-        if is_default:
-            asked = without
+        with suppress(ScenarioError):  # without it, the others may contradict each other
+            asked = without if _engine_with(resolved, without) == wanted else asked
     return frozenset(asked.overrides()) & frozenset(_KNOBS)
 
 
@@ -403,11 +388,9 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
     if engine.scheduling_policy == "shortest_first":
         rule = f"cannot be exported: {label} has no such queue order"
         raise ScenarioError(rule, key="deployment.engine.scheduling_policy", value="shortest_first", remedy="use fcfs")
-    if scenario.deployment.attention != "flash":
+    if (attention := scenario.deployment.attention) != "flash":
         rule = f"cannot be exported: {label} computes attention with fused kernels"
-        raise ScenarioError(
-            rule, key="deployment.attention", value=scenario.deployment.attention, remedy="set it to flash"
-        )
+        raise ScenarioError(rule, key="deployment.attention", value=attention, remedy="set it to flash")
     if resolved.shape.model.num_parameters_nominal is not None:
         rule = "cannot be exported: its size is nominal, there are no such weights"
         raise ScenarioError(rule, key="model", value=resolved.shape.model.name)
@@ -415,9 +398,5 @@ def _refuse_unreal(resolved: ResolvedScenario) -> None:
 
 def _refuse_other(key: str, value: str, own: str, label: str) -> None:
     if value != own:
-        raise ScenarioError(
-            f"cannot be exported: {label} knows {own} only",
-            key=f"deployment.engine.{key}",
-            value=value,
-            remedy=f"leave it out, or set it to {own}",
-        )
+        rule, remedy = f"cannot be exported: {label} knows {own} only", f"leave it out, or set it to {own}"
+        raise ScenarioError(rule, key=f"deployment.engine.{key}", value=value, remedy=remedy)

@@ -100,12 +100,8 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
         refuse_unencoded(encoders, "dynamo")
     image = f"nvcr.io/nvidia/ai-dynamo/{_BACKENDS[target]}-runtime:{RELEASE}"
     mode = _TARGET.route(workers, MODES, MODES["round_robin"], "whose frontend has no such policy")
-    frontend = _component(
-        "Frontend",
-        "frontend",
-        1,
-        {"image": image, "env": [{"name": key, "value": value} for key, value in mode.items()]},
-    )
+    variables_of_mode = [{"name": key, "value": value} for key, value in mode.items()]
+    frontend = _component("Frontend", "frontend", 1, {"image": image, "env": variables_of_mode})
     graph_workers = [_worker(worker, image) for worker in workers]
     labels, affinity = together(name, workers)
     for each in graph_workers if labels else []:
@@ -184,20 +180,14 @@ def _name(worker: Worker) -> str:
 def _refuse_other_pools(workers: list[Worker]) -> None:
     names = [_name(worker) for worker in workers]
     if len(set(names)) < len(names):
-        raise ScenarioError(
-            "cannot be exported to dynamo: one graph serves one model with workers of one kind a role",
-            key="deployment.pools",
-            value=len(workers),
-            remedy="use --to k8s, or one pool of each role",
-        )
+        rule = "cannot be exported to dynamo: one graph serves one model with workers of one kind a role"
+        remedy = "use --to k8s, or one pool of each role"
+        raise ScenarioError(rule, key="deployment.pools", value=len(workers), remedy=remedy)
     engines = sorted({worker.deployment.label for worker in workers})
     if len(engines) > 1:
-        raise ScenarioError(
-            "cannot be exported to dynamo: one image starts the workers of every role",
-            key="deployment.pools",
-            value=", ".join(engines),
-            remedy="use --to k8s, or one engine and version in every pool",
-        )
+        rule = "cannot be exported to dynamo: one image starts the workers of every role"
+        remedy = "use --to k8s, or one engine and version in every pool"
+        raise ScenarioError(rule, key="deployment.pools", value=", ".join(engines), remedy=remedy)
 
 
 def _told_role(worker: Worker) -> list[str]:

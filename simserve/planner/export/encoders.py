@@ -159,10 +159,6 @@ def encoder_command(encoders: Worker) -> list[str]:
 def encoded_words(worker: Worker, urls: Sequence[str]) -> list[str]:
     """Return the flags of a server that receives embeddings; none for one that only decodes.
 
-    Args:
-        worker: The server.
-        urls: Addresses of the encoder workers.
-
     Raises:
         ScenarioError: That version of the engine cannot receive them.
     """

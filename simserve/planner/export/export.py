@@ -129,12 +129,9 @@ def _refuse_several_servers(scenario: Scenario) -> None:
     """
     pools = scenario.deployment.pools
     if pools:
-        raise ScenarioError(
-            "cannot be exported as one command: each pool has servers of its own",
-            key="deployment.pools",
-            value=", ".join(pool.name for pool in pools),
-            remedy="use --to k8s, or --set 'deployment.pools=[]' with the keys of one pool",
-        )
+        rule = "cannot be exported as one command: each pool has servers of its own"
+        remedy = "use --to k8s, or --set 'deployment.pools=[]' with the keys of one pool"
+        raise ScenarioError(rule, key="deployment.pools", value=", ".join(pool.name for pool in pools), remedy=remedy)
 
 
 def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
@@ -145,12 +142,9 @@ def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
     """
     others = {pool.shape.engine.name for pool in resolve(scenario).pools} - {engine}
     if others:
-        raise ScenarioError(
-            f"cannot be exported here: its gateway sends requests to servers of {engine} alone",
-            key="deployment.pools",
-            value=", ".join(sorted(others)),
-            remedy="leave out deployment.pools.N.engine.name",
-        )
+        rule = f"cannot be exported here: its gateway sends requests to servers of {engine} alone"
+        remedy = "leave out deployment.pools.N.engine.name"
+        raise ScenarioError(rule, key="deployment.pools", value=", ".join(sorted(others)), remedy=remedy)
 
 
 def _under(scenario: Scenario, engine: str) -> tuple[Scenario, list[str]]:
@@ -172,18 +166,10 @@ def _under(scenario: Scenario, engine: str) -> tuple[Scenario, list[str]]:
 
 
 def _command_of(deployment: Deployment) -> Export:
-    return _EXPORTERS[_engine_target(deployment)](deployment)
-
-
-def _engine_target(deployment: Deployment) -> str:
-    """Return the target whose command starts a deployment's engine."""
     name = deployment.engine.name
     target = next((target for target, engine in ENGINES.items() if engine == name and target != "ollama"), None)
     if target is None:
-        raise ScenarioError(
-            "cannot be exported as a deployment: there is no server image that takes its settings as arguments",
-            key="deployment.engine.name",
-            value=name,
-            remedy="use one of " + ", ".join(engine for engine in ENGINES.values() if engine != "ollama"),
-        )
-    return target
+        rule = "cannot be exported as a deployment: there is no server image that takes its settings as arguments"
+        remedy = "use one of " + ", ".join(engine for engine in ENGINES.values() if engine != "ollama")
+        raise ScenarioError(rule, key="deployment.engine.name", value=name, remedy=remedy)
+    return _EXPORTERS[target](deployment)

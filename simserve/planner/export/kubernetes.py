@@ -111,11 +111,8 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
     target = "keda" if is_keda else "k8s"
     Target(name=target).check(workers)
     if is_keda and all(worker.scaling is None for worker in workers):
-        raise ScenarioError(
-            "is absent, so that there is nothing for KEDA to scale",
-            key="deployment.autoscaling",
-            remedy="use --to k8s, or simulate with an autoscaler",
-        )
+        rule = "is absent, so that there is nothing for KEDA to scale"
+        raise ScenarioError(rule, key="deployment.autoscaling", remedy="use --to k8s, or simulate with an autoscaler")
     manifests: list[dict[str, Any]] = []
     notes = shared_notes(workers)
     for worker in workers:
@@ -173,13 +170,19 @@ def pod(worker: Worker, *containers: dict[str, Any]) -> dict[str, Any]:
     )
     grace = math.ceil(seconds)
     hook = _drain(worker, grace - _UNROUTED_SECONDS - _SHUTDOWN_SECONDS)
+    volumes: list[dict[str, Any]] = [
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": gib(worker.shared_bytes)}},
+        {"name": "weights", "emptyDir": {"sizeLimit": _weights_size(worker)}},
+    ]
+    if worker.serving.files:
+        volumes.append({"name": "config", "configMap": {"name": worker.name}})
     return {
         **on_gpu_nodes(worker),
         "enableServiceLinks": False,  # A Service named vllm would set VLLM_PORT, which vLLM reads as its own variable.
         "terminationGracePeriodSeconds": grace,
         **_download(worker),
         "containers": [{**each, **hook} if "readinessProbe" in each else each for each in containers],
-        "volumes": _volumes(worker),
+        "volumes": volumes,
     }
 
 
@@ -301,16 +304,6 @@ def _probe(worker: Worker, failure_threshold: int, port: int | str) -> dict[str,
         "timeoutSeconds": 5,
         "failureThreshold": failure_threshold,
     }
-
-
-def _volumes(worker: Worker) -> list[dict[str, Any]]:
-    volumes: list[dict[str, Any]] = [
-        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": gib(worker.shared_bytes)}},
-        {"name": "weights", "emptyDir": {"sizeLimit": _weights_size(worker)}},
-    ]
-    if worker.serving.files:
-        volumes.append({"name": "config", "configMap": {"name": worker.name}})
-    return volumes
 
 
 def _weights_size(worker: Worker) -> str:

@@ -50,12 +50,8 @@ def export_leader_workers(name: str, workers: list[Worker]) -> Export:
 def _refuse_one_node(workers: list[Worker]) -> None:
     for worker in workers:
         if worker.num_nodes == 1:
-            raise ScenarioError(
-                "GPUs of a replica fit one node, and a set of leaders and workers is for replicas over several",
-                key="deployment",
-                value=worker.num_gpus,
-                remedy="use --to k8s",
-            )
+            rule = "GPUs of a replica fit one node, and a set of leaders and workers is for replicas over several"
+            raise ScenarioError(rule, key="deployment", value=worker.num_gpus, remedy="use --to k8s")
 
 
 def _notes(worker: Worker) -> list[str]:

@@ -36,35 +36,31 @@ def export_ollama(deployment: Deployment) -> Export:
     if scenario.deployment.pipeline_parallel_size > 1:
         environment["OLLAMA_SCHED_SPREAD"] = "1"
         deployment.note(_SPREAD)
-    name = _served_name(deployment)
+    # Its name has its format, as tags of Ollama have it: llama-3.2-1b-q8_0.
+    name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.rsplit("/", 1)[-1].lower())
+    weights = str(deployment.resolved.formats["weights"])
+    is_tag = deployment.is_full_precision or weights.startswith(_GGUF)
+    name = f"{name}-{weights.removeprefix(_GGUF)}" if is_tag else name
     modelfile = [f"FROM {_source(deployment)}", f"PARAMETER num_ctx {engine.max_model_len}"]
     layers = deployment.take("num_gpu") or deployment.take("engine.num_gpu")
     if layers is not None:
         modelfile.append(f"PARAMETER num_gpu {layers}")
-    create = _create(deployment, name)
+    quantization = deployment.quantization
+    flag = f" --quantize {_QUANTIZE[quantization]}" if quantization in _QUANTIZE else ""
+    if deployment.is_own_checkpoint:
+        flag = ""
+    create = f"ollama create {name}{flag} -f {MODELFILE}"
     deployment.note(f"start the server with this command, then make the model (a script does): {create}")
     files = {MODELFILE: "\n".join(modelfile) + "\n"}
     export = deployment.started_by("ollama", ("ollama", "serve"), environment=environment, files=files)
     return replace(export, once_up=(create, f'ollama run {name} ""'), answers="ollama list", served_name=name)
 
 
-def _served_name(deployment: Deployment) -> str:
-    """Return the name that the model gets, with its format, as tags of Ollama have it: ``llama-3.2-1b-q8_0``."""
-    name = re.sub(r"[^a-z0-9._-]+", "-", deployment.model.name.rsplit("/", 1)[-1].lower())
-    weights = str(deployment.resolved.formats["weights"])
-    is_tag = deployment.is_full_precision or weights.startswith(_GGUF)
-    return f"{name}-{weights.removeprefix(_GGUF)}" if is_tag else name
-
-
 def _refuse(deployment: Deployment) -> None:
     asked, engine = deployment.scenario.deployment, deployment.engine
     if asked.kv_cache_dtype not in _KV_CACHE:
-        raise ScenarioError(
-            "cannot be exported: Ollama has no such KV cache",
-            key="deployment.kv_cache_dtype",
-            value=asked.kv_cache_dtype,
-            remedy="it stores fp16, int8 (q8_0), int4 (q4_0)",
-        )
+        rule, remedy = "cannot be exported: Ollama has no such KV cache", "it stores fp16, int8 (q8_0), int4 (q4_0)"
+        raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked.kv_cache_dtype, remedy=remedy)
     for key in sorted(deployment.needed - {*_SETTABLE}):
         rule = "cannot be exported: Ollama has no setting for it"
         raise ScenarioError(rule, key=f"deployment.engine.{key}", value=getattr(engine, key), remedy="leave it out")
@@ -85,11 +81,3 @@ def _source(deployment: Deployment) -> str:
     folder = "./" + repository.rsplit("/", 1)[-1]
     deployment.note(f"FROM is a folder: huggingface-cli download {repository} --local-dir {folder}")
     return folder
-
-
-def _create(deployment: Deployment, name: str) -> str:
-    quantization = deployment.quantization
-    flag = f" --quantize {_QUANTIZE[quantization]}" if quantization in _QUANTIZE else ""
-    if deployment.is_own_checkpoint:
-        flag = ""
-    return f"ollama create {name}{flag} -f {MODELFILE}"

@@ -133,26 +133,17 @@ def refuse_other_pools(workers: list[Worker], target: str) -> None:
     for worker in workers:
         refuse_scaling(worker, target, "size the pools without it")
         if worker.role not in ROLES and worker.whole.pools:
-            raise ScenarioError(
-                f"cannot be exported to {target}: every server behind its gateway prefills or decodes",
-                key="deployment.pools",
-                value=worker.name,
-                remedy="give every pool the role prefill or decode",
-            )
+            rule = f"cannot be exported to {target}: every server behind its gateway prefills or decodes"
+            remedy = "give every pool the role prefill or decode"
+            raise ScenarioError(rule, key="deployment.pools", value=worker.name, remedy=remedy)
         if worker.num_nodes > 1:
             how = "over several hosts it is started by MPI" if target == "trtllm" else "a server lies on one host"
-            raise ScenarioError(
-                f"GPUs a worker cannot be exported to {target}: {how}",
-                key="deployment.pools",
-                value=worker.num_gpus,
-                remedy="make tensor_parallel_size x pipeline_parallel_size smaller",
-            )
+            rule = f"GPUs a worker cannot be exported to {target}: {how}"
+            remedy = "make tensor_parallel_size x pipeline_parallel_size smaller"
+            raise ScenarioError(rule, key="deployment.pools", value=worker.num_gpus, remedy=remedy)
     if len({worker.deployment.checkpoint for worker in workers}) > 1:
-        raise ScenarioError(
-            f"cannot be exported to {target}: both roles load one checkpoint",
-            key="deployment.pools",
-            remedy="leave out deployment.pools.N.model",
-        )
+        rule = f"cannot be exported to {target}: both roles load one checkpoint"
+        raise ScenarioError(rule, key="deployment.pools", remedy="leave out deployment.pools.N.model")
 
 
 def placed(workers: list[Worker]) -> Iterator[Placed]:

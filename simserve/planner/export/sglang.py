@@ -125,12 +125,8 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
     if is_file:
         words = flags.render("--quantization", "gguf", key=key)
         if not deployment.checkpoint.endswith(".gguf"):
-            raise ScenarioError(
-                "cannot be exported: SGLang reads GGUF from a .gguf file only",
-                key=key,
-                value=quantization,
-                remedy="name one: --checkpoint PATH.gguf",
-            )
+            rule = "cannot be exported: SGLang reads GGUF from a .gguf file only"
+            raise ScenarioError(rule, key=key, value=quantization, remedy="name one: --checkpoint PATH.gguf")
         return ["--load-format", "gguf", *words]
     deployment.note(f"{deployment.checkpoint} must hold {quantization} weights; SGLang reads the format from it")
     return []

@@ -50,12 +50,9 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
         return [_KV_FLAG, "auto"] if deployment.is_explicit and flags.has(_KV_FLAG) else []
     value = next((each for each in low_bit.get(asked, ()) if flags.has(_KV_FLAG, each)), None)
     if value is None:
-        raise ScenarioError(
-            f"cannot be exported: {deployment.label} has no {asked} KV cache",
-            key=key,
-            value=asked,
-            remedy="it stores " + ", ".join(flags.choices.get(_KV_FLAG, (deployment.model.dtype,))),
-        )
+        rule = f"cannot be exported: {deployment.label} has no {asked} KV cache"
+        remedy = "it stores " + ", ".join(flags.choices.get(_KV_FLAG, (deployment.model.dtype,)))
+        raise ScenarioError(rule, key=key, value=asked, remedy=remedy)
     return [_KV_FLAG, value]
 
 

@@ -21,19 +21,6 @@ def export_tgi(deployment: Deployment) -> Export:
         ScenarioError: TGI cannot do what the scenario asks for.
     """
     flags = flags_of("tgi", deployment.version)
-    _refuse(deployment)
-    words = ["text-generation-launcher", *flags.render("--model-id", deployment.checkpoint, key="model")]
-    size = deployment.scenario.deployment.tensor_parallel_size
-    words += flags.render("--num-shard", size, key="deployment.tensor_parallel_size")
-    words += _formats(deployment, flags) + _limits(deployment, flags)
-    environment = {}
-    if "enable_prefix_caching" in deployment.says and flags.version == "3.0":
-        environment["PREFIX_CACHING"] = "1" if deployment.engine.enable_prefix_caching else "0"
-    deployment.note("requests beyond --max-concurrent-requests are refused by TGI; in the simulation they wait")
-    return deployment.started_by("tgi", words, environment=environment)
-
-
-def _refuse(deployment: Deployment) -> None:
     asked, engine = deployment.scenario.deployment, deployment.engine
     if asked.pipeline_parallel_size > 1:
         rule = "cannot be exported: TGI has no pipeline parallelism"
@@ -45,6 +32,15 @@ def _refuse(deployment: Deployment) -> None:
     for key in sorted(deployment.needed - {*settable, "enable_prefix_caching"}):
         rule = f"cannot be exported: {deployment.label} has no flag for it"
         raise ScenarioError(rule, key=f"deployment.engine.{key}", value=getattr(engine, key), remedy="leave it out")
+    words = ["text-generation-launcher", *flags.render("--model-id", deployment.checkpoint, key="model")]
+    size = deployment.scenario.deployment.tensor_parallel_size
+    words += flags.render("--num-shard", size, key="deployment.tensor_parallel_size")
+    words += _formats(deployment, flags) + _limits(deployment, flags)
+    environment = {}
+    if "enable_prefix_caching" in deployment.says and flags.version == "3.0":
+        environment["PREFIX_CACHING"] = "1" if deployment.engine.enable_prefix_caching else "0"
+    deployment.note("requests beyond --max-concurrent-requests are refused by TGI; in the simulation they wait")
+    return deployment.started_by("tgi", words, environment=environment)
 
 
 def _formats(deployment: Deployment, flags: Flags) -> list[str]:
@@ -55,12 +51,8 @@ def _formats(deployment: Deployment, flags: Flags) -> list[str]:
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         words += flags.render("--dtype", DTYPES[arithmetic_dtype(deployment)], key=key)
     elif quantization not in QUANTIZE:
-        raise ScenarioError(
-            f"cannot be exported: {deployment.label} has no such format",
-            key=key,
-            value=quantization,
-            remedy="it takes none, " + ", ".join(QUANTIZE),
-        )
+        rule = f"cannot be exported: {deployment.label} has no such format"
+        raise ScenarioError(rule, key=key, value=quantization, remedy="it takes none, " + ", ".join(QUANTIZE))
     else:
         if quantization not in _ONLINE and quantization != deployment.stored_quantization:
             deployment.needs_checkpoint(f"TGI does not quantise to {quantization} while it loads")

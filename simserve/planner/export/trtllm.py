@@ -59,12 +59,9 @@ def export_trtllm(deployment: Deployment) -> Export:
         ScenarioError: The version's `trtllm-serve` takes no model, or has no option for what the scenario asks for.
     """
     if version_key(deployment.version) < _SINCE:
-        raise ScenarioError(
-            "cannot be exported: before 1.0 TensorRT-LLM serves an engine that trtllm-build has made",
-            key="deployment.engine.version",
-            value=deployment.version,
-            remedy='use "1.0" or newer',
-        )
+        rule = "cannot be exported: before 1.0 TensorRT-LLM serves an engine that trtllm-build has made"
+        remedy = 'use "1.0" or newer'
+        raise ScenarioError(rule, key="deployment.engine.version", value=deployment.version, remedy=remedy)
     flags = flags_of("tensorrt-llm", deployment.version)
     command = ["trtllm-serve", deployment.checkpoint, *_flags(deployment, flags)]
     options = _options(deployment) | _speculative(deployment)
@@ -79,15 +76,19 @@ def export_trtllm(deployment: Deployment) -> Export:
 def options_text(options: Mapping[str, Any], version: str, reader: str = _READER) -> str:
     """Return a file of options of TensorRT-LLM's LLM API.
 
-    Args:
-        options: The options.
-        version: Version of TensorRT-LLM, which must have them.
-        reader: Command that reads the file.
-
     Raises:
         ScenarioError: The version lacks one of the keys.
     """
-    _check_options(options, flags_of("tensorrt-llm", version))
+    flags = flags_of("tensorrt-llm", version)
+    parts = [f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block]
+    for name in [*options, *parts]:
+        if not flags.has(name):
+            rule = f"cannot be passed to TensorRT-LLM {flags.version}, whose options have no such key"
+            raise ScenarioError(rule, key=name)
+    kind = options.get("speculative_config", {}).get("decoding_type")
+    if kind is not None and not flags.accepts("speculative_config.decoding_type", kind):
+        rule = f"cannot be passed to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
+        raise ScenarioError(rule, key="deployment.speculative.method")
     return f"# For {reader}\n" + yaml_text(dict(options))
 
 
@@ -131,12 +132,8 @@ def _options(deployment: Deployment) -> dict[str, Any]:
     kv_cache: dict[str, Any] = {}
     asked = deployment.scenario.deployment.kv_cache_dtype
     if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):
-        raise ScenarioError(
-            f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model",
-            key="deployment.kv_cache_dtype",
-            value=asked,
-            remedy="it stores auto, fp8",
-        )
+        rule = f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model"
+        raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked, remedy="it stores auto, fp8")
     if asked in ("fp16", "bf16") and deployment.kv_of_auto != asked:
         raise ScenarioError(
             f"cannot be exported: {deployment.checkpoint} asks for a {deployment.kv_of_auto} KV cache, and "
@@ -187,23 +184,6 @@ def _speculative(deployment: Deployment) -> dict[str, Any]:
     return {"speculative_config": settings} | ({"disable_overlap_scheduler": True} if is_outside else {})
 
 
-def _check_options(options: Mapping[str, Any], flags: Flags) -> None:
-    """Check that the version has every key of the options file.
-
-    Raises:
-        ScenarioError: It lacks one.
-    """
-    parts = [f"{key}.{part}" for key, block in options.items() if isinstance(block, dict) for part in block]
-    for name in [*options, *parts]:
-        if not flags.has(name):
-            rule = f"cannot be passed to TensorRT-LLM {flags.version}, whose options have no such key"
-            raise ScenarioError(rule, key=name)
-    kind = options.get("speculative_config", {}).get("decoding_type")
-    if kind is not None and not flags.accepts("speculative_config.decoding_type", kind):
-        rule = f"cannot be passed to TensorRT-LLM {flags.version}, which has no decoding_type {kind}"
-        raise ScenarioError(rule, key="deployment.speculative.method")
-
-
 def _check_weights(deployment: Deployment) -> None:
     """Check that the checkpoint is in the simulated format: the PyTorch backend loads weights as they are stored."""
     quantization = deployment.quantization
@@ -211,11 +191,8 @@ def _check_weights(deployment: Deployment) -> None:
         if deployment.stored_quantization != "none":
             deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
         if quantization not in ("none", deployment.model.dtype):
-            raise ScenarioError(
-                f"cannot be exported: trtllm-serve has no flag for the dtype and runs {deployment.model.dtype}",
-                key="deployment.quantization",
-                value=quantization,
-            )
+            rule = f"cannot be exported: trtllm-serve has no flag for the dtype and runs {deployment.model.dtype}"
+            raise ScenarioError(rule, key="deployment.quantization", value=quantization)
     elif quantization != deployment.stored_quantization or deployment.is_own_checkpoint:
         deployment.needs_checkpoint("trtllm-serve takes weights as they are stored (ModelOpt makes such checkpoints)")
         deployment.note(

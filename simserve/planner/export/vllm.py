@@ -148,7 +148,7 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
         return []
     if not deployment.is_made_on_load:
         deployment.needs_checkpoint(_why_not_made(deployment))
-    if quantization == "fp8" and not _names(deployment.checkpoint, "fp8"):
+    if quantization == "fp8" and "fp8" not in deployment.checkpoint.rsplit("/", 1)[-1].lower():
         deployment.note(
             "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
         )
@@ -167,10 +167,6 @@ def _why_not_made(deployment: Deployment) -> str:
     if not deployment.loaded.is_wide:
         return f"it is stored in {deployment.stored_quantization}, and vLLM quantises 16-bit weights only"
     return f"vLLM does not quantise to {deployment.quantization} while it loads"
-
-
-def _names(checkpoint: str, text: str) -> bool:
-    return text in checkpoint.rsplit("/", 1)[-1].lower()
 
 
 def _knobs(deployment: Deployment, flags: Flags) -> list[str]:

@@ -227,19 +227,12 @@ class Worker:
             return GPU_USE
         name = self.server.metrics.get(asked)
         if name is None:
-            raise ScenarioError(
-                f"cannot be exported: {self.deployment.label} exposes no such metric",
-                key="deployment.autoscaling.metric",
-                value=asked,
-                remedy="scale on " + " or ".join([*self.server.metrics, "busy"]),
-            )
-        if (
-            self.serving.target == "vllm"
-            and asked == "kv_usage"
-            and version_key(self.serving.version) < _KV_USAGE_SINCE
-        ):
-            return OLD_KV_USAGE
-        return name
+            rule = f"cannot be exported: {self.deployment.label} exposes no such metric"
+            remedy = "scale on " + " or ".join([*self.server.metrics, "busy"])
+            raise ScenarioError(rule, key="deployment.autoscaling.metric", value=asked, remedy=remedy)
+        is_vllm = self.serving.target == "vllm"
+        is_old = is_vllm and asked == "kv_usage" and version_key(self.serving.version) < _KV_USAGE_SINCE
+        return OLD_KV_USAGE if is_old else name
 
 
 def workers_of(
@@ -274,7 +267,10 @@ def workers_of(
         serving = write(deployment)
         kept = tuple(note for note in serving.notes if not note.startswith("one of "))
         serving = dataclasses.replace(serving, notes=kept)
-        _check_role(role, serving, deployment, with_roles)
+        if role != "both" and serving.target not in with_roles:
+            own = "use vllm or sglang" + (", or --to trtllm or dynamo" if serving.target == "trtllm" else "")
+            rule = f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can"
+            raise ScenarioError(rule, key="deployment.engine.name", value=deployment.engine.name, remedy=own)
         return Worker(
             name=name,
             role=role,
@@ -312,12 +308,9 @@ def _refuse_other_weights(workers: list[Worker]) -> None:
             loaded.setdefault(model, set()).add(each.deployment.checkpoint)
     several = next((sorted(names) for names in loaded.values() if len(names) > 1), None)
     if several:
-        raise ScenarioError(
-            "cannot be exported: engines hand over KV caches between servers of one checkpoint alone",
-            key="deployment.pools",
-            value=" and ".join(several),
-            remedy="give both roles one quantization",
-        )
+        rule = "cannot be exported: engines hand over KV caches between servers of one checkpoint alone"
+        remedy = "give both roles one quantization"
+        raise ScenarioError(rule, key="deployment.pools", value=" and ".join(several), remedy=remedy)
 
 
 _SAID_BY_MANIFESTS = (
@@ -325,17 +318,6 @@ _SAID_BY_MANIFESTS = (
     *("liveness", "updates", "faults"),
 )
 """Keys that manifests express or refuse; faults exist only in the simulation."""
-
-
-def _check_role(role: Role, serving: Export, deployment: Deployment, with_roles: tuple[str, ...]) -> None:
-    if role != "both" and serving.target not in with_roles:
-        own = "use vllm or sglang" + (", or --to trtllm or dynamo" if serving.target == "trtllm" else "")
-        raise ScenarioError(
-            f"cannot be exported here with a prefill and a decode pool: {' and '.join(with_roles)} can",
-            key="deployment.engine.name",
-            value=deployment.engine.name,
-            remedy=own,
-        )
 
 
 def role_words(worker: Worker) -> list[str]:
@@ -353,19 +335,14 @@ def link_note(workers: list[Worker]) -> list[str]:
     if link is None or not is_disaggregated(workers):
         return []
     speed, domain = f"{link.transfer_bandwidth / 1e9:g} GB/s", _domain(workers)
-    if domain is not None:
-        if _domain_label(workers) == NODE_LABEL:
-            where = "all pods must run on one node, and their containers must share GPU memory (CUDA IPC)"
-        else:
-            where = "all pods must run in one NVLink domain, and share a ComputeDomain of NVIDIA's DRA driver"
-        return [
-            f"KV caches were simulated to cross {domain.name} at {speed}: {where}: over the network first tokens are "
-            "later; measure yours"
-        ]
-    return [
-        f"KV caches were simulated to cross a link of {speed}: over TCP they take "
-        "longer; pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
-    ]
+    if domain is None:
+        needed = "pods need your cluster's RDMA device for it (rdma/ib or the like): measure yours"
+        return [f"KV caches were simulated to cross a link of {speed}: over TCP they take longer; {needed}"]
+    where = "all pods must run in one NVLink domain, and share a ComputeDomain of NVIDIA's DRA driver"
+    if _domain_label(workers) == NODE_LABEL:
+        where = "all pods must run on one node, and their containers must share GPU memory (CUDA IPC)"
+    told = f"{domain.name} at {speed}: {where}: over the network first tokens are later"
+    return [f"KV caches were simulated to cross {told}; measure yours"]
 
 
 def together(name: str, workers: list[Worker]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -479,12 +456,9 @@ class Target:
         policy = workers[0].whole.routing.policy
         found = policies.get(policy, alone if is_alone else None)
         if found is None:
-            raise ScenarioError(
-                f"cannot be exported to {self.name}, {why}",
-                key="deployment.routing.policy",
-                value=policy,
-                remedy="simulate and export with one of " + ", ".join(policies),
-            )
+            rule = f"cannot be exported to {self.name}, {why}"
+            remedy = "simulate and export with one of " + ", ".join(policies)
+            raise ScenarioError(rule, key="deployment.routing.policy", value=policy, remedy=remedy)
         return found
 
 

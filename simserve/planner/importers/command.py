@@ -73,12 +73,7 @@ def import_command(
 
 
 def refused_note(text: str, scenario: Scenario) -> str | None:
-    """Return a note that vLLM does not start with a line, as one context does not fit its KV cache; None: it starts.
-
-    Args:
-        text: The line.
-        scenario: Scenario made from the line.
-    """
+    """Return a note that vLLM does not start with a line, as one context does not fit its KV cache; None: it starts."""
     try:
         engine = resolve(scenario).shape.engine
     except InputError:  # reported as an error elsewhere

@@ -143,11 +143,8 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
     said = next((each for each in reversed(starts) if each.figures or each.arguments), None)
     if said is None:
         known_engines = "vLLM, SGLang or TensorRT-LLM"
-        raise TraceError(
-            f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB",
-            file=path,
-            remedy="log the server from its start, with its lines of level INFO",
-        )
+        rule = f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB"
+        raise TraceError(rule, file=path, remedy="log the server from its start, with its lines of level INFO")
     if version is not None:
         said.version = version
     reading = _FINISH[said.engine](said, str(path))
@@ -544,7 +541,12 @@ def import_log(
         if scenario is not None:
             return _of_scenario(log, scenario, hardware=hardware, model=model, folder=folder or Path(), notes=notes)
         if log.reading.model is not None or model is not None:
-            return _of_log(log, model, hardware=hardware, notes=notes)
+            reading = log.reading
+            reading.model = reading.model or model
+            reading.notes = []
+            if hardware is None:
+                notes.append(f"The log does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
+            return draft_of(reading, model, hardware=hardware, title="What does the server of this log, {}, do?")
         notes.append("The log does not say its model: --model or --scenario names it, and makes a scenario of it.")
         return None
 
@@ -561,24 +563,12 @@ def import_log(
     return LogImport(log, draft, estimated, tuple(notes))
 
 
-def _of_log(log: EngineLog, model: str | None, *, hardware: str | None, notes: list[str]) -> Draft:
-    reading = log.reading
-    reading.model = reading.model or model
-    reading.notes = []
-    if hardware is None:
-        notes.append(f"The log does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
-    return draft_of(reading, model, hardware=hardware, title="What does the server of this log, {}, do?")
-
-
 def _of_scenario(
     log: EngineLog, scenario: Scenario, *, hardware: str | None, model: str | None, folder: Path, notes: list[str]
 ) -> Draft:
     if scenario.deployment.pools:
-        raise ScenarioError(
-            "has pools, and a log is of one server",
-            key="deployment.pools",
-            remedy="name a scenario of one of them",
-        )
+        rule = "has pools, and a log is of one server"
+        raise ScenarioError(rule, key="deployment.pools", remedy="name a scenario of one of them")
     settings = log.settings
     if log.reading.data_parallel_size > 1 and scenario.deployment.data_parallel_size == 1:
         notes.append(f"The server had {log.reading.data_parallel_size} data-parallel ranks; the scenario's stay.")
@@ -588,8 +578,16 @@ def _of_scenario(
         settings["model"] = model
     elif log.reading.model is not None and not _is_model(log.reading.model, scenario.model, log.reading.where):
         notes.append(f"The log names {log.reading.model}; the scenario's {scenario.model} is kept.")
-    if log.reading.speculation:
-        _speculate(log.reading, scenario, settings, notes)
+    if log.reading.speculation:  # a log does not tell how many drafts are accepted
+        reading = log.reading
+        found = read_speculation(reading.speculation, reading.where)
+        if found is None:
+            notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
+        elif scenario.deployment.speculative is None:
+            settings["deployment.speculative"], note = found
+            notes.append(note)
+        elif scenario.deployment.speculative.method != found[0]["method"]:
+            notes.append(f"The log says speculation by {found[0]['method']}; the scenario's is kept.")
     whole = scenario.model_dump(mode="json", exclude_unset=True)
     if scenario.deployment.engine.name != log.reading.engine:
         whole["deployment"]["engine"] = {}  # options of another engine
@@ -608,18 +606,6 @@ def _is_model(served: str, model: str, where: str) -> bool:
         return find_model(served, where).model == model
     except ScenarioError:
         return False
-
-
-def _speculate(reading: Reading, scenario: Scenario, settings: dict[str, Any], notes: list[str]) -> None:
-    """Set a log's speculation where the scenario has none; a log does not tell how many drafts are accepted."""
-    found = read_speculation(reading.speculation, reading.where)
-    if found is None:
-        notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
-    elif scenario.deployment.speculative is None:
-        settings["deployment.speculative"], note = found
-        notes.append(note)
-    elif scenario.deployment.speculative.method != found[0]["method"]:
-        notes.append(f"The log says speculation by {found[0]['method']}; the scenario's is kept.")
 
 
 def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:

@@ -191,10 +191,6 @@ def _labelled(product: str | None) -> str | None:
     return next((name for name, each in PRODUCTS.items() if each == product), None)
 
 
-def _is_encoder(words: Sequence[str]) -> bool:
-    return "--encoder-only" in words or "--mm-encoder-only" in words or "ec_producer" in " ".join(words)
-
-
 def _is_script(text: str) -> bool:
     """Return whether a text is a script, and not documents, which may hold commands too."""
     if text.startswith("#!"):
@@ -272,7 +268,7 @@ def _of_scripts(
         role = roles.get(f"{host}:{port}", "both")
         if "--disaggregation-mode" in words:
             role = words[words.index("--disaggregation-mode") + 1]
-        if _is_encoder(words):
+        if "--encoder-only" in words or "--mm-encoder-only" in words or "ec_producer" in " ".join(words):
             role = _ENCODE
         server = _Server(
             name=role,
@@ -413,7 +409,17 @@ def _of_dynamo(component: Mapping[str, Any]) -> _Server:
         rule, remedy = "is started by no worker of Dynamo that can be read", f"one of {', '.join(_STARTS)} can"
         raise ScenarioError(rule, file=_WHERE, key=name, value=started, remedy=remedy)
     if engine == "trtllm":
-        words = _trtllm_words(words)
+        # Arguments of dynamo.trtllm, in the form that `trtllm-serve` takes.
+        found: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            if word in ("--model-path", "--model"):
+                found.insert(0, next(rest))
+            elif word == "--extra-engine-args":
+                found += ["--extra_llm_api_options", next(rest)]
+            elif word != "--publish-events-and-metrics":
+                found.append(word)
+        words = found
     volumes = (each.get("configMap") for each in pod.get("volumes", ()))
     role = component["type"] if component.get("type") in ("prefill", "decode") else _mode(words)
     server = _in_pod(name, [*_STARTS[engine], *words], pod, container, component.get("replicas", 1), role)
@@ -434,20 +440,6 @@ _STARTS = {
     "trtllm": ("trtllm-serve",),
 }
 """Worker of Dynamo -> command of its engine's own server, which takes the same flags."""
-
-
-def _trtllm_words(words: Sequence[str]) -> list[str]:
-    """Return the arguments of dynamo.trtllm in the form that `trtllm-serve` takes."""
-    found: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word in ("--model-path", "--model"):
-            found.insert(0, next(rest))
-        elif word == "--extra-engine-args":
-            found += ["--extra_llm_api_options", next(rest)]
-        elif word != "--publish-events-and-metrics":
-            found.append(word)
-    return found
 
 
 def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any], role: str) -> _Server:
@@ -498,20 +490,16 @@ _UNCACHED = (
 _LMCACHE = "lmcacheConfig is not in it: describe its buffers by deployment.engine.kv_offload or kv_tiers."
 
 
-def _stack_words(model: Mapping[str, Any]) -> list[str]:
-    """Return the arguments that the production stack's chart writes for a model, in its order: the last one wins."""
+def _of_production_stack(model: Mapping[str, Any]) -> _Server:
     config = model.get("vllmConfig") or {}
+    # Arguments as the chart writes them, in its order: the last one wins.
     words = ["--enable-lora"] if model.get("enableLoRA") else []
     if "enableChunkedPrefill" in config:
         words.append("--enable-chunked-prefill" if config["enableChunkedPrefill"] else "--no-enable-chunked-prefill")
     if config:
         words.append("--enable-prefix-caching" if config.get("enablePrefixCaching") else "--no-enable-prefix-caching")
     words += [word for key, flag in _STACK_FLAGS.items() if key in config for word in (flag, str(config[key]))]
-    return [*words, *map(str, config.get("extraArgs") or ())]
-
-
-def _of_production_stack(model: Mapping[str, Any]) -> _Server:
-    config, words = model.get("vllmConfig") or {}, _stack_words(model)
+    words += map(str, config.get("extraArgs") or ())
     is_told = "enablePrefixCaching" in config or "--enable-prefix-caching" in words
     products = [
         value

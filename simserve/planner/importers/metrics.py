@@ -203,11 +203,8 @@ def _lengths(
         tokens = seen.whole.counters.get("prompt" if name == "prompt_tokens" else "generated", 0.0)
         finished = seen.whole.counters.get("finished", 0.0)
         if not tokens or not finished:
-            raise InputError(
-                f"does not say how long {what} are: no request was counted",
-                file=where,
-                remedy="scrape a server that has served some",
-            )
+            rule = f"does not say how long {what} are: no request was counted"
+            raise InputError(rule, file=where, remedy="scrape a server that has served some")
         mean = max(tokens / finished, 1.0)
         notes.assumed.append(f"{what} have the mean {mean:,.4g} tokens that counters tell, and a cv of 1.")
         return {"distribution": "lognormal", "mean": float(f"{mean:.5g}"), "cv": 1.0, "max": int(20 * mean) + 2}

@@ -37,11 +37,7 @@ class NamedModel:
     is_exact: bool
 
     def assumption(self, name: str) -> str:
-        """Return the assumption made for weights of which only the architecture is known.
-
-        Args:
-            name: Name under which they were given.
-        """
+        """Return the assumption made for weights of which only the architecture is known."""
         model = load_model(self.model)
         return model.assumption or f"{name} is taken to have the architecture of {model.name}, by its name"
 
@@ -52,10 +48,6 @@ def find_model(name: str, file: object) -> NamedModel:
     A name is looked up among the profiles, a repository among those of their checkpoints. Otherwise the profile with
     the most similar name is used (`profile_named_like`); a repository is kept as it is. Blanks, colons and underscores
     are read as hyphens. A local folder with a ``config.json``, that file or the user's own profile is used unchanged.
-
-    Args:
-        name: The repository or path.
-        file: Where it was named, for the error.
 
     Raises:
         ScenarioError: No profile is similar enough; names the most similar one, and the option that sets it.
@@ -87,15 +79,7 @@ def find_model(name: str, file: object) -> NamedModel:
     layers = layers_without_formula(name)
     if layers is not None:
         raise ScenarioError(layers, file=file, key="model", value=name, remedy="simserve models lists those it has")
-    raise ScenarioError(
-        "is no model that has a profile",
-        file=file,
-        key="model",
-        value=name,
-        remedy=f"say which with --model, a profile or a config.json; {_nearest(plain_name(name), list(models))}",
-    )
-
-
-def _nearest(wanted: str, profiles: list[str]) -> str:
-    remedy = nearest(wanted, profiles)
-    return remedy if remedy.startswith("did you mean") else "simserve models lists them"
+    close = nearest(plain_name(name), list(models))
+    close = close if close.startswith("did you mean") else "simserve models lists them"
+    remedy = f"say which with --model, a profile or a config.json; {close}"
+    raise ScenarioError("is no model that has a profile", file=file, key="model", value=name, remedy=remedy)

@@ -66,18 +66,14 @@ def _read_tag(reading: Reading) -> None:
         reading.quantization = known
         reading.notes += [] if note is None else [note]
         if "/" not in served:
-            reading.model = _without_format(served)
+            # 8b-instruct for 8b-instruct-q8_0.
+            reading.model = re.sub(r"-(?:i?q\d\w*|fp16|f16|bf16)$", "", served, flags=re.IGNORECASE)
     profile = load_model(reading.asked or find_model(str(reading.model), reading.where).model)
     if known is not None:
         keep_mxfp4(reading, profile)
     elif profile.stored.format in WIDE_FORMATS:
         reading.quantization = FORMAT
         reading.notes.append(f"Ollama's {served} has {FORMAT} weights unless its tag says others.")
-
-
-def _without_format(served: str) -> str:
-    """Return a name without the format in its tag: ``8b-instruct`` for ``8b-instruct-q8_0``."""
-    return re.sub(r"-(?:i?q\d\w*|fp16|f16|bf16)$", "", served, flags=re.IGNORECASE)
 
 
 OLLAMA = Program(

@@ -68,10 +68,6 @@ class Pasted:
 def read_pasted(text: str, where: str) -> Pasted:
     """Return the words of a pasted command line.
 
-    Args:
-        text: What was pasted.
-        where: Its name in errors.
-
     Raises:
         ScenarioError: It is empty or too long, or a quote is left open.
     """
@@ -132,15 +128,12 @@ def with_dotted(words: Iterable[str]) -> list[str]:
             position += 1
         if keys[-1].endswith("+"):
             keys[-1], value = keys[-1][:-1], json.dumps(value.split(","))
-        _put(settings.setdefault(flag, {}), keys, _json_or_text(value))
+        target = settings.setdefault(flag, {})
+        for key in keys[:-1]:
+            below = target.get(key)
+            target[key] = target = below if isinstance(below, dict) else {}
+        target[keys[-1]] = _json_or_text(value)
     return [*kept, *(word for flag, found in settings.items() for word in (flag, json.dumps(found)))]
-
-
-def _put(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:
-    for key in keys[:-1]:
-        below = target.get(key)
-        target[key] = target = below if isinstance(below, dict) else {}
-    target[keys[-1]] = value
 
 
 def _json_or_text(value: str) -> Any:

@@ -120,7 +120,14 @@ def _read_options(reading: Reading, options: Mapping[str, Any], path: str = "") 
         elif name in _BLOCKS and isinstance(value, Mapping):
             _read_options(reading, value, f"{name}.")
         elif name == "speculative_config" and isinstance(value, Mapping):
-            _speculation(reading, value)
+            kind = str(value.get("decoding_type", "")).lower()
+            reading.speculation["method"] = _METHODS.get(kind, kind)
+            count = value.get("num_nextn_predict_layers", value.get("max_draft_len"))
+            if count is not None:
+                reading.speculation["num_speculative_tokens"] = reading.count("speculative_config", count)
+            draft = value.get("speculative_model_dir") or value.get("speculative_model")
+            if draft is not None:
+                reading.speculation["model"] = str(draft)
         elif not _read_key(reading, key, value):
             reading.not_simulated.append(f"{key} {value}")
 
@@ -170,17 +177,6 @@ def _graphs(reading: Reading, settings: Mapping[str, Any]) -> None:
     reading.options["cuda_graph_padding"] = bool(settings.get("enable_padding"))
     if not reading.options["cuda_graph_padding"]:
         reading.notes.append(_NOT_PADDED)
-
-
-def _speculation(reading: Reading, settings: Mapping[str, Any]) -> None:
-    kind = str(settings.get("decoding_type", "")).lower()
-    reading.speculation["method"] = _METHODS.get(kind, kind)
-    count = settings.get("num_nextn_predict_layers", settings.get("max_draft_len"))
-    if count is not None:
-        reading.speculation["num_speculative_tokens"] = reading.count("speculative_config", count)
-    draft = settings.get("speculative_model_dir") or settings.get("speculative_model")
-    if draft is not None:
-        reading.speculation["model"] = str(draft)
 
 
 TRTLLM = Program(

@@ -219,13 +219,6 @@ _LMCACHE_TIERS = ("LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE", "LMCACHE_
 """Variables of LMCache that name tiers behind host memory."""
 
 
-def _attention_variable(reading: Reading, name: str, value: str) -> None:
-    if name == "VLLM_ATTENTION_BACKEND":
-        _attention_backend(reading, f"{name}=", value)
-    elif value.lower() in _TRUE_VARIABLES:
-        reading.options.setdefault("attention_backend", "aiter")
-
-
 def _experts_on_amd(reading: Reading, variables: Mapping[str, str]) -> None:
     """Set the experts' backend where it differs from that of attention: AITER's switch decides it, not the backend
     named for attention."""
@@ -251,7 +244,10 @@ def _settle(reading: Reading) -> None:
         elif name == "VLLM_MXFP4_USE_MARLIN":
             reading.options["moe_backend"] = "marlin" if value.lower() in _TRUE_VARIABLES else "triton"
         elif name in _ATTENTION_VARIABLES and _has_choice("attention_backend", reading.version):
-            _attention_variable(reading, name, value)
+            if name == "VLLM_ATTENTION_BACKEND":
+                _attention_backend(reading, f"{name}=", value)
+            elif value.lower() in _TRUE_VARIABLES:
+                reading.options.setdefault("attention_backend", "aiter")
         elif name == _EXPERT_SWITCH and _has_choice("moe_backend", reading.version):
             continue
         elif name == "VLLM_USE_FLASHINFER_SAMPLER" and _has_choice("flashinfer_sampler", reading.version):

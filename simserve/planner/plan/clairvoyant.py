@@ -77,24 +77,41 @@ def load_over_time(scenario: Scenario) -> Load:
 
 
 def sustained_rate(holds: Callable[[float], bool], guess: float) -> float:
-    """Return the largest rate that holds, to `LEVEL_STEP`; 0 where none near a guess does.
+    """Return the largest rate that holds, to `LEVEL_STEP`; 0 where none near a guess, in requests/s, does."""
+    return largest(holds, guess, bracket=BRACKET, step=LEVEL_STEP, most_tried=MOST_LEVELS)
+
+
+def largest(
+    holds: Callable[[float], bool],
+    guess: float,
+    *,
+    bracket: float,
+    step: float,
+    most_tried: int,
+    limit: float = math.inf,
+) -> float:
+    """Return the largest value that holds; 0 where none near a guess does.
 
     Args:
-        holds: Whether a rate holds; if one does not, no larger one does.
-        guess: Requests/s to begin with.
+        holds: Whether a value holds; if one does not, no larger one does.
+        guess: Value to begin with.
+        bracket: Factor between the values that are tried until one holds and one does not.
+        step: Precision, as a share.
+        most_tried: Most values that are tried.
+        limit: Largest value.
     """
-    low, high, rate = 0.0, math.inf, guess
-    for _ in range(MOST_LEVELS):
-        if holds(rate):
-            low = rate
+    low, high, value = 0.0, math.inf, guess
+    for _ in range(most_tried):
+        if holds(value):
+            low = value
         else:
-            high = rate
-        if low and high <= low * (1 + LEVEL_STEP):
+            high = value
+        if (low and high <= low * (1 + step)) or low >= limit:
             break
         if not low:
-            rate /= BRACKET
+            value /= bracket
         else:
-            rate = low * BRACKET if math.isinf(high) else math.sqrt(low * high)
+            value = min(low * bracket, limit) if math.isinf(high) else math.sqrt(low * high)
     return low
 
 

@@ -75,14 +75,12 @@ def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | N
     if lengths is None:
         return None
     changed: dict[str, Any] = {}
-    for key in ("value", "min", "max"):
+    for key in ("value", "min", "max", "mean", "std"):
         value = getattr(lengths, key, None)
         if value is not None:
-            changed[f"workload.{name}.{key}"] = max(1, round(value * factor))
-    for key in ("mean", "std"):
-        value = getattr(lengths, key, None)
-        if value is not None:
-            changed[f"workload.{name}.{key}"] = value * factor
+            changed[f"workload.{name}.{key}"] = (
+                value * factor if key in ("mean", "std") else max(1, round(value * factor))
+            )
     if not changed:
         return None
     longest = scenario.deployment.engine.max_model_len
@@ -149,10 +147,15 @@ def resized_or_refused(fleet: Fleet) -> Trial | str | None:
     """Return the smallest fleet that holds, None if none does, or why the deployment is refused."""
     try:
         return resized(fleet)
-    except InfeasibleError as refusal:
+    except (InfeasibleError, InputError) as refusal:
+        return refused(refusal)
+
+
+def refused(refusal: InfeasibleError | InputError) -> str:
+    """Return in words why a deployment is refused."""
+    if isinstance(refusal, InfeasibleError):
         return f"does not fit: {refusal.rule}".partition(" (")[0]
-    except InputError as refusal:
-        return f"{refusal.key or ''} {refusal.rule}".strip()
+    return f"{refusal.key or ''} {refusal.rule}".strip()
 
 
 def with_room(fleet: Fleet, scenario: Scenario) -> Fleet:

@@ -8,7 +8,7 @@ from typing import Any
 
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides, with_overrides
-from simserve.planner.plan.fleet import Fleet
+from simserve.planner.plan.fleet import Fleet, refused
 from simserve.planner.search.explain import plain
 from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, searched_formats
@@ -155,17 +155,11 @@ def single_changes(scenario: Scenario, space: Space) -> dict[str, Any] | None:
     found = []
     for lever, overrides in _changes(full, space):
         reached = _throughput(full, overrides)
-        is_refused = isinstance(reached, str)
-        found.append(
-            {
-                "lever": lever.name,
-                "variant": lever.label,
-                "overrides": plain(overrides),
-                "output_throughput": None if is_refused else reached,
-                "times": None if isinstance(reached, str) else reached / own,
-                "reason": reached if is_refused else "",
-            }
-        )
+        told: dict[str, Any] = {"lever": lever.name, "variant": lever.label, "overrides": plain(overrides)}
+        if isinstance(reached, str):
+            found.append({**told, "output_throughput": None, "times": None, "reason": reached})
+        else:
+            found.append({**told, "output_throughput": reached, "times": reached / own, "reason": ""})
     return {"output_throughput": own, "changes": sorted(found, key=lambda each: -(each["times"] or 0.0))}
 
 
@@ -200,9 +194,6 @@ def _with_full_queue(scenario: Scenario) -> Scenario | None:
 def _throughput(scenario: Scenario, overrides: Overrides) -> float | str:
     """Return output tokens a second, or why the change is refused."""
     try:
-        reached = try_fleet(scenario, overrides, 1).figures["output_throughput"]
-    except InfeasibleError as refusal:
-        return f"does not fit: {refusal.rule}".partition(" (")[0]
-    except InputError as refusal:
-        return f"{refusal.key or ''} {refusal.rule}".strip()
-    return reached or 0.0
+        return try_fleet(scenario, overrides, 1).figures["output_throughput"] or 0.0
+    except (InfeasibleError, InputError) as refusal:
+        return refused(refusal)

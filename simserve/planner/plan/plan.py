@@ -484,19 +484,16 @@ class _Planning:
         """Return the nearest miss, and the plan without the bounds that nothing can meet."""
         miss = nearest_miss(self.findings.groups, self.searched, self.goal)
         miss = replace(miss, drafted=self._drafted(spaces, miss))
-        if not miss.relaxed_terms or self.planned.slo is None:
-            return miss
         slo = self.scenario.slo
-        if slo is None:
+        if not miss.relaxed_terms or slo is None:
             return miss
         left = dict.fromkeys(miss.relaxed_terms)
         terms = {term: getattr(slo, term) for term in ("ttft", "tpot", "e2e")} | left
         if all(limit is None for limit in terms.values()):
             return miss
         relaxed = self.scenario.model_copy(update={"slo": slo.model_copy(update=left)})
-        inner = _Planning(
-            relaxed, self.options, (*self.reference, *_unset(miss.relaxed_terms)), self._watch, self.search_seed
-        )
+        unset = (word for term in miss.relaxed_terms for word in ("--set", f"slo.{term}=null"))
+        inner = _Planning(relaxed, self.options, (*self.reference, *unset), self._watch, self.search_seed)
         return replace(miss, relaxed_plan=inner.plan().summary)
 
     def _drafted(self, spaces: Sequence[Space], miss: Miss) -> Trial | None:
@@ -645,26 +642,20 @@ class _Planning:
             (confirmed_or_none, (self._cheaper_once_measured(),)),
         ]
         changes = list(changes_of(plain.scenario))
-        for _, _, changed in changes:
-            tasks.append((resized_or_refused, (with_room(plain, changed),)))
+        tasks += [(resized_or_refused, (with_room(plain, changed),)) for _, _, changed in changes]
         space = next(each for each, group in zip(spaces, found.groups, strict=True) if group is found.group)
         planned = replace(fleet, scenario=self.searched, promise=None)
         formats = format_levers(with_overrides(planned.scenario, planned.overrides))
         levers = [*levers_of(planned, [*formats, *LEVERS]), *option_levers(planned, space)]
-        for _, overrides in levers:
-            tasks.append((resized_or_refused, (replace(planned, overrides=overrides),)))
-        for space, overrides in front_candidates(found.groups, spaces, self.goal):
-            tasks.append((sized, (space, overrides, self.goal)))
+        tasks += [(resized_or_refused, (replace(planned, overrides=overrides),)) for _, overrides in levers]
+        tasks += [(sized, (*each, self.goal)) for each in front_candidates(found.groups, spaces, self.goal)]
         tasks.append((single_changes, (plain.scenario, spaces[0])))
         *results, found.singles = self._each(_call, tasks, "what would change the plan")
         found.sustained_traffic, found.fewer, found.month, found.roles, found.link, found.once_measured = results[:6]
-        rest = results[6:]
-        for (name, change, _), trial in zip(changes, rest, strict=False):
-            found.sensitivity.append((name, change, trial))
-        rest = rest[len(changes) :]
-        for (lever, overrides), trial in zip(levers, rest, strict=False):
-            found.levers.append((lever, overrides, trial))
-        found.front_trials += [trial for trial in rest[len(levers) :] if trial is not None]
+        rest = iter(results[6:])
+        found.sensitivity += [(name, change, next(rest)) for name, change, _ in changes]
+        found.levers += [(lever, overrides, next(rest)) for lever, overrides in levers]
+        found.front_trials += [trial for trial in rest if trial is not None]
 
 
 def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
@@ -742,12 +733,6 @@ def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) 
         tried={**group.tried, **refined.tried},
         method=refined.method if refined.method == "settings" else group.method,
     )
-
-
-def _unset(terms: Sequence[str]) -> Iterator[str]:
-    for term in terms:
-        yield "--set"
-        yield f"slo.{term}=null"
 
 
 def _goal(scenario: Scenario, options: PlanOptions) -> Goal:

@@ -35,11 +35,6 @@ def price_of(scenario: Scenario, hardware: str, market: Market = "on_demand") ->
     On demand: on the scenario's terms, from its seller or class of sellers; a price of its own applies only to its own
     GPU. Spot: the same on terms that a seller may end at any time.
 
-    Args:
-        scenario: The scenario.
-        hardware: The GPU.
-        market: Where it is bought.
-
     Raises:
         ProfileError: The GPU is unknown.
     """

@@ -57,11 +57,13 @@ def _limit_of(fleet: Fleet, there: Scenario, place: int) -> dict[str, Any]:
         less = [count - (number == place) for number, count in enumerate(counts)]
         trial = deciding_run(fleet.scenario, _with_counts(fleet, less), sum(less))
         fewer = {"holds": trial.holds, "attainment": trial.attainment, "by_metric": dict(trial.by_metric)}
+    resolved = fleet_of(fleet.scenario, _with_counts(fleet, ample), sum(ample))
+    found = find_finishable(resolved, deploy(resolved)) if own_traffic(resolved.scenario).is_stationary else None
     return {
         "role": pool.role,
         "worker": describe_worker(deployment.of_pool(pool)),
         "workers": pool.replicas,
-        "finishes": _finishes(fleet, ample),
+        "finishes": None if found is None else found.rate,
         "can_scale": scaled_traffic(fleet.scenario, 1.0) is not None,
         "breaks_at": None if step is None else 1 + step * STEP,
         "breaks_first": term,
@@ -71,12 +73,6 @@ def _limit_of(fleet: Fleet, there: Scenario, place: int) -> dict[str, Any]:
 
 def _with_counts(fleet: Fleet, counts: list[int]) -> dict[str, Any]:
     return merged(fleet.overrides, {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)})
-
-
-def _finishes(fleet: Fleet, counts: list[int]) -> float | None:
-    resolved = fleet_of(fleet.scenario, _with_counts(fleet, counts), sum(counts))
-    found = find_finishable(resolved, deploy(resolved)) if own_traffic(resolved.scenario).is_stationary else None
-    return None if found is None else found.rate
 
 
 def _breaking(fleet: Fleet, counts: list[int]) -> tuple[int | None, str | None]:
@@ -157,7 +153,9 @@ def link_limits(fleet: Fleet) -> dict[str, Any] | None:
     for link in known:
         if link.bandwidth >= SLOWER * assumed.bandwidth:
             continue
-        overrides = {**fleet.overrides, LINK_KEY: _over(there, link)}
+        own = there.deployment.disaggregation
+        rest = {} if own is None else own.model_dump(mode="json", exclude_none=True, exclude={"transfer_bandwidth"})
+        overrides = {**fleet.overrides, LINK_KEY: {**rest, **link.spec}}
         trial = deciding_run(fleet.scenario, overrides, fleet.replicas)
         holds = trial.holds and promise_of(fleet.scenario, overrides, fleet.replicas).holds
         term = "queue" if trial.stability == "overloaded" else trial.most_missed or "queue"
@@ -184,13 +182,6 @@ def _assumed(spec: DisaggregationSpec, known: list[Link]) -> Link:
         if abs(link.bandwidth - spec.transfer_bandwidth) <= ALIKE * spec.transfer_bandwidth:
             return link
     return Link("the link of the scenario", spec.transfer_bandwidth)
-
-
-def _over(there: Scenario, link: Link) -> dict[str, Any]:
-    """Return `deployment.disaggregation` with another link, otherwise unchanged."""
-    own = there.deployment.disaggregation
-    rest = {} if own is None else own.model_dump(mode="json", exclude_none=True, exclude={"transfer_bandwidth"})
-    return {**rest, **link.spec}
 
 
 def link_line(found: Mapping[str, Any]) -> str:

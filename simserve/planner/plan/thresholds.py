@@ -22,6 +22,7 @@ from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.plan.clairvoyant import (
     Floats,
     Load,
+    largest,
     load_over_time,
     rates_by_replicas,
     replica_seconds,
@@ -264,20 +265,15 @@ class _Thresholds:
     def best_target(self, setting: Setting) -> Tried | None:
         """Return the run with the highest target that holds with room, beginning at a setting's; None if none does."""
         limit = 0.98 if setting.metric == "kv_usage" else math.inf
-        low, high, target, best = 0.0, math.inf, min(setting.target, limit), None
-        for _ in range(MOST_RUNS_A_TARGET):
-            tried = self.try_setting(replace(setting, target=_rounded(target)))
-            if tried.has_room:
-                low, best = target, tried
-            else:
-                high = target
-            if (low and high <= low * (1 + TARGET_STEP)) or low >= limit:
-                break
-            if not low:
-                target /= TARGET_FACTOR
-            else:
-                target = min(low * TARGET_FACTOR, limit) if math.isinf(high) else math.sqrt(low * high)
-        return best
+        tried: dict[float, Tried] = {}
+
+        def has_room(target: float) -> bool:
+            tried[target] = self.try_setting(replace(setting, target=_rounded(target)))
+            return tried[target].has_room
+
+        how = {"bracket": TARGET_FACTOR, "step": TARGET_STEP, "limit": limit}
+        best = largest(has_room, min(setting.target, limit), **how, most_tried=MOST_RUNS_A_TARGET)
+        return tried.get(best)
 
     def search(self, metrics: Sequence[Metric]) -> Tried | None:
         """Return the cheapest setting that holds with room on the scenario's own seed."""
@@ -297,15 +293,8 @@ class _Thresholds:
 
     def _best_metric(self, metrics: Sequence[Metric], minimum: int) -> Tried | None:
         """Return the cheapest setting, each metric at its highest target; None where none holds."""
-        begins = [
-            Setting(
-                metric=metric,
-                target=self.natural_target(metric),
-                stabilization=STABILIZATION,
-                min_replicas=minimum,
-            )
-            for metric in metrics
-        ]
+        first = Setting(metric=metrics[0], target=0.0, stabilization=STABILIZATION, min_replicas=minimum)
+        begins = [replace(first, metric=metric, target=self.natural_target(metric)) for metric in metrics]
         found = [self.best_target(setting) for setting in begins]
         return min((each for each in found if each is not None), key=_cost, default=None)
 

@@ -491,12 +491,9 @@ class Throughput:
             tasks = [(by_hardware[able.hardware].scenario, able, confidence, least) for able in batch]
             for able, tried in zip(batch, each(find_load, tasks, "their highest load"), strict=True):
                 self.able[next(place for place, other in enumerate(self.able) if other is able)] = tried
-                reached = done(tried, confidence)
-                value = 0.0
-                if reached is not None:
+                if (reached := done(tried, confidence)) is not None:
                     value = reached.mean("output_throughput") if self.is_closed else reached.load
-                if value > most:
-                    self.best, most = tried, value
+                    self.best, most = (tried, value) if value > most else (self.best, most)
         if self.best is not None:
             self._find_again(each, by_hardware[self.best.hardware].scenario, self.best)
 
@@ -647,22 +644,16 @@ class Throughput:
         for able in self.able:
             for look in able.looks:
                 trial = look.trial
-                is_late = trial.by_metric.get("ttft", 1.0) < share
-                if (
-                    trial.stability == "stable"
-                    and trial.has_settled is not False
-                    and not is_late
-                    and trial.mean_tpot > 0
-                ):
+                is_in_time = trial.by_metric.get("ttft", 1.0) >= share
+                has_settled = trial.stability == "stable" and trial.has_settled is not False
+                if has_settled and is_in_time and trial.mean_tpot > 0:
                     yield able, look
             if able.capacity is not None:
                 found = able.capacity.found
                 level = found.level(found.largest.value)
                 if level is not None and level.mean("mean_tpot") > 0:
-                    yield (
-                        able,
-                        Look(load=level.load, margin=0.0, trial=level.trials[0], num_requests=found.num_requests),
-                    )
+                    look = Look(load=level.load, margin=0.0, trial=level.trials[0], num_requests=found.num_requests)
+                    yield able, look
 
     def _pareto(self) -> list[dict[str, Any]]:
         """Return the Pareto front of loads in tokens/s a GPU and tokens/s a user, the fastest for a user first."""

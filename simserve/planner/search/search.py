@@ -80,12 +80,7 @@ FIRST_SECONDS = 20.0
 
 
 class Search:
-    """The search on one kind of GPU: members judged, fleets tried, the best kept.
-
-    Args:
-        space: What may be deployed.
-        goal: What to minimise, and within which limits.
-    """
+    """The search on one kind of GPU: members judged, fleets tried, the best kept."""
 
     def __init__(self, space: Space, goal: Goal) -> None:
         self.space = space
@@ -144,7 +139,9 @@ class Search:
         """Return a lower bound on the value of every fleet of a deployment from its GPUs alone: one replica."""
         known = next((each for each in self.members if _has_one_kind(each)), self.known)
         scaling = overrides.get(SCALING_KEY) or {}
-        if known is None or known.makeup is None or self.space.scenario.deployment.pools or not _is_there(scaling):
+        if known is None or known.makeup is None or self.space.scenario.deployment.pools:
+            return 0.0, 0.0
+        if not scaling.get("min_replicas", 1):  # no replica is paid for all the time
             return 0.0, 0.0
         gpus = gpus_of(self.space.scenario, overrides)
         makeup = replace(known.makeup.without_encoders(), gpus=(gpus,), weights=(1,), scaled=None, smallest=1)
@@ -428,11 +425,6 @@ def _enough(scenario: Scenario, first: int) -> int:
 
 def _has_one_kind(member: Member) -> bool:
     return member.makeup is not None and len(member.makeup.gpus) == 1
-
-
-def _is_there(scaling: Mapping[str, Any]) -> bool:
-    """Return whether a fleet always has a replica that is paid for."""
-    return bool(scaling.get("min_replicas", 1))
 
 
 def _weights(counts: Sequence[int]) -> dict[str, int]:

@@ -144,11 +144,8 @@ def _pool_option(setting: Setting) -> Option | LeftOut:
 
 
 def _has_long_prompts(setting: Setting) -> bool:
-    return (
-        setting.traffic.mean_prompt_tokens >= LONG_PROMPT_TOKENS
-        and setting.has_limit("tpot")
-        and setting.traffic.is_open
-    )
+    is_long = setting.traffic.mean_prompt_tokens >= LONG_PROMPT_TOKENS
+    return is_long and setting.has_limit("tpot") and setting.traffic.is_open
 
 
 def _are_alike(scenario: Scenario) -> bool:
@@ -273,7 +270,8 @@ def _speculate(setting: Setting) -> Option | LeftOut:
         mapping = _dumped(own)
         choices = [Choice("no drafts", {key: None}), Choice(_drafts_label(mapping), {key: mapping})]
         if own.acceptance_rate is not None:
-            for tokens in _other_lengths(own.num_speculative_tokens):
+            others = (max(own.num_speculative_tokens // 2, 1), own.num_speculative_tokens + 3)
+            for tokens in (each for each in others if each != own.num_speculative_tokens and each <= 16):
                 changed = {**mapping, "num_speculative_tokens": tokens}
                 choices.append(Choice(_drafts_label(changed), {key: changed}))
         return Option("speculate", tuple(choices), own=1)
@@ -324,15 +322,9 @@ def _family(name: str) -> str:
     return found.group() if found else name
 
 
-def _other_lengths(own: int) -> Iterator[int]:
-    yield from (tokens for tokens in (max(own // 2, 1), own + 3) if tokens != own and tokens <= 16)
-
-
 def _drafts_label(drafts: Mapping[str, Any]) -> str:
-    by = (
-        drafts.get("draft_model")
-        or {"mtp": "its MTP layer", "eagle": "an EAGLE layer", "ngram": "n-grams"}[drafts["method"]]
-    )
+    layers = {"mtp": "its MTP layer", "eagle": "an EAGLE layer", "ngram": "n-grams"}
+    by = drafts.get("draft_model") or layers[drafts["method"]]
     return f"{drafts['num_speculative_tokens']} drafts a step by {by}"
 
 
@@ -345,16 +337,14 @@ def _route(setting: Setting) -> Option | LeftOut:
     base = _dumped(own)
     own_choice = Choice(f"routing {own.policy}", {})
     names: list[str] = []
-    if is_shared:
-        names += [
-            "least_outstanding",
-            *(["prefix"] if traffic.has_prefixes else []),
-            *(["session"] if traffic.has_sessions else []),
-        ]
-    if has_adapters:
-        names += [*([] if is_shared else ["least_outstanding"]), "lora"]
-    if own.update_interval:
-        names += ["power_of_two", "round_robin"]
+    for policies, has_use in (
+        (("least_outstanding",), is_shared or has_adapters),
+        (("prefix",), traffic.has_prefixes),
+        (("session",), traffic.has_sessions),
+        (("lora",), has_adapters),
+        (("power_of_two", "round_robin"), own.update_interval),
+    ):
+        names += policies if has_use else ()
     choices = [own_choice]
     for name in names:
         if name == own.policy:
@@ -375,8 +365,7 @@ def _cache(setting: Setting) -> Option | LeftOut:
         is_on = replica_shape(setting.scenario).engine.enable_prefix_caching
     except InputError:
         is_on = True
-    other = "prefix caching off" if is_on else "prefix caching on"
-    own = "prefix caching on" if is_on else "prefix caching off"
+    own, other = f"prefix caching {'on' if is_on else 'off'}", f"prefix caching {'off' if is_on else 'on'}"
     lack = None if is_on else lack_of(setting.scenario, "prefix_caching")
     if lack is not None:
         return lack

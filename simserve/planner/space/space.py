@@ -210,11 +210,11 @@ class Space:
         """Return the value of every dimension with some overrides."""
         found: dict[str, Any] = {}
         for key, values in self.dimensions.items():
-            if self.kinds[key] != "option":
+            if self.kinds[key] == "option":
+                found[key] = next((each for each in values if self._is_chosen(each, overrides, values)), values[0])
+            else:
                 value = overrides.get(key, self.own[key])
                 found[key] = value if value in values else values[0]
-                continue
-            found[key] = next((each for each in values if self._is_chosen(each, overrides, values)), values[0])
         return found
 
     def _is_chosen(self, choice: Choice, overrides: Overrides, choices: Sequence[Choice]) -> bool:
@@ -306,8 +306,7 @@ def space_on(
                 others, lacking[each.lever] = [], lack
             is_own_out = each.key == WEIGHTS_KEY and _searched(there).why_not_own
             values[each.key] = tuple(others) if is_own_out else (own, *others)
-    for key, asked in own_choices.items():
-        values[key] = tuple(asked)
+    values |= {key: tuple(asked) for key, asked in own_choices.items()}
     if VERSION_KEY in own_choices:
         values[VERSION_KEY], too_old = _versions_that_run(there, own_choices[VERSION_KEY])
         lacking |= {VERSIONS_NAME: too_old} if too_old else {}
@@ -413,9 +412,8 @@ def parse_choices(texts: Sequence[str]) -> dict[str, list[Any]]:
         key, equals, values = text.partition("=")
         key = key.strip()
         if not equals or not all(key.split(".")) or not values.strip():
-            raise UsageError(
-                "must be KEY=VALUE,VALUE", key="--over", value=text, remedy="deployment.quantization=none,fp8"
-            )
+            remedy = "deployment.quantization=none,fp8"
+            raise UsageError("must be KEY=VALUE,VALUE", key="--over", value=text, remedy=remedy)
         if key in (HARDWARE_KEY, REPLICAS_KEY):
             remedy = "use --hardware" if key == HARDWARE_KEY else "the number of replicas is what is searched for"
             raise UsageError("is not for --over", key=key, remedy=remedy)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 from simserve.errors import InfeasibleError, SimserveError
 from simserve.metrics.thresholds import figure_at
 from simserve.planner.compare import FIGURES
+from simserve.planner.workers import leave_interrupts_to_the_parent
 from simserve.scenario.formats import formats_line
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
@@ -41,7 +39,7 @@ def run_task(task: Task) -> Row:
     Raises:
         KeyboardInterrupt: The user stopped it in this very process; workers leave that to their parent process.
     """
-    _leave_interrupts_to_the_parent()
+    leave_interrupts_to_the_parent()
     index, values, mapping, folder = task
     scenario = from_mapping(mapping, folder=None if folder is None else Path(folder))
     try:
@@ -82,10 +80,3 @@ def failed_row(
         "error": error,
         "scenario_hash": scenario_hash,
     }
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    """Ignore Ctrl-C in a worker: a terminal sends it to all processes, and one of them decides."""
-    is_worker = multiprocessing.parent_process() is not None
-    if is_worker and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)

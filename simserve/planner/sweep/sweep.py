@@ -96,7 +96,10 @@ class Sweep:
         """One row a point, with the columns of the Parquet file."""
         import pandas as pd  # takes 0.2 s, and only notebooks need it
 
-        return pd.DataFrame(_column_table(self.keys, self.rows))
+        names = ("point", "status", "error", "scenario_hash", *TEXTS, "num_gpus", *FIGURES)
+        table = {name: [row.get(name) for row in self.rows] for name in names}
+        keys = {key: [row["values"][key] for row in self.rows] for key in self.keys}
+        return pd.DataFrame({"point": table["point"], **keys, **table})
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -187,7 +190,7 @@ def sweep(
             asked=tuple(_asked(each.scenario) for each in points if each.index in rows),
         )
         if finished is not None and out is not None and not was_interrupted:
-            _save_table(out, result.keys, result.rows)
+            write_table(out, columns(result.keys, result.rows))
             finished.remove()
         return result
 
@@ -210,12 +213,8 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
         key = key.strip()
         parts = split_values(values)
         if not equals or not all(key.split(".")) or not all(parts):
-            raise UsageError(
-                "must be KEY=VALUE,VALUE with a dotted key",
-                key="--grid",
-                value=text,
-                remedy="for example --grid deployment.replicas=1,2,4",
-            )
+            rule = "must be KEY=VALUE,VALUE with a dotted key"
+            raise UsageError(rule, key="--grid", value=text, remedy="for example --grid deployment.replicas=1,2,4")
         if key in grid:
             raise UsageError("stands twice", key="--grid", value=key, remedy="give all its values at once")
         grid[key] = [parse_override(f"{key}={part}")[1] for part in parts]
@@ -337,11 +336,6 @@ class Finished:
         self.file.unlink(missing_ok=True)
 
 
-def _save_table(out: Path, keys: Sequence[str], rows: Sequence[Row]) -> None:
-    """Write the table, whole or not at all; the same rows give the same bytes."""
-    write_table(out, columns(keys, rows))
-
-
 def columns(keys: Sequence[str], rows: Sequence[Row]) -> list[Column]:
     """Return the columns: the point, the keys of the grid, the outcome, then every figure."""
     points = np.array([row["point"] for row in rows], dtype=np.int64)
@@ -349,14 +343,6 @@ def columns(keys: Sequence[str], rows: Sequence[Row]) -> list[Column]:
     found += [_grid_column(key, [row["values"][key] for row in rows]) for key in keys]
     found += [_text(name, [row.get(name) for row in rows]) for name in ("status", "error", "scenario_hash", *TEXTS)]
     return found + [_number(name, [row.get(name) for row in rows]) for name in ("num_gpus", *FIGURES)]
-
-
-def _column_table(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Return the same columns as plain lists."""
-    table = {"point": [row["point"] for row in rows]}
-    table |= {key: [row["values"][key] for row in rows] for key in keys}
-    names = ("status", "error", "scenario_hash", *TEXTS, "num_gpus", *FIGURES)
-    return table | {name: [row.get(name) for row in rows] for name in names}
 
 
 def _grid_column(key: str, values: Sequence[Any]) -> Column:

@@ -117,10 +117,8 @@ def twin(
         InfeasibleError: The model does not fit.
     """
     if seen.is_single or len(seen.windows) < _FEWEST_WINDOWS:
-        remedy = "scrape for longer: --for 10min"
-        raise InputError(
-            f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}", file=where, remedy=remedy
-        )
+        rule = f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}"
+        raise InputError(rule, file=where, remedy="scrape for longer: --for 10min")
     if not seen.whole.arrivals > 0:
         raise InputError("tells of no request in this time", file=where)
     notes = _notes(seen, scenario)
@@ -342,12 +340,8 @@ def _row(
     observed: float, predicted: float, inside: bool | None, interval: tuple[float, float] | None = None, **more: Any
 ) -> dict[str, Any]:
     ratio = observed / predicted if predicted and math.isfinite(predicted) and math.isfinite(observed) else None
-    drift = {
-        "ratio": ratio,
-        "inside": inside,
-        "interval": None if interval is None else list(interval),
-        "since_s": None,
-    }
+    ends = None if interval is None else list(interval)
+    drift = {"ratio": ratio, "inside": inside, "interval": ends, "since_s": None}
     return {
         "observed": observed if math.isfinite(observed) else None,
         "predicted": predicted if math.isfinite(predicted) else None,

@@ -94,13 +94,7 @@ def rate_ratios(counts: Floats, expected: Floats, factor: float, dispersion: flo
 
 
 def length_ratios(histograms: Sequence[Counts | None], lengths: Floats, factor: float) -> Floats:
-    """Return log likelihood ratios of lengths that are ``factor`` times as long as a scenario's.
-
-    Args:
-        histograms: Lengths of each observation.
-        lengths: Lengths as the scenario draws them.
-        factor: Factor of the change.
-    """
+    """Return log likelihood ratios of lengths that are ``factor`` times as long as a scenario's."""
     ratios = np.zeros(len(histograms))
     bounds: tuple[float, ...] = ()
     weights = np.zeros(0)

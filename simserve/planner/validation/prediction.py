@@ -128,12 +128,7 @@ def _long_enough(resolved: ResolvedScenario) -> ResolvedScenario:
 
 
 def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
-    """Return the figures of a point, or the reason why it cannot be run.
-
-    Args:
-        point: What to replay.
-        pricer: Prices deployments, and keeps them.
-    """
+    """Return the figures of a point, or the reason why it cannot be run."""
     if point.reason:
         return Prediction(point=point, reason=point.reason)
     if point.pools:

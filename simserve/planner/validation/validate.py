@@ -210,10 +210,6 @@ def write_parquet(validation: Validation, file: Path) -> None:
 def load_laboratory(key: str, value: object) -> ModuleType:
     """Return `calibration.laboratory.command`: ``read_points read_memory_logs write_error_model write_accuracy``.
 
-    Args:
-        key: The flag that asks for it.
-        value: What the flag was given.
-
     Raises:
         UsageError: The package was installed without a checkout.
     """
