@@ -366,6 +366,7 @@ def resolve_precision(
     engine_formats: Sequence[str],
     has_marlin: bool = True,
     is_marlin: bool = False,
+    has_wide_inputs: bool = False,
     has_weight_only_floats: bool = True,
     has_block_scales: bool = False,
     group_size: int | None = None,
@@ -390,6 +391,7 @@ def resolve_precision(
         engine_formats: Weight formats that the engine runs.
         has_marlin: Whether the engine's kernels that unpack weights have Marlin's small tiles.
         is_marlin: Whether kernels that unpack this format are Marlin's.
+        has_wide_inputs: Whether MXFP4 weights meet inputs in 16 bit even where the GPU multiplies narrower ones.
         has_weight_only_floats: Whether the engine runs FP8 and NVFP4 weights on a GPU without arithmetic for them.
         has_block_scales: Whether the model's FP8 checkpoint has a scale per 128 x 128 weights.
         group_size: Weights that share a scale in its checkpoint, as for `weight_bits`.
@@ -422,7 +424,7 @@ def resolve_precision(
     if arithmetic not in peaks and only is not None:
         note = f"{hardware_name} has no {arithmetic} arithmetic: {int(bits)}-bit weights, {wide} arithmetic"
         arithmetic, share, smallest = wide, only, MARLIN_TILE_ROWS
-    if chosen.blackwell_arithmetic is not None and "fp4" in peaks:
+    if chosen.blackwell_arithmetic is not None and "fp4" in peaks and not has_wide_inputs:
         arithmetic, share, smallest = chosen.blackwell_arithmetic, 1.0, PLAIN_TILE_ROWS
         note = f"{hardware_name} multiplies {name} weights with activations in {arithmetic}"
     if arithmetic == "fp4" and "fp4" in peaks and compute_capability is None:

@@ -646,6 +646,7 @@ class ReplicaShape:
             has_marlin=self.engine.has_marlin,
             is_marlin=name in self.engine.marlin_formats
             and not (name in self.engine.machete_formats and self.hardware.compute_capability == HOPPER),
+            has_wide_inputs=self._has_wide_inputs,
             has_weight_only_floats=self.engine.has_weight_only_floats,
             has_block_scales=checkpoint is not None and checkpoint.fp8_scales == "block",
             group_size=None if checkpoint is None else checkpoint.group_size,
@@ -655,6 +656,13 @@ class ReplicaShape:
             is_ggml="gguf-q8_0" in self.engine.quantises_before_loading,
             runs_cuda=self.hardware.runs_cuda,
         )
+
+    @property
+    def _has_wide_inputs(self) -> bool:
+        """Whether MXFP4 weights meet inputs in 16 bit, by the kernels that the engine chooses for GPU and model."""
+        since, capability = self.engine.wide_mxfp4_since, float(self.hardware.compute_capability or 0.0)
+        is_narrow = self.model.family in self.engine.narrow_mxfp4_families and self.engine.moe_backend != "marlin"
+        return since is not None and capability >= since and not is_narrow
 
     @property
     def notes(self) -> tuple[str, ...]:

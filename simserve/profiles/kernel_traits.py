@@ -74,10 +74,15 @@ class KernelTraits(FrozenModel):
     """Number format -> whose kernels run experts where a GPU has a curve of that name; absent: the engine's own."""
     own_experts: Mapping[GemmClass, tuple[str, ...]] = Field(default_factory=dict)
     """Number format -> model families whose experts run on the engine's own kernels all the same."""
+    wide_mxfp4_since: float | None = None
+    """CUDA compute capability from which MXFP4 weights meet inputs in 16 bit (Marlin's kernels) on GPUs that have
+    arithmetic in 4 bit; absent: their inputs are in 8 bit there."""
+    narrow_mxfp4_families: tuple[str, ...] = ()
+    """Model families whose inputs are in 8 bit there all the same."""
     default_tiles: Mapping[GemmClass, str] = Field(default_factory=dict)
     """Number format -> whose fitted kernels are this engine's with default tiles, on the GPUs of `tuned_experts`."""
     tuned_experts: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
-    """GPU -> shapes of experts that have tuned tiles there, as experts x columns of one on a rank; absent: all have."""
+    """GPU -> shapes of experts with tuned tiles there, as experts x columns of one on a rank; absent: all have."""
     block_scaled_speed: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted FLOP/s that products with FP8 block scales reach: kernels older than DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
