@@ -186,10 +186,10 @@ def engines(
             "name": profile.name,
             "description": profile.description,
             "versions": [known.version for known in profile.versions],
-            "batching": profile.versions[-1].scheduling.batching,
-            "scheduler": profile.versions[-1].scheduling.scheduler,
-            "admission": profile.versions[-1].scheduling.admission,
-            "kv_allocation": profile.versions[-1].scheduling.kv_allocation,
+            "batching": profile.newest.scheduling.batching,
+            "scheduler": profile.newest.scheduling.scheduler,
+            "admission": profile.newest.scheduling.admission,
+            "kv_allocation": profile.newest.scheduling.kv_allocation,
         }
         for profile in profiles
     ]

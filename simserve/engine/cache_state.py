@@ -219,7 +219,8 @@ class PrefixCache:
         self.token_seconds, self.pair_seconds = token_seconds, pair_seconds
         self.num_loading, self.loading_seconds = 0, 0.0
         self.evicts_by_block = config.evicts_by_block
-        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks and not config.has_radix_tree
+        self.ages_empty = config.evicts_by_block and config.ages_empty_blocks
+        self.ages_empty = self.ages_empty and not (config.has_radix_tree or config.has_suspension)
         self.tree = RadixTree() if config.has_radix_tree else None
         self.slots: dict[int, int] = {}
         self.segments = [-1]

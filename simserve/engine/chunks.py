@@ -16,6 +16,7 @@ from simserve.engine.kv import (
     estimated_room,
     fixed_need,
     has_room,
+    is_passed_over,
     is_scattered,
     note_full,
     page_reserve,
@@ -48,15 +49,17 @@ from simserve.engine.prefix_cache import (
     note_contests,
     note_contributions,
     restore_deferred,
+    seconds_to_encode,
     use_prefix,
 )
 from simserve.engine.progress import GRID
-from simserve.engine.radix_tree import cache_computed, look_up, make_free, touch_waiting, use_found
+from simserve.engine.radix_tree import cache_computed, look_up, looks_at_queue, make_free, touch_waiting, use_found
 from simserve.engine.state import (
     ADMITTED,
     BLOCKED_BY_BLOCKS,
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_LORAS,
+    BLOCKED_BY_NOTHING,
     BLOCKED_BY_PREFIX,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
@@ -67,6 +70,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
+from simserve.engine.suspension import continue_growing, go_on, what_keeps_out
 from simserve.engine.windows import chunk_windows, give_back, take_blocks, window_growth_of_step
 
 
@@ -100,18 +104,19 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
     computed_tokens = requests.computed_tokens
     uncommitted = 0  # estimate: new tokens and prompt tokens that the prefilling requests still need
-    taken = total = 0
+    taken = total = num_prompts = 0
     has_preempted = False
     cache = replica.cache
     # A tree receives what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
     waits_for_prefix = cache is not None and replica.has_prefix_waits
+    suspends = replica.has_suspension
     # Requests that wait for prefixes keep their places among the running prompts.
     is_merged = replica.has_prefix_waits and may_admit and len(replica.waiting) > 0
-    if has_tree and config.touches_waiting and _looks_at_queue(replica):
+    if has_tree and config.touches_waiting and looks_at_queue(replica):
         touch_waiting(replica, requests)
 
-    if replica.prefilling and not is_merged:
+    if replica.prefilling and not (is_merged or suspends):
         prefilling = replica.prefilling
         position = 0
         while position < len(prefilling):
@@ -195,11 +200,11 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
         # Blocks of requests that the budget leaves less than a block of tokens.
         set_aside = 0
-        is_cut = False
+        is_cut = lacks_blocks = False
         # Whether blocks are taken once all have found theirs, and those in use that an admission finds are counted.
         takes_late = replica.takes_lazily or (waits_for_prefix and is_whole)
         ignores_found = takes_late and config.ignores_found
-        num_prompts, paused = 0, -1
+        paused = replica.last_suspended if suspends else -1
         replica.claimed.clear()
         if cache is not None and not (has_tree or is_whole):
             evict(cache, unused_blocks(replica, requests, free))
@@ -210,9 +215,12 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 num_prompts, left = continue_prompts(replica, requests, num_prompts, waiting[0], max_chunk, budget)
                 total += budget - left
                 budget = left
+            elif suspends:
+                num_prompts, left, room = continue_growing(replica, requests, num_prompts, waiting[0], budget, free)
+                total, taken, budget, free = total + budget - left, taken + free - room, left, room
             if replica.num_running + len(replica.deferred) >= seats:
                 # Requests that are passed over hold their seats.
-                replica.blocked_by = _reason_to_pass(replica, seats, is_cut)
+                replica.blocked_by = _reason_to_pass(replica, seats, is_cut, lacks_blocks)
                 if not is_passed_over(replica, budget, free, free_window, uncommitted):
                     note_full(replica)
                 break
@@ -230,6 +238,15 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             if waits_for_prefix and is_contributed(replica, requests, index):
                 defer(replica)
                 continue
+            suspended = restored = 0
+            if suspends:
+                suspended = requests.swapped_tokens[index]
+                replica.blocked_by = what_keeps_out(replica, requests, index, free, budget)
+                if replica.blocked_by == BLOCKED_BY_PREFIX:
+                    defer(replica)
+                    continue
+                if replica.blocked_by != BLOCKED_BY_NOTHING:
+                    break
             target = prompt_tokens[index] + generated_tokens[index]
             cached = blocks = idle = 0
             if has_extras:
@@ -245,9 +262,14 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if has_tree and is_asked and not is_passed_over(replica, budget, free, free_window, uncommitted):
                         blocks, idle = look_up(cache, index, target)
                     else:
-                        blocks, idle = find_prefix(cache, index, target)
+                        blocks, idle = find_prefix(cache, index, suspended + 1 if suspended else target)
                     cached = blocks * block_size
                     target -= cached
+            if suspended:
+                # It goes on where it was: blocks of its own are restored beside those that it shares.
+                restored = -(-suspended // block_size) - blocks
+                target += cached - suspended
+                cached = suspended
             chunk = target
             if is_chunked:
                 if has_checkpoints:
@@ -309,7 +331,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     note_full(replica)
                 break
             if grows:
-                need = -(-chunk // block_size)
+                need = -(-(cached + chunk) // block_size) + (-cached // block_size)
                 window = 0
                 if keeps_windows:
                     # Its own window of the prefix, in addition to the blocks that it shares.
@@ -322,16 +344,24 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         replica.free_blocks -= surplus
                     free = replica.free_blocks - growth - taken
                 elif is_plain:
-                    has_space = need + idle <= free
+                    has_space = need + idle + restored <= free
                 else:
                     has_space = has_room(replica, requests, index, need, free - idle, free_window, uncommitted, cached)
                 if has_window_pool and window > free_window:
                     has_space = False
+                if not has_space and suspends:
+                    if not suspended or idle + restored > free:
+                        # Those behind it may find what they need.
+                        replica.blocked_by, lacks_blocks = BLOCKED_BY_BLOCKS, True
+                        defer(replica)
+                        continue
+                    # It comes back all the same, and waits with its blocks.
+                    has_space, chunk, charge, need = True, 0, 0, 0
                 if not has_space:
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     note_full(replica)
                     break
-                free -= need + idle
+                free -= need + idle + restored
                 taken += need
                 if has_window_pool:
                     free_window -= window
@@ -343,15 +373,18 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             set_aside += surplus
             waiting.popleft()
-            if (replica.has_prefix_waits and cache is not None) or is_whole:
+            if (replica.has_prefix_waits and cache is not None) or is_whole or suspends:
                 seat_by_arrival(requests, replica.running, index)
             elif grows or cache is not None:
                 replica.running.append(index)
             replica.num_running += 1
             if loras is not None:
                 use_adapter(replica, loras, index)
-            chunks.append(index)
-            sizes.append(chunk)
+            if chunk:
+                if suspends:
+                    is_contributed(replica, requests, index)
+                chunks.append(index)
+                sizes.append(chunk)
             budget -= max(chunk, charge)
             total += chunk
             if not scheduled_time[index] >= 0.0:
@@ -365,8 +398,10 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     replica.batch_log.extend((index, replica.start_time, ADMITTED))
             elif replica.batch_log is not None:
                 replica.batch_log.extend((index, replica.start_time, READMITTED))
+            if suspended:
+                num_prompts += go_on(replica, requests, index, cached, restored)
             if cache is not None:
-                if is_merged:
+                if is_merged or suspends:
                     seat_by_arrival(requests, replica.prefilling, index)
                     num_prompts += 1
                 else:
@@ -385,7 +420,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         note_claims(replica, cache, index, blocks)
                     if has_tree:
                         use_found(cache, index, blocks)
-                    else:
+                    elif blocks:
                         use_prefix(cache, index, blocks, idle)
                     computed_tokens[index] = cached
                     replica.prefilled_tokens += cached
@@ -395,7 +430,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     # What is evicted for its blocks is gone before they are cached.
                     if not takes_late:
                         evict(cache, free + set_aside)
-                    if not waits_for_prefix:
+                    if not (waits_for_prefix or suspends):
                         cache_blocks(cache, index, cached + min(chunk, target))
                     if cache.num_decoders:
                         note_contests(cache, index)
@@ -423,13 +458,16 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             evict(cache, unused_blocks(replica, requests, free))
         if replica.deferred:
             if not waiting:
-                replica.blocked_by = _reason_to_pass(replica, seats, is_cut)
+                replica.blocked_by = _reason_to_pass(replica, seats, is_cut, lacks_blocks)
             restore_deferred(replica)
     elif waiting:
         # A request has just lost blocks, or none is tried: none is admitted in this step.
         num_seated = replica.num_running + replica.num_left + len(replica.departing)
         is_seated = replica.is_full and num_seated >= replica.max_num_seqs
         replica.blocked_by = BLOCKED_BY_SEATS if is_seated else BLOCKED_BY_BLOCKS
+    if suspends:
+        _, left, room = continue_growing(replica, requests, num_prompts, -1, budget, free)
+        total, taken = total + budget - left, taken + free - room
     if cache is not None and has_tree and taken:
         make_free(replica, taken)
     replica.prefill_tokens = total
@@ -437,17 +475,19 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     return has_preempted
 
 
-def _reason_to_pass(replica: Replica, seats: int, is_cut: bool) -> int:
-    """Return what keeps requests out that are passed over: no seat is left, no block of budget, or a prefix."""
+def _reason_to_pass(replica: Replica, seats: int, is_cut: bool, lacks_blocks: bool) -> int:
+    """Return what keeps requests out that are passed over: seats, blocks, less than a block of budget, or a prefix."""
     if replica.num_running >= seats:
         return BLOCKED_BY_SEATS
+    if lacks_blocks:
+        return BLOCKED_BY_BLOCKS
     return BLOCKED_BY_BUDGET if is_cut else BLOCKED_BY_PREFIX
 
 
 def may_pass(replica: Replica) -> bool:
     """Return whether a request that arrives may be admitted before those that wait."""
     is_passed = replica.blocked_by == BLOCKED_BY_LORAS or replica.blocked_by == BLOCKED_BY_PREFIX
-    is_short = replica.has_aligned_chunks and replica.blocked_by == BLOCKED_BY_BUDGET
+    is_short = replica.has_suspension or (replica.has_aligned_chunks and replica.blocked_by == BLOCKED_BY_BUDGET)
     return not replica.waiting or is_passed or is_short
 
 
@@ -456,56 +496,6 @@ def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int
     padded = replica.tokens_per_decode
     is_beside = num_decodes > 0 or cached > 0
     return padded if is_beside and padded <= max_chunk and cached + padded < replica.config.max_model_len else 1
-
-
-def _looks_at_queue(replica: Replica) -> bool:
-    """Return whether SGLang looks at its queue: if a seat is free and the batch is not full, or beside a chunk."""
-    if replica.is_ordered or not replica.waiting:
-        return False
-    if replica.prefilling:
-        return True
-    num_batch = replica.num_left + len(replica.departing)
-    is_full = replica.is_full and (replica.num_decoding > 0 or num_batch > 0)
-    return not is_full and replica.num_running + num_batch < replica.max_num_seqs
-
-
-def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, uncommitted: int) -> bool:
-    """Return whether no request is tried once the budget is spent: SGLang 0.5.23, if its estimate leaves room."""
-    if budget > 0 or not replica.config.strikes_at_once:
-        return False
-    return estimated_room(replica, free, free_window) - uncommitted > 0
-
-
-def would_admit(replica: Replica, requests: RequestTable) -> bool:
-    """Return whether the head of the queue would be admitted to a step of prompts only; SGLang's growing requests.
-
-    Asked when a step has run: those that were done before it have left, and those that end with it still run.
-    """
-    config, cache, index = replica.config, replica.cache, replica.waiting[0]
-    if replica.num_running + replica.num_left >= replica.max_num_seqs:
-        return False
-    target = requests.prompt_tokens[index] + requests.generated_tokens[index]
-    blocks = idle = 0
-    if cache is not None:
-        blocks, idle = find_prefix(cache, index, target) if cache.tree is None else look_up(cache, index, target)
-    cached = blocks * replica.block_size
-    target -= cached
-    chunk = target
-    if config.enable_chunked_prefill:
-        chunk = min(tokens_to_checkpoint(replica, target), longest_chunk(replica))
-    if chunk > replica.token_budget:
-        return False
-    need = -(-chunk // replica.block_size)
-    return has_room(replica, requests, index, need, replica.free_blocks - idle, 0, 0, cached)
-
-
-def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
-    """Return the time to encode the images of a prompt that its prefix cache lacks: its own, and those before them."""
-    seconds, place = 0.0, index
-    while place >= 0 and requests.image_ends[place] > cached:
-        seconds += requests.encoder_seconds[place]
-        place = requests.earlier_images[place]
-    return seconds
 
 
 def longest_chunk(replica: Replica) -> int:
@@ -531,14 +521,6 @@ def is_chunk_limit_lifted(replica: Replica) -> bool:
     if not replica.config.lifts_chunk_limit:
         return False
     return replica.num_running + len(replica.departing) + len(replica.waiting) <= 1
-
-
-def forget_chunks(replica: Replica) -> None:
-    """Schedule no chunk: the next step only decodes."""
-    replica.chunk_requests.clear()
-    replica.chunk_tokens.clear()
-    replica.prefill_tokens = 0
-    replica.attended_pairs = replica.attended_keys = 0.0
 
 
 def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_preempted: bool) -> None:
@@ -646,6 +628,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     if replica.waiting and (
         replica.uses_estimate
         or replica.has_prefix_waits
+        or replica.has_suspension
         or (replica.cache is not None and replica.blocked_by == BLOCKED_BY_BLOCKS)
     ):
         # What the chunks cache, or evict, may let the head of the queue in.
@@ -745,7 +728,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             elif cache is not None:
                 if not replica.has_prefix_waits:
                     cache_blocks(cache, index, computed)
-            elif not done and replica.has_prefix_waits:
+            elif not done and (replica.has_prefix_waits or replica.has_suspension):
                 seat_by_arrival(requests, replica.prefilling, index)
             elif not done:
                 replica.prefilling.append(index)
@@ -773,6 +756,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
         generated += 1
         if replica.has_overlap:
             replica.late_prompts.append(index)
+        if cache is not None and replica.has_suspension:
+            cache_blocks(cache, index, requests.prompt_tokens[index])
         if generated == requests.output_tokens[index]:
             free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
             if replica.grows:

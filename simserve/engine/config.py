@@ -86,6 +86,9 @@ class EngineConfig:
             ``scheduler_reserve_full_isl``).
         allocates_prompt: ``on_demand``: whether a request takes all blocks of its prompt when it is admitted, not chunk
             by chunk (TensorRT-LLM's ``MAX_UTILIZATION``); effective if `has_whole_prompts`.
+        suspends: ``on_demand``: whether steps are scheduled as by TensorRT-LLM's second KV cache manager, where victims
+            keep their KV cache in host memory (`simserve.engine.suspension`); effective if `has_suspension`.
+        max_used_blocks: ``suspends``: no request is admitted while more blocks are in use.
         enable_prefix_caching: Whether requests with the same prefix share KV blocks; ``continuous`` and ``paged`` only.
         caches_decoded: With ``enable_prefix_caching``: whether others find what a running request decodes (vLLM V1), or
             only once it has ended.
@@ -191,6 +194,8 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     reserve_full_prompt: bool = False
     allocates_prompt: bool = False
+    suspends: bool = False
+    max_used_blocks: int = 0
     enable_prefix_caching: bool = False
     caches_decoded: bool = False
     evicts_by_block: bool = False
@@ -261,7 +266,22 @@ class EngineConfig:
         is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
         is_plain = self.window_blocks == 0 and self.preemption_mode == "recompute" and not self.pads_lone_token
         is_plain = is_plain and (self._may_wait or not self.enable_prefix_caching)
+        is_plain = is_plain and not self.has_suspension
         return self.allocates_prompt and self.scheduler == "mixed" and is_growing and is_plain
+
+    @property
+    def has_suspension(self) -> bool:
+        """Whether victims are suspended: growing requests in the order of arrival, with nothing in the way of it.
+
+        Without windows, adapters, drafts, swapping and checkpoints; a cache evicts by block.
+        """
+        is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
+        is_plain = not (self.window_blocks or self.max_loras or self.num_speculative_tokens)
+        is_plain = is_plain and not (self.reserve_full_prompt or self.watermark_blocks or self.caches_decoded)
+        is_plain = is_plain and self.checkpoint_tokens == 0 and not self.lifts_chunk_limit
+        is_plain = is_plain and (self.evicts_by_block or not self.enable_prefix_caching)
+        keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
+        return self.suspends and self.scheduler == "mixed" and is_growing and is_plain and keeps_order
 
     @property
     def _may_wait(self) -> bool:
@@ -272,7 +292,7 @@ class EngineConfig:
         is_paged = self.kv_allocation == "paged" and self.batching == "continuous" and self.scheduler == "mixed"
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.caches_decoded)
         keeps_order = self.scheduling_policy == "fcfs" and self.preemption_mode == "recompute"
-        is_plain = is_plain and self.evicts_by_block and self.checkpoint_tokens == 0
+        is_plain = is_plain and self.evicts_by_block and self.checkpoint_tokens == 0 and not self.has_suspension
         return self.waits_for_prefix and is_paged and is_plain and keeps_order
 
     @property

@@ -132,7 +132,7 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
     replica.num_outstanding -= 1
     if replica.loras is not None:
         leave_adapter(replica.loras, index)
-    tokens = requests.prompt_tokens[index] + output - 1
+    tokens = findable_tokens(replica, requests, index, output)
     if replica.releases_late:
         depart(replica, index, tokens, free_blocks, free_window_blocks)
     elif replica.cache is not None and replica.cache.tree is None:
@@ -144,6 +144,12 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
             leave_prefix(replica, index, tokens, replica.free_blocks - free_blocks)
     if replica.finished is not None:
         replica.finished.append(index)
+
+
+def findable_tokens(replica: Replica, requests: RequestTable, index: int, generated: int) -> int:
+    """Return how many computed tokens of a request that leaves others may find: under suspension, no answer."""
+    tokens = requests.prompt_tokens[index]
+    return tokens if replica.has_suspension else tokens + generated - 1
 
 
 def cache_decoded(replica: Replica, requests: RequestTable, index: int, is_next_counted: int) -> None:

@@ -28,15 +28,16 @@ from math import ceil, inf, nextafter, sqrt
 from simserve.engine.chunks import (
     chunk_blocks,
     complete_chunks,
-    forget_chunks,
+    longest_chunk,
     may_pass,
     plan_chunks,
     schedule_chunks,
-    would_admit,
+    tokens_to_checkpoint,
 )
 from simserve.engine.decoding import (
     begin_answers,
     end_stall,
+    findable_tokens,
     finish_decoding,
     generated_by_now,
     growth_of_step,
@@ -51,6 +52,7 @@ from simserve.engine.decoding import (
 from simserve.engine.kv import (
     blocks_taken,
     forget_left,
+    has_room,
     note_left,
     prompt_blocks,
     release_fixed,
@@ -72,9 +74,9 @@ from simserve.engine.preemption import (
     resume,
     swap_in,
 )
-from simserve.engine.prefix_cache import evict, is_decoded, keep_late_prompts, leave_prefix
+from simserve.engine.prefix_cache import evict, find_prefix, is_decoded, keep_late_prompts, leave_prefix
 from simserve.engine.progress import GRID
-from simserve.engine.radix_tree import make_free_for_leap
+from simserve.engine.radix_tree import look_up, make_free_for_leap
 from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_NOTHING,
@@ -93,6 +95,7 @@ from simserve.engine.state import (
     sum_around,
 )
 from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
+from simserve.engine.suspension import bring_back, forget_suspended, preempt_stuck, seconds_to_return
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
 from simserve.errors import InvariantError
 
@@ -411,8 +414,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         is_restless = True
     if replica.cache is not None and replica.cache.contested:
         is_restless = True
-    if replica.late_prefixes:
-        # The step after next finds more.
+    if replica.late_prefixes or (replica.has_suspension and replica.prefilling):
+        # The step after next finds more, or a prompt that lacked blocks does.
         is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
         # The head of the queue is tried at every step, and a refusal holds.
@@ -459,6 +462,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         replica.priced_tokens = num_decoding * replica.tokens_per_decode
     if is_restless and replica.moved_blocks:
         first += replica.times.swap_block_seconds * replica.moved_blocks
+    if replica.has_suspension and replica.swapped_in:
+        first += seconds_to_return(replica, first)
     if replica.loras is not None:
         # For requests whose KV caches have come from elsewhere.
         loading = take_lora_loading(replica.loras)
@@ -507,6 +512,7 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True
         else:
+            replica.last_suspended = -1
             # A step takes at most one block per decoding request.
             if replica.grows and (
                 replica.num_decoding + len(replica.departing) > replica.free_blocks
@@ -516,7 +522,11 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
                 has_preempted = make_room(replica, requests)
             if replica.swaps and not has_preempted and swap_in(replica, requests):
                 is_restless = True
-            if schedule_chunks(replica, requests, replica.num_decoding, not has_preempted):
+            if replica.num_suspended and not has_preempted and bring_back(replica, requests):
+                is_restless = True
+            if schedule_chunks(replica, requests, replica.num_decoding, replica.has_suspension or not has_preempted):
+                has_preempted = True
+            if replica.has_suspension and _unstick(replica, requests):
                 has_preempted = True
             if replica.chunk_requests:
                 return has_preempted or is_restless
@@ -562,6 +572,46 @@ def _ends_as_asked(replica: Replica, requests: RequestTable) -> bool:
         if entry < until and requests.output_tokens[entry & MASK] == requests.max_tokens[entry & MASK]:
             return True
     return False
+
+
+def _unstick(replica: Replica, requests: RequestTable) -> bool:
+    """Suspend prompts until another has a chunk, where they hold what it lacks; return whether any was suspended."""
+    has_preempted = False
+    while not (replica.chunk_requests or replica.num_decoding) and preempt_stuck(replica, requests):
+        has_preempted = True
+        schedule_chunks(replica, requests, 0, True)
+    return has_preempted
+
+
+def forget_chunks(replica: Replica) -> None:
+    """Schedule no chunk: the next step only decodes."""
+    replica.chunk_requests.clear()
+    replica.chunk_tokens.clear()
+    replica.prefill_tokens = 0
+    replica.attended_pairs = replica.attended_keys = 0.0
+
+
+def would_admit(replica: Replica, requests: RequestTable) -> bool:
+    """Return whether the head of the queue would be admitted to a step of prompts only; SGLang's growing requests.
+
+    Asked when a step has run: those that were done before it have left, and those that end with it still run.
+    """
+    config, cache, index = replica.config, replica.cache, replica.waiting[0]
+    if replica.num_running + replica.num_left >= replica.max_num_seqs:
+        return False
+    target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    blocks = idle = 0
+    if cache is not None:
+        blocks, idle = find_prefix(cache, index, target) if cache.tree is None else look_up(cache, index, target)
+    cached = blocks * replica.block_size
+    target -= cached
+    chunk = target
+    if config.enable_chunked_prefill:
+        chunk = min(tokens_to_checkpoint(replica, target), longest_chunk(replica))
+    if chunk > replica.token_budget:
+        return False
+    need = -(-chunk // replica.block_size)
+    return has_room(replica, requests, index, need, replica.free_blocks - idle, 0, 0, cached)
 
 
 def report_stuck(replica: Replica) -> None:
@@ -644,8 +694,10 @@ def cancel(replica: Replica, requests: RequestTable, index: int) -> None:
         if replica.loras is not None:
             count_waiting(replica.loras, index, -1)
         replica.num_outstanding -= 1
-        if requests.swapped_tokens[index]:
+        if replica.swaps and requests.swapped_tokens[index]:
             forget_swap(replica, requests, index)
+        if replica.num_suspended and requests.swapped_tokens[index]:
+            forget_suspended(replica, requests, index)
         return
     remove_all(replica.running, index)
     replica.num_running -= 1
@@ -684,6 +736,6 @@ def _leave_decode(replica: Replica, requests: RequestTable, index: int, entry: i
     heapify(replica.finish_heap)
     if not replica.grows:
         release_fixed(replica, requests, index)
-    tokens = requests.prompt_tokens[index] + generated - 1
+    tokens = findable_tokens(replica, requests, index, generated)
     leave_prefix(replica, index, tokens, blocks_taken(replica, requests, index, tokens, free_blocks))
     requests.generated_tokens[index] = generated

@@ -191,6 +191,13 @@ def estimated_room(replica: Replica, free: int, free_window: int) -> float:
     return free * replica.block_size - ratio * expected
 
 
+def is_passed_over(replica: Replica, budget: int, free: int, free_window: int, uncommitted: int) -> bool:
+    """Return whether no request is tried once the budget is spent: SGLang 0.5.23, if its estimate leaves room."""
+    if budget > 0 or not replica.config.strikes_at_once:
+        return False
+    return estimated_room(replica, free, free_window) - uncommitted > 0
+
+
 def page_reserve(replica: Replica) -> int:
     """Return the tokens that admission requires beyond those of a request."""
     return replica.block_size if replica.config.reserves_page else 0

@@ -282,6 +282,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
     """
     index = _victim(replica, requests) if victim < 0 else victim
     free_blocks = replica.free_blocks
+    replica.last_suspended = index
     if replica.passed_over and index in replica.passed_over:
         take_back(replica, requests, index)
     if index in replica.departing:
@@ -297,6 +298,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         if replica.has_whole_prompts:
             # TensorRT-LLM takes all but the last token for computed (``releaseBlocks``).
             computed = requests.prompt_tokens[index] + requests.generated_tokens[index] - 1
+        if replica.has_suspension:
+            requests.swapped_tokens[index] = done
+            replica.num_suspended += done > 0
         replica.prefilling.remove(index)
         replica.prefilled_tokens -= done
         give_back(replica, prompt_blocks(replica, requests, index, done))
@@ -332,6 +336,10 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             computed -= 1
         if replica.swaps:
             swap_out(replica, requests, index, computed)
+        if replica.has_suspension:
+            requests.swapped_tokens[index] = requests.prompt_tokens[index] + generated - 1
+            replica.num_suspended += 1
+            computed = requests.prompt_tokens[index]
     if replica.cache is not None and replica.cache.tree is not None:
         # Everything computed since its prompt is lost.
         leave_tree(replica, index, 0)
@@ -349,7 +357,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         replica.is_full = False
         _requeue(replica, index)
         _raise_ratio(replica, requests)
-    elif replica.has_whole_prompts and not replica.is_ordered:
+    elif replica.has_suspension or (replica.has_whole_prompts and not replica.is_ordered):
         queue_by_arrival(replica, requests, index)
     else:
         replica.waiting.appendleft(index)
@@ -381,7 +389,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
         return running.pop(_place_of_worst(replica, requests))
-    if replica.has_whole_prompts:
+    if replica.has_whole_prompts or replica.has_suspension:
         position = len(running) - 1
         while running[position] in replica.chunk_requests:
             position -= 1

@@ -672,6 +672,15 @@ def _note_declined(cache: PrefixCache, index: int, taken: int, tokens: int) -> N
             break
 
 
+def seconds_to_encode(requests: RequestTable, index: int, cached: int) -> float:
+    """Return the time to encode the images of a prompt that its prefix cache lacks: its own, and those before them."""
+    seconds, place = 0.0, index
+    while place >= 0 and requests.image_ends[place] > cached:
+        seconds += requests.encoder_seconds[place]
+        place = requests.earlier_images[place]
+    return seconds
+
+
 def note_contributions(replica: Replica, requests: RequestTable) -> None:
     """Record, for each prompt being computed, the first block that the cache lacks."""
     replica.contributed.clear()
@@ -679,20 +688,37 @@ def note_contributions(replica: Replica, requests: RequestTable) -> None:
         is_contributed(replica, requests, replica.prefilling[position])
 
 
-def is_contributed(replica: Replica, requests: RequestTable, index: int) -> bool:
-    """Return whether another request computes the first block that a request lacks; else record that this one will."""
+def is_contributed(replica: Replica, requests: RequestTable, index: int, is_noted: bool = True) -> bool:
+    """Return whether another request computes the first block that a request lacks; else record that this one will.
+
+    Not ``is_noted``: record nothing.
+    """
     cache, contributed = replica.cache, replica.contributed
     if cache is None:
         return False
-    segment, place = first_missing(cache, index, requests.prompt_tokens[index] + requests.generated_tokens[index])
+    tokens = requests.prompt_tokens[index] + requests.generated_tokens[index] - replica.has_suspension
+    segment, place = first_missing(cache, index, tokens)
+    if segment >= 0 and cache.has_tiers:
+        segment, place = _first_nowhere(cache, index, tokens)
     if segment < 0:
         return False
     for position in range(0, len(contributed), 2):
         if contributed[position] == segment and contributed[position + 1] == place:
             return True
-    contributed.append(segment)
-    contributed.append(place)
+    if is_noted:
+        contributed.append(segment)
+        contributed.append(place)
     return False
+
+
+def _first_nowhere(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
+    """Like `first_missing`, of blocks that no tier has either."""
+    paths = cache.paths
+    found = find_prefix(cache, index, tokens + 1)[0]
+    for entry in range(paths.starts[index], paths.starts[index + 1]):
+        if found < min(paths.ends[entry], tokens // paths.block_size):
+            return paths.segments[entry], found
+    return -1, 0
 
 
 def note_claims(replica: Replica, cache: PrefixCache, index: int, blocks: int) -> None:

@@ -310,3 +310,14 @@ def _leave(tree: RadixTree, node: int) -> int:
             give_up(tree.idle, node)
         node = tree.parents[node]
     return blocks
+
+
+def looks_at_queue(replica: Replica) -> bool:
+    """Return whether SGLang looks at its queue: if a seat is free and the batch is not full, or beside a chunk."""
+    if replica.is_ordered or not replica.waiting:
+        return False
+    if replica.prefilling:
+        return True
+    num_batch = replica.num_left + len(replica.departing)
+    is_full = replica.is_full and (replica.num_decoding > 0 or num_batch > 0)
+    return not is_full and replica.num_running + num_batch < replica.max_num_seqs

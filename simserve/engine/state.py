@@ -282,7 +282,9 @@ class RequestTable:
             self.priority = _whole("q", priority)
         self.range_start = _zeros("q", 0 if is_lean and config.kv_allocation not in CONTIGUOUS else num_requests)
         self.adapter = _whole("i", np.zeros(0) if adapter is None else adapter)
-        self.swapped_tokens = _zeros("q", 0 if is_lean and config.preemption_mode != "swap" else num_requests)
+        self.swapped_tokens = _zeros(
+            "q", 0 if is_lean and not (config.suspends or config.preemption_mode == "swap") else num_requests
+        )
         self.thinking_tokens = _whole("q", np.zeros(0) if thinking_tokens is None else thinking_tokens)
         self.answer_step = _whole("q", np.full(len(self.thinking_tokens), -1))
         self.answer_time = _floats(len(self.thinking_tokens), math.nan)
@@ -361,6 +363,7 @@ class Replica:
         "has_priorities",
         "has_retracted",
         "has_slots",
+        "has_suspension",
         "has_thinking",
         "has_whole_prompts",
         "has_window_pool",
@@ -378,6 +381,7 @@ class Replica:
         "keeps_windows",
         "last_decode_time",
         "last_requeue_time",
+        "last_suspended",
         "late_arrivals_sum",
         "late_estimate",
         "late_prefix_tokens",
@@ -403,6 +407,7 @@ class Replica:
         "num_running",
         "num_scheduled_decodes",
         "num_steps",
+        "num_suspended",
         "num_swapped_blocks",
         "passed_over",
         "prefill_tokens",
@@ -554,7 +559,7 @@ class Replica:
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache, swapping or requests that a step passes over: one test on the hot path instead of several.
         self.has_late_first_token = config.has_late_first_token
-        self.has_extras = self.swaps or self.has_ordered_pass or self.has_late_first_token
+        self.has_extras = self.swaps or self.has_ordered_pass or self.has_late_first_token or config.has_suspension
         self.free_swap_blocks = config.num_swap_blocks
         # Blocks that the planned step copies, and the requests that come back in it, or come with their KV caches.
         self.moved_blocks = 0
@@ -568,6 +573,9 @@ class Replica:
         self.has_aligned_chunks = config.has_aligned_chunks
         self.has_prefix_waits = config.enable_prefix_caching and config.has_prefix_waits
         self.has_whole_prompts = config.has_whole_prompts
+        # Whether requests are suspended, how many that have computed anything are, and the last one of the step that is
+        # being planned; -1: none (`simserve.engine.suspension`).
+        self.has_suspension, self.num_suspended, self.last_suspended = config.has_suspension, 0, -1
         self.takes_lazily = config.enable_prefix_caching and config.takes_lazily
         self.contributed: list[int] = []
         self.claimed: list[int] = []

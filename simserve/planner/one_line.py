@@ -482,7 +482,7 @@ def _engine_notes(text: str | None) -> list[str]:
     name, _, is_newest = _engine_named((text or "").strip())
     if not is_newest:
         return []
-    return [f"{text} is taken to be {name} {load_engine(name).versions[-1].version}, the newest version known here."]
+    return [f"{text} is taken to be {name} {load_engine(name).newest.version}, the newest version known here."]
 
 
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
@@ -491,7 +491,7 @@ def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
     if not catalog.has("engine", known) and not known.endswith(_ENDINGS):
         named = _engine_named(text.partition("==")[0].strip())[0]
         if catalog.has("engine", named):
-            remedy = f"write numbers and points, for example {named}=={load_engine(named).versions[-1].version}"
+            remedy = f"write numbers and points, for example {named}=={load_engine(named).newest.version}"
             raise ProfileError("has no version behind its ==", key="--engine", value=text, remedy=remedy)
         meant = nearest(known, catalog.names("engine")).removesuffix("?")
         remedy = f"{meant}; a version stands behind ==: vllm==0.20"

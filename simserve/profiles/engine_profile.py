@@ -131,6 +131,10 @@ class Scheduling(UbatchRules):
     """`on_demand`: admit only if the whole prompt fits (vLLM's `scheduler_reserve_full_isl`)."""
     allocates_prompt: bool = False
     """`on_demand`: whether a request takes all blocks of its prompt when it is admitted; otherwise chunk by chunk."""
+    suspends: bool = False
+    """`on_demand`: whether preempted requests keep their KV cache, and other rules of `simserve.engine.suspension`."""
+    max_used_share: float = Field(default=1.0, gt=0, le=1)
+    """`suspends`: share of the blocks in use above which no request begins."""
     aligns_chunks: bool = False
     """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
     lifts_chunk_limit: bool = False
@@ -360,6 +364,8 @@ class EngineVersion(FrozenModel):
 
     version: str
     """Version from which these defaults hold."""
+    is_default: bool = True
+    """Whether scenarios that name no version may get it; not one of which there are only a few release candidates."""
     scheduling: Scheduling
     """Scheduler family and rules."""
     chunked_prefill: ChunkedPrefill
@@ -447,6 +453,17 @@ def _joined(ranges: Sequence[FeatureRange]) -> list[FeatureRange]:
     return found
 
 
+class LeftOut(FrozenModel):
+    """A feature that versions of an engine have and that is not simulated."""
+
+    since: str
+    """First version with it."""
+    why: Annotated[str, Field(min_length=1)]
+    """What it does there, as a clause whose subject is the engine."""
+    source: str
+    """Where version and clause come from."""
+
+
 class EngineProfile(FrozenModel):
     """A serving engine: its versions, oldest first, each with every default."""
 
@@ -460,6 +477,8 @@ class EngineProfile(FrozenModel):
     """Version that changed how it serves: errors measured before it and from it on are reported apart; absent: none."""
     features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
     """Feature, a key of `FEATURES` -> versions that have it; features not named are absent from every version."""
+    left_out: Mapping[str, LeftOut] = Field(default_factory=dict)
+    """Feature, a key of `FEATURES` that `features` does not name -> what is said where it is asked for."""
     models: tuple[ModelCode, ...] = ()
     """Which versions run which models, oldest first; nothing is known of models not named."""
     unlisted_models: Annotated[str, Field(min_length=1)] | None = None
@@ -488,6 +507,9 @@ class EngineProfile(FrozenModel):
             for earlier, later in pairwise(ranges):
                 if earlier.until is None or version_key(later.since) < version_key(earlier.until):
                     raise ValueError(f"features.{name} has ranges that overlap, or not the oldest first")
+        both = sorted(name for name in self.left_out if name in self.features or name not in FEATURES)
+        if both:
+            raise ValueError(f"left_out names {', '.join(both)}, which is no feature, or has versions")
         known = [(name, each.needs) for each in self.models for name in each.architectures]
         twice = sorted({name for name, needs in known if known.count((name, needs)) > 1})
         if twice:
@@ -500,14 +522,19 @@ class EngineProfile(FrozenModel):
         Raises:
             InputError: ``version`` is not a version number.
         """
-        wanted = version_key(version or self.versions[-1].version)
+        wanted = version_key(version or self.newest.version)
         fitting = [known for known in self.windowed_kv if version_key(known.since) <= wanted]
         return fitting[-1] if fitting else None
 
     def kv_transfer_of(self, version: str | None) -> KVTransfer:
         """Return how a version transfers KV caches; no version: the newest."""
-        wanted = version_key(version or self.versions[-1].version)
+        wanted = version_key(version or self.newest.version)
         return next((each for each in reversed(self.kv_transfers) if version_key(each.since) <= wanted), PLAIN_TRANSFER)
+
+    @property
+    def newest(self) -> EngineVersion:
+        """The newest version that scenarios get which name none."""
+        return next((known for known in reversed(self.versions) if known.is_default), self.versions[-1])
 
     def nearest_version(self, requested: str | None) -> EngineVersion:
         """Return the defaults of the nearest version that is not newer than ``requested``.
@@ -518,7 +545,7 @@ class EngineProfile(FrozenModel):
             InputError: ``requested`` is not a version number.
         """
         if requested is None:
-            return self.versions[-1]
+            return self.newest
         wanted = version_key(requested, [known.version for known in self.versions])
         fitting = [known for known in self.versions if version_key(known.version) <= wanted]
         return fitting[-1] if fitting else self.versions[0]
@@ -528,7 +555,7 @@ class EngineProfile(FrozenModel):
 
         Uses the version asked for, even if only an older one's defaults are known.
         """
-        wanted = self.versions[-1].version if version is None else version
+        wanted = self.newest.version if version is None else version
         return next((each for each in self.features.get(feature, ()) if each.holds(wanted)), None)
 
     def features_of(self, version: str | None, compute_capability: str | None) -> tuple[str, ...]:
@@ -538,19 +565,24 @@ class EngineProfile(FrozenModel):
 
     def lack(self, feature: str, version: str | None, gpu_name: str, compute_capability: str | None) -> str | None:
         """Return as a clause what a version lacks on a GPU and which versions have it; None: it has the feature."""
-        found, asked = self.feature_range(feature, version), version or self.versions[-1].version
+        found, asked = self.feature_range(feature, version), version or self.newest.version
         engine = f"{self.base or self.name} {asked}"
         if found is not None and found.runs_on(compute_capability):
             return None
         if found is not None:
             least = f"compute capability {found.capability_at_least:g} or newer"
             return f"{engine} has no {FEATURES[feature]} on {gpu_name} ({compute_capability}): that takes {least}"
+        left_out = self.left_out.get(feature)
+        if left_out is not None and version_key(asked) >= version_key(left_out.since):
+            return f"{engine} {left_out.why}, which is not simulated"
+        if left_out is not None:
+            return f"{engine} has no {FEATURES[feature]} (that of {left_out.since} and newer is not simulated)"
         ranges = self.versions_with(feature)
         return f"{engine} has no {FEATURES[feature]} ({f'versions with it: {ranges}' if ranges else 'no version has'})"
 
     def lack_of_model(self, architecture: str | None, has_experts: bool, version: str | None) -> str | None:
         """Return in words which versions run a class of models; None: this one does, or it is not known."""
-        wanted = version_key(self.versions[-1].version if version is None else version)
+        wanted = version_key(self.newest.version if version is None else version)
         found = [each for each in self.models if each.covers(architecture or "", has_experts)]
         newest = max((each.since for each in found), key=version_key, default="0")
         until = next((each.until for each in found if each.until is not None), None)
@@ -564,7 +596,7 @@ class EngineProfile(FrozenModel):
 
     def transformers_for(self, architecture: str | None, version: str | None) -> str | None:
         """Return the oldest transformers release that lets a version run a class without code; None: it cannot."""
-        backend, wanted = self.transformers, version_key(version or self.versions[-1].version)
+        backend, wanted = self.transformers, version_key(version or self.newest.version)
         if backend is None or wanted < version_key(backend.since):
             return None
         return backend.classes.get(architecture or "")

@@ -99,6 +99,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Most prefill tokens of one request in a step."""
     reserve_full_prompt: bool
     allocates_prompt: bool
+    suspends: bool
     aligns_chunks: bool
     lifts_chunk_limit: bool
     ends_pass: bool
@@ -122,6 +123,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Behaviour of the release's scheduler, from the engine's profile."""
     watermark: float
     """Share of the blocks that admission keeps free."""
+    max_used_share: float
+    """`suspends`: share of the blocks in use above which no request begins."""
     ubatch_size: int | None
     """Tokens per micro-batch: all kernels of a step run for this many at once; None: for all of them."""
     new_token_ratio_initial: float

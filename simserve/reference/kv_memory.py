@@ -16,6 +16,7 @@ from simserve.reference.arrival_order import came, growth
 from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.steps import Step
+from simserve.reference.suspension import is_alike, known_tokens
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig, KVTierConfig
@@ -109,7 +110,7 @@ class Scheduler(ABC):
                 self.free_in_host += self.blocks_of(request.computed)
         else:
             # Full blocks stay cached, like those of a finished request.
-            self.leave_cached(request, request.computed)
+            self.leave_cached(request, known_tokens(self.config, request, request.computed))
             self.write_through(request, request.computed)
             self.running.remove(request)
             self.release(request)
@@ -186,7 +187,7 @@ class Scheduler(ABC):
     def release_departed(self, request: Request, tokens: int) -> None:
         """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
-        self.leave_cached(request, tokens)
+        self.leave_cached(request, known_tokens(self.config, request, tokens))
         self.write_through(request, tokens)
         self.running.remove(request)
         self.release(request)
@@ -362,6 +363,22 @@ class Scheduler(ABC):
         if not (self.config.takes_lazily or self.config.has_whole_prompts):
             self.reuse_for_taken()
 
+    def take_space(self, request: Request, chunk: int) -> None:
+        """Give a request that has just been admitted, with its first chunk, what it takes of the KV memory."""
+        if self.is_growing:
+            tokens = request.target if self.config.has_whole_prompts else request.computed + chunk
+            blocks = self.blocks_of(tokens) - request.blocks
+            self.take(request, blocks, self.windows_with(request.blocks, blocks))
+        elif self.config.kv_allocation == "paged":
+            self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
+        elif self.config.kv_allocation == "static":
+            self.take(request, 1, 0)
+        else:
+            address, size = self.first_fit(self.span_of(request)), self.span_of(request)
+            assert address is not None
+            request.span = (address, address + size)
+            self.spans.append(request.span)
+
     def reuse_for_taken(self) -> None:
         """Evict as much as the blocks that requests have taken leave no room for."""
         held = self.held
@@ -415,7 +432,7 @@ class Scheduler(ABC):
     def ages_empty_blocks(self) -> bool:
         """Whether free blocks without a cached prefix are reused in the order in which all blocks were released."""
         config = self.config
-        is_by_block = config.evicts_by_block and not config.has_radix_tree
+        is_by_block = config.evicts_by_block and not (config.has_radix_tree or config.has_suspension)
         return config.enable_prefix_caching and is_by_block and config.ages_empty_blocks
 
     def reuse_oldest(self) -> None:
@@ -470,6 +487,7 @@ class Scheduler(ABC):
 
     def cached_prefix(self, request: Request, tokens: int) -> list[tuple[int, int]]:
         """Return the cached blocks at the start of a request; its last token is always computed."""
+        tokens = request.suspended + 1 if request.suspended else tokens
         wanted = self.blocks_on_path(request, (tokens - 1) // self.config.block_size)
         places: list[KVTierConfig | None] = []
         for block in wanted:
@@ -520,6 +538,10 @@ class Scheduler(ABC):
         self.cached.use(request.stored)
         request.num_duplicates = tokens // self.config.block_size - len(request.shared) - len(request.stored)
 
+    def computed_before(self, head: Request, found: list[tuple[int, int]]) -> int:
+        """Return the tokens that the head of the queue need not compute: those found, or all that it had computed."""
+        return head.suspended or len(found) * self.config.block_size
+
     def aligned(self, chunk: int, target: int) -> int:
         """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
         is_cut = self.config.has_aligned_chunks and chunk < target
@@ -528,7 +550,7 @@ class Scheduler(ABC):
     @property
     def keeps_order(self) -> bool:
         """Whether running prompts and waiting requests are looked at together, in the order of arrival."""
-        return self.config.has_prefix_waits and self.config.enable_prefix_caching
+        return self.config.has_suspension or (self.config.has_prefix_waits and self.config.enable_prefix_caching)
 
     @property
     def ignores_found(self) -> bool:
@@ -596,21 +618,43 @@ class Scheduler(ABC):
             self.free_in_host += head.blocks
             step.moved_blocks += head.blocks
 
+    def resume(self, request: Request, found: list[tuple[int, int]], step: Step) -> None:
+        """Let a suspended request decode again in a step, with cached blocks at its start."""
+        self.waiting.remove(request)
+        request.computed, request.suspended, request.shared, request.blocks = request.suspended, 0, found, len(found)
+        self.load(request, step)
+        self.cached.use(found)
+        self.seat(request)
+        self.take(request, self.blocks_of(request.computed) - len(found), 0)
+
+    def seat(self, request: Request) -> None:
+        """Give a request a seat: the last one, or that of its arrival."""
+        config = self.config
+        keeps_order = self.keeps_order or config.has_whole_prompts
+        later = itertools.takewhile(lambda one: keeps_order and came(request) < came(one), reversed(self.running))
+        self.running.insert(len(self.running) - len(list(later)), request)
+        self.num_admitted += 1
+
     def tokens_gained(self, request: Request) -> float:
         """Return the mean number of tokens that a request gains per decode step, drawn beforehand."""
         return request.pace / ONE_TOKEN
 
     def first_missing(self, request: Request) -> tuple[int, int] | None:
         """Return the first full block of a request that others could share but the cache lacks, if there is one."""
-        tokens = request.prompt_tokens + request.generated
+        tokens = request.prompt_tokens + request.generated - self.config.has_suspension
         on_path = self.blocks_on_path(request, tokens // self.config.block_size)
-        return next((block for block in on_path if block not in self.cached), None)
+        if not self.config.has_suspension or not (self.tiers or self.store):
+            return next((block for block in on_path if block not in self.cached), None)
+        found = len(self.cached_prefix(request, tokens + 1))
+        return on_path[found] if found < len(on_path) else None
 
     def waits_for_prefix(self, step: Step, request: Request) -> bool:
         """Whether another computes the first block that a request lacks; else note that this one will (TensorRT-LLM).
 
         The others are requests that the step admits and those with running prompts.
         """
+        if self.config.has_suspension:
+            return is_alike(self, step, request)
         if not self.config.has_prefix_waits:
             return False
         if step.contributed is None:
@@ -626,7 +670,7 @@ class Scheduler(ABC):
     @property
     def caches_chunks(self) -> bool:
         """Whether others find a chunk of a prompt as soon as it is scheduled."""
-        return self.tree is None and not self.config.has_prefix_waits
+        return self.tree is None and not (self.config.has_prefix_waits or self.config.has_suspension)
 
     def keep_prompt(self, request: Request) -> None:
         """Cache a computed prompt: at once, a step later if steps are scheduled ahead, or when the request ends."""
@@ -732,13 +776,10 @@ class Scheduler(ABC):
         self.load(request, step)
         self.cached.use(request.shared)
         request.blocks = len(request.shared)
-        request.computed = request.blocks * self.config.block_size
+        request.computed, request.suspended = self.computed_before(request, request.shared), 0
         if is_first:
             request.cached_tokens = request.computed
             step.encoder_seconds += sum(seconds for end, seconds in request.images if end > request.computed)
-        keeps_order = self.keeps_order or self.config.has_whole_prompts
-        later = itertools.takewhile(lambda one: keeps_order and came(request) < came(one), reversed(self.running))
-        self.running.insert(len(self.running) - len(list(later)), request)
-        self.num_admitted += 1
+        self.seat(request)
         step.num_admitted += 1
         return request

@@ -29,9 +29,10 @@ class Request:
     (None: no rule; empty: the API), ``second_pools`` the pools that give a second answer (None: the first is accepted),
     and ``home`` is the region of its client; ``images`` are the end in the prompt and the encoding seconds of the
     images of each turn. The second group is what a scheduler knows of an attempt and is reset when the request is tried
-    again: ``is_stand_in`` marks a request that holds seat and blocks for one that goes on elsewhere, ``token_times``
-    are the ends of the steps that brought it tokens, ``gaps`` the gaps between tokens that its client sees. The last
-    group is the outcome; ``place`` is its replica, or ``parked``, ``elsewhere``, ``crossing``, and ``way_back`` the
+    again: ``suspended`` are the tokens with which it goes on, ``is_stand_in`` marks a request that holds seat and
+    blocks for one that goes on elsewhere, ``token_times`` are the ends of the steps that brought it tokens, ``gaps``
+    the gaps between tokens that its client sees. The last group is the outcome; ``place`` is its replica, or
+    ``parked``, ``elsewhere``, ``crossing``, and ``way_back`` the
     seconds that a stream takes from another region.
     """
 
@@ -65,6 +66,7 @@ class Request:
     stored: list[tuple[int, int]] = field(default_factory=list)
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
+    suspended: int = 0
     is_stand_in: bool = False
     ready: float = math.nan
     scheduled: float = math.nan
@@ -146,7 +148,7 @@ class Request:
         self.past_gaps += self.gaps
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
-        self.is_swapped = False
+        self.is_swapped, self.suspended = False, 0
         self.promised = set()
         self.scheduled = self.finish = self.handed_over = self.answer_began = math.nan
         self.token_times, self.gaps, self.elsewhere = [], [], None

@@ -14,7 +14,17 @@ from simserve.reference.arrival_order import came, growth, make_room, pauses_for
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
-from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
+from simserve.reference.steps import Step, hand_over, mixed_seconds, to_checkpoint, uncached_seconds
+from simserve.reference.suspension import (
+    bring_back,
+    keeps_out,
+    known_tokens,
+    lacks_budget,
+    may_begin,
+    passes,
+    preempt_stuck,
+    waits_with_blocks,
+)
 from simserve.reference.victims import choose_victim, decode_in_order
 
 if TYPE_CHECKING:
@@ -180,10 +190,12 @@ class ContinuousScheduler(Scheduler):
             self.schedule_uncached(step)
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
-            is_merged = self.keeps_order and bool(self.waiting) and not step.has_preempted
+            is_merged = self.keeps_order and bool(self.waiting) and (config.has_suspension or not step.has_preempted)
             if not is_merged:
                 self.schedule_chunks(step)
             self.admit(step, is_merged=is_merged)
+            while preempt_stuck(self, step):
+                self.admit(step, is_merged=True)
             self.cache_decoded(step)
         else:
             self.look_at_queue()
@@ -212,7 +224,9 @@ class ContinuousScheduler(Scheduler):
         head = asked[0]
         target = head.prompt_tokens + head.generated
         found = self.cached_prefix(head, target)
-        target -= len(found) * self.config.block_size
+        target -= self.computed_before(head, found)
+        if not may_begin(self, step, head):
+            return keeps_out(self, head)
         is_chunked = self.config.enable_chunked_prefill
         is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
         charged = head.prompt_tokens + head.generated if self.ignores_found else target
@@ -245,6 +259,7 @@ class ContinuousScheduler(Scheduler):
             decoding = self.goes_on(self.decoding_on)
         if not step.has_preempted:
             self.swap_in(step)
+            bring_back(self, step)
             decoding = self.goes_on(self.decoding_on)
             needs = [self.blocks_needed(request) for request in decoding]
         for request, blocks in zip(decoding, needs, strict=True):
@@ -268,7 +283,7 @@ class ContinuousScheduler(Scheduler):
             if before is not None and came(before) < came(request):
                 break
             chunk = min(to_checkpoint(self.config, request.target - request.computed), step.longest_chunk, step.budget)
-            chunk = self.aligned(chunk, request.target - request.computed)
+            chunk = 0 if lacks_budget(self.config, step) else self.aligned(chunk, request.target - request.computed)
             if self.keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate has room for, or all if it has no room.
                 room = self.estimated_room(self.free)
@@ -281,6 +296,8 @@ class ContinuousScheduler(Scheduler):
             is_growing = self.is_growing and not self.config.has_whole_prompts
             blocks = self.blocks_of(request.computed + chunk) - held if is_growing else 0
             windows = self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
+            if self.config.has_suspension and not self.fits(blocks, windows):
+                continue
             while request in self.running and not self.fits(blocks, windows):
                 self.preempt(step)
             if request not in self.running and self.config.has_ordered_pass:
@@ -325,6 +342,9 @@ class ContinuousScheduler(Scheduler):
                 break
             # Requests that wait for a prefix hold their seats.
             has_seat = self.num_seated + len(step.deferred) < self.config.max_num_seqs
+            if has_seat and not may_begin(self, step, head):
+                is_refused = True
+                break
             if has_seat and (not self.has_adapter_seat(head) or self.waits_for_prefix(step, head)):
                 # It needs one adapter too many or another's prefix: it keeps its place, and the next one is tried.
                 passed.append(self.waiting.popleft())
@@ -338,6 +358,13 @@ class ContinuousScheduler(Scheduler):
             if chunk == 0 and has_seat and self.sets_aside(step):
                 passed.append(self.waiting.popleft())
                 continue
+            if chunk == 0 and has_seat and waits_with_blocks(self, head):
+                request = self.enter(step)
+                self.take(request, self.blocks_of(request.computed) - request.blocks, 0)
+                continue
+            if chunk == 0 and has_seat and passes(self, step, head):
+                passed.append(self.waiting.popleft())
+                continue
             if chunk == 0:
                 is_refused = has_seat
                 self.note_refusal(step)
@@ -345,19 +372,7 @@ class ContinuousScheduler(Scheduler):
             charge, surplus = self.charge(step, chunk), self.surplus(step, self.waiting[0])
             request = self.enter(step)
             self.set_aside += surplus
-            if self.is_growing:
-                tokens = request.target if self.config.has_whole_prompts else request.computed + chunk
-                blocks = self.blocks_of(tokens) - request.blocks
-                self.take(request, blocks, self.windows_with(request.blocks, blocks))
-            elif self.config.kv_allocation == "paged":
-                self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
-            elif self.config.kv_allocation == "static":
-                self.take(request, 1, 0)
-            else:
-                address, size = self.first_fit(self.span_of(request)), self.span_of(request)
-                assert address is not None
-                request.span = (address, address + size)
-                self.spans.append(request.span)
+            self.take_space(request, chunk)
             if self.caches_chunks:
                 self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
@@ -365,7 +380,7 @@ class ContinuousScheduler(Scheduler):
         if passed and not self.waiting and self.num_seated == self.config.max_num_seqs:
             self.note_refusal(step)
         step.set_aside, self.set_aside = self.set_aside, 0
-        if is_merged and not (is_refused and (step.requests or self.departing)):
+        if is_merged and (self.config.has_suspension or not (is_refused and (step.requests or self.departing))):
             self.schedule_chunks(step)
         if self.config.has_whole_prompts:
             take_growth(self, step)
@@ -451,7 +466,9 @@ class ContinuousScheduler(Scheduler):
         head = self.waiting[0]
         target = head.prompt_tokens + head.generated
         found = self.cached_prefix(head, target)
-        target -= len(found) * self.config.block_size
+        target -= self.computed_before(head, found)
+        if not may_begin(self, step, head):
+            return 0
         if not self.config.enable_chunked_prefill:
             chunk = target if self.charge(step, target) <= step.budget else 0
         else:
@@ -482,7 +499,7 @@ class ContinuousScheduler(Scheduler):
             return free >= self.blocks_of(self.longest(head)) - len(found) + self.surplus(step, head)
         if self.config.has_whole_prompts:
             return self.asked_blocks(step, head) <= self.free - growth(self) + growth(self, head)
-        blocks = self.blocks_of(chunk)
+        blocks = self.blocks_of(self.computed_before(head, found) + chunk) - len(found)
         needed_window = self.windows_with(len(found), blocks)
         needed = self.in_pool(blocks, needed_window)
         if self.config.admission == "on_demand":
@@ -546,6 +563,10 @@ class ContinuousScheduler(Scheduler):
         if self.config.has_whole_prompts and not victim.is_decoding:
             # TensorRT-LLM takes all but the last token for computed.
             known = victim.target - 1
+        if self.config.has_suspension:
+            # Others find its prompt; those behind it are not looked at in this step.
+            step.paused = victim
+            known = known_tokens(self.config, victim, victim.computed)
         if self.tree is None:
             self.leave_cached(victim, known)
         self.write_through(victim, known)
@@ -572,6 +593,7 @@ class ContinuousScheduler(Scheduler):
             self.free_in_host -= blocks
             step.moved_blocks += blocks
         else:
+            victim.suspended = victim.computed if self.config.has_suspension else 0
             victim.computed = 0
         victim.fraction = 0.0
         victim.num_preemptions += 1
@@ -585,7 +607,8 @@ class ContinuousScheduler(Scheduler):
                 self.requeued[victim.index] = self.last_requeued
         else:
             earlier = itertools.takewhile(lambda one: came(one) < came(victim), self.waiting)
-            self.waiting.insert(len(list(earlier)) if self.config.has_whole_prompts else 0, victim)
+            keeps_order = self.config.has_whole_prompts or self.config.has_suspension
+            self.waiting.insert(len(list(earlier)) if keeps_order else 0, victim)
         self.sort_queue()
 
     def is_token_unknown(self, victim: Request) -> bool:
@@ -674,7 +697,7 @@ class ContinuousScheduler(Scheduler):
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Apply the effects of a step: tokens and finishes."""
         config = self.config
-        self.hand_over(step, end)
+        hand_over(config, [*self.running, *self.waiting], step, end)
         self.send_tokens(step, end)
         self.passed_before = step.passed_over
         gained = {}
@@ -724,6 +747,8 @@ class ContinuousScheduler(Scheduler):
                 self.cache(request, request.computed)
             elif request.is_decoding and request not in gained:
                 self.keep_prompt(request)
+            if config.has_suspension and request not in gained:
+                self.cache(request, min(request.computed, request.prompt_tokens))
         if not self.releases_late:
             self.release_departing()
         is_cut = any(not request.is_decoding for request, _ in step.chunks)
@@ -773,15 +798,3 @@ class ContinuousScheduler(Scheduler):
             unsent = max(0.0, self.unsent - (step.start - self.sent_until))
             unsent += self.token_seconds * len(step.decoding) - (end - step.start)
             self.unsent, self.sent_until = max(0.0, unsent), end
-
-    def hand_over(self, step: Step, end: float) -> None:
-        """Hand over the first tokens of the previous step, where that waits for the host of this one."""
-        config = self.config
-        if not config.async_output or config.kv_allocation == "none" or config.data_parallel_size > 1:
-            return
-        num_computed = len(step.requests) + len(step.beyond)
-        wait = config.transfer_step_seconds + config.transfer_request_seconds * num_computed
-        wait += config.transfer_prompt_seconds if step.chunks else 0.0
-        for request in [*self.running, *self.waiting]:
-            if len(request.token_times) == 1 and math.isnan(request.handed_over):
-                request.handed_over = step.start + min(wait, end - step.start)

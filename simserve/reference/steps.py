@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class Step:
     """The last request that was preempted so that one before it finds room."""
     is_cut: bool = False
     """Whether the budget leaves some of them less than a block."""
+    lacks_blocks: bool = False
+    """Whether some of them found no blocks."""
     num_admitted: int = 0
     asks_nobody: bool = False
     """Whether the head of the queue is not even tried."""
@@ -60,6 +63,8 @@ class Step:
     @property
     def passed_for(self) -> str:
         """Why requests were passed over."""
+        if self.lacks_blocks:
+            return "blocks"
         return "budget" if self.is_cut else "prefix" if self.deferred else "loras"
 
     @property
@@ -72,6 +77,18 @@ def to_checkpoint(config: EngineConfig, missing: int) -> int:
     """Return the tokens to where the chunk of a prompt that lacks ``missing`` must end: a checkpoint or its end."""
     left = [each for each in (config.checkpoint_tokens, config.last_checkpoint_tokens) if each < missing]
     return missing - max(left, default=0)
+
+
+def hand_over(config: EngineConfig, requests: Sequence[Request], step: Step, end: float) -> None:
+    """Hand over the first tokens of the previous step, where that waits for the host of this one."""
+    if not config.async_output or config.kv_allocation == "none" or config.data_parallel_size > 1:
+        return
+    num_computed = len(step.requests) + len(step.beyond)
+    wait = config.transfer_step_seconds + config.transfer_request_seconds * num_computed
+    wait += config.transfer_prompt_seconds if step.chunks else 0.0
+    for request in requests:
+        if len(request.token_times) == 1 and math.isnan(request.handed_over):
+            request.handed_over = step.start + min(wait, end - step.start)
 
 
 def mixed_seconds(

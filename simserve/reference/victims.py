@@ -52,7 +52,7 @@ def choose_victim(batch: Batch, step: Step) -> Request:
         return max(
             (one for one in candidates if one not in chunked), key=lambda one: (one.priority, one.ready, one.index)
         )
-    if config.has_whole_prompts:
+    if config.has_whole_prompts or config.has_suspension:
         chunked = [request for request, _ in step.chunks]
         return [one for one in candidates if one not in chunked][-1]
     return candidates[-1]

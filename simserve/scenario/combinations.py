@@ -590,7 +590,7 @@ def _model_lack(profile: EngineProfile, version: str | None, model: ModelProfile
 
 
 def _named(profile: EngineProfile, version: str | None) -> str:
-    return f"{profile.base or profile.name} {version or profile.versions[-1].version}"
+    return f"{profile.base or profile.name} {version or profile.newest.version}"
 
 
 def model_notes(scenario: Scenario) -> list[str]:
@@ -644,7 +644,7 @@ def check_model(
     for each in _models_of(deployment, model, folder):
         lack = _model_lack(profile, version, each)
         if lack is not None:
-            asked = version or profile.versions[-1].version
+            asked = version or profile.newest.version
             what = "choose another engine" if each is model else "choose another draft_model"
             remedy = f"set deployment.engine.version to one that has it, or {what}"
             raise ScenarioError(f"does not run: {lack}", key="deployment.engine.version", value=asked, remedy=remedy)

@@ -735,6 +735,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
         num_blocks=num_blocks,
         watermark_blocks=int(engine.watermark * num_blocks),
+        max_used_blocks=int(engine.max_used_share * num_blocks),
         pipeline_parallel_size=shape.pipeline_parallel_size,
         data_parallel_size=shape.data_parallel_size,
         transfer_step_seconds=engine.host_seconds_per_step,

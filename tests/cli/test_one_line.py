@@ -967,7 +967,7 @@ def test_the_newest_version_of_an_engine_is_asked_for_in_a_word(text: str, name:
 
 
 def _newest(engine: str) -> str:
-    return load_engine(engine).versions[-1].version
+    return load_engine(engine).newest.version
 
 
 def test_an_engine_is_known_by_the_name_of_its_server() -> None:

@@ -323,6 +323,37 @@ def offloading_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
 
 
 @st.composite
+def suspending_cases(draw: st.DrawFn) -> Case:
+    """Draw a replica that suspends requests, with or without enough memory, a prefix cache and a tier behind it."""
+    kinds = (cases, pressed_cases, shared_cases, offloading_cases)
+    case = draw(st.one_of([each(PASSING_RULES) for each in kinds]).filter(_may_suspend))
+    return Case(suspending(case.config, draw(among(0.4, 0.8, 0.95, 1.0))), case.times, case.specs)
+
+
+def _may_suspend(case: Case) -> bool:
+    return suspending(case.config, 1.0).has_suspension
+
+
+def suspending(config: EngineConfig, most: float) -> EngineConfig:
+    """Return an engine that suspends requests, and admits none while more than a share of its blocks are in use."""
+    return replace(
+        config,
+        suspends=True,
+        lifts_chunk_limit=False,
+        max_used_blocks=int(most * config.num_blocks),
+        reserve_full_prompt=False,
+        watermark_blocks=0,
+        caches_decoded=False,
+        evicts_by_block=True,
+        # Rules of the first manager, which give way.
+        waits_for_prefix=True,
+        allocates_prompt=True,
+        checkpoint_tokens=0,
+        last_checkpoint_tokens=0,
+    )
+
+
+@st.composite
 def tiered_cases(draw: st.DrawFn) -> Case:
     """Draw a replica with several tiers, that may leave the choice, overlap, or be a store that others could read."""
     case = draw(shared_cases().filter(_has_one_rank))

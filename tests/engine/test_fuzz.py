@@ -31,6 +31,7 @@ from tests.engine.strategies import (
     ranked_cases,
     shared_cases,
     speculative_cases,
+    suspending_cases,
     swapping_cases,
     tiered_cases,
     windowed_cases,
@@ -146,6 +147,13 @@ def test_the_kernel_agrees_with_the_walker_where_prompts_take_their_blocks_at_on
         releases_late=is_ahead,
     )
     agree_or_discard(replace(case, config=config))
+
+
+@given(suspending_cases(), st.booleans())
+@settings(max_examples=examples(200, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_where_requests_are_suspended(case: Case, is_ahead: bool) -> None:
+    """The same under TensorRT-LLM's second KV cache manager, with steps ahead or not."""
+    agree_or_discard(replace(case, config=replace(case.config, async_scheduling=is_ahead, releases_late=is_ahead)))
 
 
 def waiting(config: EngineConfig) -> EngineConfig:

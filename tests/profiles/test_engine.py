@@ -1233,6 +1233,26 @@ def test_tensorrt_llm_frees_seats_late_with_its_overlap_scheduler_and_counts_fou
     assert all(engine.aligns_chunks and engine.allocates_prompt for engine in engines)
 
 
+def test_tensorrt_llm_suspends_requests_from_1_4_on_which_only_those_get_who_name_it() -> None:
+    """Its second KV cache manager runs MAX_UTILIZATION; a scenario without a version stays with 1.3."""
+    older, newer, unnamed = (resolve("tensorrt-llm", version) for version in ("1.3", "1.4.0rc1", None))
+
+    assert (older.suspends, older.admission) == (False, "reserve")
+    assert (newer.suspends, newer.admission, newer.max_used_share) == (True, "on_demand", 0.95)
+    assert (newer.version, unnamed.version) == ("1.4", "1.3")
+    assert load_engine("tensorrt-llm").newest.version == "1.3"
+    assert load_engine("tensorrt-llm").versions[-1].version == "1.4"
+
+
+def test_a_version_of_release_candidates_is_no_default() -> None:
+    """Unless there is no other."""
+    engine = load_engine("tensorrt-llm")
+    candidates = engine.model_copy(update={"versions": engine.versions[-1:]})
+
+    assert engine.nearest_version(None).version == "1.3"
+    assert candidates.nearest_version(None).version == "1.4"
+
+
 def test_ranks_of_one_stage_are_scheduled_ahead_and_stages_are_not_yet() -> None:
     """vLLM 0.14 schedules ahead by default, unless a pipeline has several stages."""
     ahead = [

@@ -19,6 +19,7 @@ from tests.real_engines.compare import (
     OF_TRTLLM,
     POLICIES,
     RULES,
+    SECOND,
     SGLANG,
     TRTLLM,
     WITHOUT,
@@ -27,12 +28,18 @@ from tests.real_engines.compare import (
     earliest_difference,
     first_difference,
     schedules_of,
+    simulate_second,
     simulate_sglang,
     simulate_trtllm,
 )
+from tests.real_engines.trtllm_second import schedules_of_second
 from tests.real_engines.workloads import CLASSES, DRAFTING, draw_case
 
-VERSIONS = [*sorted(RULES), *(f"sglang-{release}" for release in SGLANG), *(f"tensorrt-llm-{each}" for each in TRTLLM)]
+VERSIONS = [
+    *sorted(RULES),
+    *(f"sglang-{release}" for release in SGLANG),
+    *(f"tensorrt-llm-{each}" for each in (*TRTLLM, SECOND)),
+]
 EVERY_CLASS = ",".join((*CLASSES, *DRAFTING))
 
 
@@ -56,6 +63,9 @@ def main() -> None:
     engine, _, release = asked.version.rpartition("-")
     if engine == "sglang":
         compare_sglang(asked, release)
+        return
+    if engine == "tensorrt-llm" and release == SECOND:
+        compare_second(asked)
         return
     if engine == "tensorrt-llm":
         if asked.source is None:
@@ -108,6 +118,14 @@ def compare_trtllm(asked: argparse.Namespace, release: str) -> None:
     schedules = schedules_of(Path(sys.executable), cases, "trtllm", asked.source)
     simulated = (simulate_trtllm(case).records for case in cases)
     print_table(asked, f"TensorRT-LLM {release} {asked.policy}", zip(cases, schedules, simulated, strict=True))
+
+
+def compare_second(asked: argparse.Namespace) -> None:
+    """Compare with TensorRT-LLM's second KV cache manager as it was read, and print a table."""
+    cases = [as_trtllm(case, SECOND) for case in drawn(asked, OF_TRTLLM)]
+    simulated = (simulate_second(case).records for case in cases)
+    name = f"TensorRT-LLM {SECOND}, second KV cache manager as read"
+    print_table(asked, name, zip(cases, schedules_of_second(cases), simulated, strict=True))
 
 
 def drawn(asked: argparse.Namespace, of_engine: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from simserve.engine.config import Admission, EngineConfig
+from simserve.engine.config import Admission, EngineConfig, KVTierConfig
 from simserve.engine.state import StepTimes
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Replay, replay
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
+from tests.real_engines.trtllm_second import MAX_UTIL_FOR_RESUME
 from tests.real_engines.workloads import ENDING_EARLY, SHARING
 
 NEAR = 1e-7
@@ -37,6 +38,8 @@ RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
 """Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
 TRTLLM: dict[str, bool] = {"1.2": True, "1.3": False}
 """Releases of TensorRT-LLM, with whether admission and the budget take a request as if it found nothing."""
+SECOND = "1.4"
+"""The release whose second KV cache manager is compared as it was read (`tests.real_engines.trtllm_second`)."""
 POLICIES: dict[str, Admission] = {"GUARANTEED_NO_EVICT": "reserve", "MAX_UTILIZATION": "on_demand"}
 """Its ``capacity_scheduler_policy``, with what admission requires blocks for."""
 OF_TRTLLM = ("plain", "chunked", "kv_short", "prefix", "prefix_short", "conversations", "forks", "kv_short_cached")
@@ -185,7 +188,7 @@ def as_trtllm(case: Mapping[str, Any], release: str, policy: str = "GUARANTEED_N
         "max_num_batched_tokens": budget,
         "num_blocks": case["num_gpu_blocks"],
         "policy": policy,
-        "credits_reuse": not TRTLLM[release],
+        "credits_reuse": not TRTLLM.get(release, False),
     }
 
 
@@ -206,6 +209,29 @@ def simulate_trtllm(case: Mapping[str, Any]) -> Replay:
         evicts_by_block=True,
         ages_empty_blocks=True,
         ignores_found=not case["credits_reuse"],
+        block_size=case["block_size"],
+        num_blocks=case["num_blocks"],
+        async_scheduling=case["async_scheduling"],
+        releases_late=True,
+    )
+    return replay(config, times_of(case), requests_of(case))
+
+
+def simulate_second(case: Mapping[str, Any]) -> Replay:
+    """Serve a case of `as_trtllm` on the kernel, under the second KV cache manager."""
+    budget = case["max_num_batched_tokens"]
+    config = EngineConfig(
+        suspends=True,
+        max_used_blocks=int(MAX_UTIL_FOR_RESUME * case["num_blocks"]),
+        max_num_seqs=case["max_num_seqs"],
+        max_num_batched_tokens=budget,
+        max_chunk_tokens=budget,
+        aligns_chunks=True,
+        max_model_len=case["max_model_len"],
+        enable_chunked_prefill=case["enable_chunked_prefill"],
+        enable_prefix_caching=case["enable_prefix_caching"],
+        evicts_by_block=True,
+        kv_tiers=(KVTierConfig(num_blocks=1_000_000),) if case["enable_prefix_caching"] else (),
         block_size=case["block_size"],
         num_blocks=case["num_blocks"],
         async_scheduling=case["async_scheduling"],

@@ -73,7 +73,15 @@ def on(version: str, *overrides: str) -> list[str]:
                 [f"deployment.engine={{name: {engine}, scheduling_policy: priority}}"],
                 f"scheduling_policy: 'priority' does not run: {engine} .* has no queue by priority .no version has",
             )
-            for engine in ("tensorrt-llm", "tgi", "llama.cpp")
+            for engine in ("tgi", "llama.cpp")
+        ),
+        (
+            ["deployment.engine={name: tensorrt-llm, version: '1.2', scheduling_policy: priority}"],
+            "tensorrt-llm 1.2 has no queue by priority .that of 1.3 and newer is not simulated.; leave it out",
+        ),
+        (
+            ["deployment.engine={name: tensorrt-llm, scheduling_policy: priority}"],
+            "tensorrt-llm 1.3 orders by priority .* no seat yet, .* which is not simulated; leave it out",
         ),
         (on("0.12", "deployment.kv_cache_dtype=int8"), "kv_cache_dtype: 'int8' .* vllm 0.12 has no INT8 KV cache"),
         (on("0.2.7", "deployment.engine.enable_prefix_caching=true"), "vllm 0.2.7 has no prefix caching"),

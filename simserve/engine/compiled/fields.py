@@ -179,6 +179,7 @@ _REPLICA: dict[str, Kind] = {
             "has_aligned_chunks",
             "has_prefix_waits",
             "has_whole_prompts",
+            "has_suspension",
             "takes_lazily",
             "has_priorities",
             "has_slots",

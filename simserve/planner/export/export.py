@@ -157,7 +157,7 @@ def _under(scenario: Scenario, engine: str) -> tuple[Scenario, list[str]]:
         return scenario, []
     profile = load_engine(asked.name, scenario.folder)
     is_same = profile.base == engine
-    version = (asked.version or profile.versions[-1].version) if is_same else None
+    version = (asked.version or profile.newest.version) if is_same else None
     other = asked.model_copy(update={"name": engine, "version": version})
     simulated = f"{asked.name} {asked.version}" if asked.version else asked.name
     note = f"the scenario simulates {simulated}; simulate this one with --set deployment.engine.name={engine}"

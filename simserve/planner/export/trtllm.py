@@ -130,6 +130,9 @@ def _options(deployment: Deployment) -> dict[str, Any]:
     if deployment.scenario.deployment.engine.admission is not None:
         options["scheduler_config"] = {"capacity_scheduler_policy": POLICIES[engine.admission]}
     kv_cache: dict[str, Any] = {}
+    if engine.suspends and engine.admission != "on_demand":
+        # The second KV cache manager runs MAX_UTILIZATION whatever policy is asked for.
+        kv_cache["use_kv_cache_manager_v2"] = False
     asked = deployment.scenario.deployment.kv_cache_dtype
     if asked not in _KV_CACHE or (asked in ("fp16", "bf16") and asked != deployment.model.dtype):
         rule = f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model"

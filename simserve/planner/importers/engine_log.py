@@ -379,7 +379,7 @@ _NO_FLAGS = ("subparser", "model_tag", "dispatch_function", "api_server_count", 
 
 
 def _finish_vllm(said: _Lines, where: str) -> Reading:
-    version = said.version or load_engine("vllm").versions[-1].version
+    version = said.version or load_engine("vllm").newest.version
     given = {key: value for key, value in said.arguments.items() if key not in _NO_FLAGS}
     words = words_of(given, flags_of("vllm", version))
     reading = Reading("vllm", version, where)
@@ -413,7 +413,7 @@ def _resolved_vllm(said: _Lines, reading: Reading) -> None:
 
 
 def _finish_sglang(said: _Lines, where: str) -> Reading:
-    version = said.version or load_engine("sglang").versions[-1].version
+    version = said.version or load_engine("sglang").newest.version
     flags = flags_of("sglang", version)
     known = {each.removeprefix("--").replace("-", "_") for each in SGLANG.readers.keys() & flags.takes.keys()}
     given = {key: each for key, each in said.arguments.items() if key in known and each is not False and each != "auto"}

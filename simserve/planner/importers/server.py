@@ -289,7 +289,7 @@ def import_line(
     pasted = read_pasted(text, program.where)
     arguments = program.arguments(pasted.words)
     tag = next((found[1] for word in pasted.words if (found := program.image.search(word))), None)
-    newest = load_engine(program.engine).versions[-1].version
+    newest = load_engine(program.engine).newest.version
     words, known = without_shell(arguments), version or tag or newest
     reading = Reading(program.engine, known, program.where, variables=pasted.variables, asked=model)
     read_server(program, words, reading)
@@ -732,7 +732,7 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
 def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | None) -> str:
     """Return the note that a drafting method is left out, as it is not simulated, and whether the engine has it."""
     asked, profile = _asked(settings), load_engine(engine)
-    version = version or profile.versions[-1].version
+    version = version or profile.newest.version
     if asked not in UNSIMULATED_METHODS:
         return f"Method {asked} of speculative decoding is not known here: left out."
     shown = f"{FEATURES[asked]} (method {settings.get('method', asked)})"

@@ -56,6 +56,8 @@ _NOT_PADDED = (
 )
 _PYTORCH_SINCE = version_key("1.0")
 """First version whose default backend captures graphs unless told not to."""
+_SECOND_SINCE = version_key("1.4")
+"""First version whose default is the second KV cache manager, which runs MAX_UTILIZATION whatever is asked for."""
 _BLOCKS = ("kv_cache_config", "attention_dp_config", "lora_config", "scheduler_config")
 """Keys of an options file whose own keys are read one by one."""
 _ADMISSIONS = {policy: admission for admission, policy in POLICIES.items()}
@@ -76,7 +78,7 @@ def _spelled(_: Reading, words: Sequence[str]) -> Sequence[str]:
 
 
 def _settle(reading: Reading) -> None:
-    """Settle what depends on several flags: attention ranks, CUDA graphs, and KV tokens as blocks.
+    """Settle what depends on several flags: attention ranks, CUDA graphs, KV cache manager, and KV tokens as blocks.
 
     With data-parallel attention, every tensor-parallel rank is an attention rank.
     """
@@ -85,9 +87,22 @@ def _settle(reading: Reading) -> None:
         reading.shares_attention_ranks = reading.data_parallel_size > 1
     if not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"} and _captures(reading.version):
         _graphs(reading, {})
+    _settle_admission(reading)
     tokens = reading.options.pop("kv_tokens", None)
     if tokens is not None:
         reading.options["num_gpu_blocks_override"] = max(tokens // reading.options.get("block_size", 32), 1)
+
+
+def _settle_admission(reading: Reading) -> None:
+    """Settle the policy of the KV cache manager that runs; the second one is simulated where it is the default."""
+    is_default = reading.version is not None and version_key(reading.version) >= _SECOND_SINCE
+    if reading.options.pop("uses_second_manager", is_default):
+        if reading.options.get("admission") == "reserve" or not is_default:
+            reading.options["admission"] = "on_demand"
+        if not is_default:
+            reading.notes.append("use_kv_cache_manager_v2 is simulated from 1.4 on: here as MAX_UTILIZATION.")
+    elif is_default:
+        reading.options.setdefault("admission", "reserve")
 
 
 def _captures(version: str | None) -> bool:
@@ -145,6 +160,8 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
         _graphs(reading, value)
     elif key == "scheduler_config.capacity_scheduler_policy" and value in _ADMISSIONS:
         reading.options["admission"] = _ADMISSIONS[value]
+    elif key == "kv_cache_config.use_kv_cache_manager_v2" and isinstance(value, bool):
+        reading.options["uses_second_manager"] = value
     elif key == "enable_attention_dp":
         reading.shares_attention_ranks = bool(value)
     elif key in _WITHOUT_EFFECT_KEYS or key.startswith("attention_dp_config."):

@@ -95,6 +95,53 @@ def test_an_options_file_is_read_if_it_is_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "options", "admission"),
+    [
+        ("1.3", "scheduler_config: {capacity_scheduler_policy: GUARANTEED_NO_EVICT}", "reserve"),
+        ("1.3", "kv_cache_config: {use_kv_cache_manager_v2: true}", "on_demand"),
+        ("1.4", "scheduler_config: {capacity_scheduler_policy: GUARANTEED_NO_EVICT}", "on_demand"),
+        ("1.4", "kv_cache_config: {use_kv_cache_manager_v2: true}", None),
+        ("1.4", "kv_cache_config: {use_kv_cache_manager_v2: false}", "reserve"),
+        (
+            "1.4",
+            "{kv_cache_config: {use_kv_cache_manager_v2: false}, scheduler_config: "
+            "{capacity_scheduler_policy: MAX_UTILIZATION}}",
+            "on_demand",
+        ),
+    ],
+)
+def test_the_policy_is_that_of_the_kv_cache_manager_that_runs(
+    version: str, options: str, admission: str | None, tmp_path: Path
+) -> None:
+    """The second one, the default from 1.4 on, runs MAX_UTILIZATION whatever is asked for."""
+    file = tmp_path / "extra.yaml"
+    file.write_text(options, encoding="utf-8")
+
+    draft = imported(f"{LINE} --extra_llm_api_options {file}", version=version)
+
+    assert draft.scenario.deployment.engine.admission == admission
+    is_noted = any("use_kv_cache_manager_v2 is simulated from 1.4 on" in note for note in draft.notes)
+    assert is_noted == (version == "1.3" and "v2: true" in options)
+
+
+@pytest.mark.parametrize("admission", ["reserve", "on_demand"])
+def test_the_policy_of_1_4_comes_back_from_an_export(
+    admission: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of ``max_tokens`` is only reserved by the first manager, which the options file then asks for."""
+    engine = f"deployment.engine={{name: tensorrt-llm, version: '1.4', admission: {admission}}}"
+    scenario = make_scenario([engine])
+    monkeypatch.chdir(tmp_path)
+
+    exported = export(scenario, "trtllm")
+    for name, text in exported.files.items():
+        Path(name).write_text(text, encoding="utf-8")
+
+    assert ("use_kv_cache_manager_v2: false" in "".join(exported.files.values())) == (admission == "reserve")
+    assert resolved_part(imported(exported.lines, version="1.4").scenario) == resolved_part(scenario)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("vllm serve x", "holds no trtllm-serve"),
