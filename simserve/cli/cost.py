@@ -173,13 +173,10 @@ def _api(
     given = {"--api-input-usd": input_usd, "--api-output-usd": output_usd}
     missing = [flag for flag, value in given.items() if value is None]
     if len(missing) == 1:
-        other = next(flag for flag in given if flag not in missing)
+        (other,) = given.keys() - missing
         raise UsageError(f"needs {missing[0]} beside it", key=other)
-    ways = [
-        flag
-        for flag, value in {"--api": name, "--api-input-usd": input_usd, "--api-request-usd": request_usd}.items()
-        if value is not None
-    ]
+    choices = {"--api": name, "--api-input-usd": input_usd, "--api-request-usd": request_usd}
+    ways = [flag for flag, value in choices.items() if value is not None]
     if len(ways) > 1:
         raise UsageError(f"cannot stand beside {ways[0]}", key=ways[1], remedy="keep one of the two")
     if name is not None:
@@ -198,9 +195,8 @@ def _by_arithmetic(
 ) -> CostResult:
     from simserve.api import cost as price
 
+    given = {**flags, "--gpu-hour-usd": gpu_hour_usd}
     terms: dict[str, Any] = {
-        flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items() if value is not None
+        flag.removeprefix("--").replace("-", "_"): value for flag, value in given.items() if value is not None
     }
-    if gpu_hour_usd is not None:
-        terms["gpu_hour_usd"] = gpu_hour_usd
     return price(api=api, requests_per_month=requests_per_month, today=today, **terms)

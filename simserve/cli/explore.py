@@ -196,10 +196,8 @@ def _export(folder: Path, feed: TwinFeed | None, *, force: bool, quiet: bool) ->
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

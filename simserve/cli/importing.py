@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -305,7 +305,7 @@ def _log_answer(found: LogImport) -> dict[str, Any]:
         "version": reading.version,
         "model": reading.model,
         "settings": found.log.settings,
-        "kv": {"tokens": kv.tokens, "blocks": kv.blocks, "bytes": kv.bytes, "block_size": kv.block_size},
+        "kv": asdict(kv),
         "estimate": None
         if found.estimated_tokens is None
         else {"tokens": found.estimated_tokens, "difference": found.difference},

@@ -26,7 +26,6 @@ from simserve.cli.progress import Steps, progress
 from simserve.errors import InfeasibleError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from simserve.planner.one_line import Question
     from simserve.planner.plan.plan import Plan
     from simserve.report.plan import PlanPage
     from simserve.scenario.schema import Scenario
@@ -199,6 +198,8 @@ def plan(
     is_default = source is not None and source.name == "DEFAULT"
     if is_default and not spot and horizon is None and budget is None:
         objective = _objective(loaded, names)
+    # The number in --gpus would be a layout in the command that runs the plan, not a limit.
+    gpu = None if question.has_own_gpu else loaded.deployment.hardware
     with progress(is_shown=not shown.quiet, label="planning") as tell:
         steps = None if tell is None else Steps(tell)
         result = api.plan(
@@ -221,7 +222,7 @@ def plan(
             interruptions=interruptions,
             autoscaler=autoscaler,
             jobs=jobs or os.cpu_count() or 1,
-            reference=(*_reference(asked, question), *set_words(changes)),
+            reference=(*replace(asked, gpus=gpu).words, *set_words(changes)),
             progress=None if steps is None else steps.count,
             on_stage=None if steps is None else steps.begin,
         )
@@ -250,12 +251,6 @@ def _objective(scenario: Scenario, names: Sequence[str]) -> Literal["cost", "gpu
     told = f"{', '.join(unpriced)} {'has' if len(unpriced) == 1 else 'have'} no price: planned for the fewest GPUs"
     print(f"simserve: {told}; --set pricing.gpu_hour_usd=DOLLARS plans for dollars", file=sys.stderr)
     return "gpus"
-
-
-def _reference(asked: Asked, question: Question) -> list[str]:
-    """Return the words that run the planned scenario: the number in `--gpus` would be a layout there, not a limit."""
-    gpu = None if question.has_own_gpu else question.scenario.deployment.hardware
-    return replace(asked, gpus=gpu).words
 
 
 def _write(result: PlanPage, out: Path) -> Path | None:

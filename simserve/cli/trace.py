@@ -132,16 +132,13 @@ def _show(answer: dict[str, Any], columns: str | None) -> None:
 
     out = console()
     arrivals, prefixes = answer["arrivals"], answer["prefixes"]
-    head = f"{answer['requests']:,} requests"
+    head, bursts = "", "The format holds no arrival times: give a scenario its own workload.arrivals"
     if arrivals is not None:
-        head += f" over {format_seconds(arrivals['span_s'])}"
-        head += f": {_figure(arrivals['mean_rate'])} a second on average, {_figure(arrivals['peak_rate'])} in the "
-        head += "busiest minute"
-    out.print(f"[bold]{head}[/bold]")
-    if arrivals is None:
-        out.print("The format holds no arrival times: give a scenario its own workload.arrivals")
-    else:
-        out.print(_burstiness(arrivals))
+        rates = f"{_figure(arrivals['mean_rate'])} a second on average, {_figure(arrivals['peak_rate'])}"
+        head = f" over {format_seconds(arrivals['span_s'])}: {rates} in the busiest minute"
+        bursts = _burstiness(arrivals)
+    out.print(f"[bold]{answer['requests']:,} requests{head}[/bold]")
+    out.print(bursts)
     lengths = [(key, answer[key]) for key in ("prompt_tokens", "output_tokens")]
     names = [name for name in lengths[0][1] if name != "total"]
     rows = [(key.replace("_", " "), *(_figure(block[name]) for name in names)) for key, block in lengths]

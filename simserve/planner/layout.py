@@ -115,22 +115,21 @@ def laid_out(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, cou
     product = layers * parts["replicas"]
     tensor, rest = divmod(count, product)
     if rest or given.get("tensor_parallel_size", tensor) != tensor:
-        told = {**parts, **{key: size for key, size in given.items() if key == "tensor_parallel_size"}}
-        words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
+        rule = f"are {count} GPUs, which {_product({**parts, **given})} does not make"
         remedy = "the number of GPUs is that of all replicas together; leave out --tp, or change the number"
-        raise UsageError(
-            f"are {count} GPUs, which {words} does not make", key="--gpus", value=flags.gpus, remedy=remedy
-        )
+        raise UsageError(rule, key="--gpus", value=flags.gpus, remedy=remedy)
     return [*found, Override("deployment.tensor_parallel_size", tensor, "--gpus")]
+
+
+def _product(sizes: Mapping[str, int]) -> str:
+    return " x ".join(f"{key} {size}" for key, size in sizes.items() if size > 1) or "one GPU"
 
 
 def _cuts_layers(flags: OneLine, deployment: Mapping[str, Any]) -> bool:
     """Return whether the engine gives each GPU its own layers, and nothing says how many GPUs share one."""
     engine = deployment.get("engine")
     named = flags.engine or (engine.get("name") if isinstance(engine, Mapping) else None) or ""
-    is_said = (
-        flags.tp or flags.pp or any(key in deployment for key in ("tensor_parallel_size", "pipeline_parallel_size"))
-    )
+    is_said = flags.tp or flags.pp or {"tensor_parallel_size", "pipeline_parallel_size"} & deployment.keys()
     is_row = flags.like is not None and _ROWS.search(flags.like) is not None
     return re.sub(r"[^a-z]", "", named.casefold()).startswith(LAYER_ENGINES) and not (is_said or is_row)
 
@@ -149,10 +148,9 @@ def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, 
     if "replicas" not in given and count % one == 0:
         return [Override("deployment.replicas", count // replica, "--gpus")]
     told = {**sizes, "replicas": given.get("replicas", deployment.get("replicas", 1))}
-    words = " x ".join(f"{key} {size}" for key, size in told.items() if size > 1) or "one GPU"
     needed = replica * told["replicas"]
     multiple = "" if "replicas" in given else " or a multiple of it for more replicas, "
-    rule = f"says {count}, and the server of the command line ({words}) takes {needed}"
+    rule = f"says {count}, and the server of the command line ({_product(told)}) takes {needed}"
     remedy = f"write {needed}x{counted_gpu(flags.gpus or '')[1]},{multiple or ' '}or change the line"
     raise UsageError(rule, key="--gpus", value=flags.gpus, remedy=remedy)
 

@@ -184,28 +184,22 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
     best, lines = summary["best"], []
     sustained = best["traffic_sustained"]
     if sustained is not None:
-        more = (
-            f"at least {MOST_TRAFFIC:g} times the traffic"
-            if sustained >= MOST_TRAFFIC
-            else f"{share(sustained - 1)} more traffic"
-        )
+        most = f"at least {MOST_TRAFFIC:g} times the traffic"
+        more = most if sustained >= MOST_TRAFFIC else f"{share(sustained - 1)} more traffic"
         breaks = "its queue grows without end" if best["attainment"] is None else "the SLO breaks"
         if sustained < 1:
             more = f"only {share(sustained)} of the traffic once all conversations are under way"
             lines.append(f"It can sustain {more}; the run ends before.")
+        elif sustained > 1.01:
+            lines.append(f"It can sustain {more} before {breaks}.")
         else:
-            lines.append(
-                f"It can sustain {more} before {breaks}."
-                if sustained > 1.01
-                else "It has no headroom: more traffic breaks the SLO."
-            )
+            lines.append("It has no headroom: more traffic breaks the SLO.")
     lost = best["lost_replica"]
     without = lost["without_spares"]
     price = f"; a spare one costs {dollars(lost['spare_usd_per_month'])} a month (--spare-replicas 1)"
     if summary["spare_replicas"]:
-        lines.append(
-            f"It holds with {counted(summary['spare_replicas'], 'replica')} lost: the spares are in the price."
-        )
+        spares = counted(summary["spare_replicas"], "replica")
+        lines.append(f"It holds with {spares} lost: the spares are in the price.")
     elif best["replicas"] == 1:
         lines.append(f"One replica: while it is down, nothing answers{price}.")
     elif without is not None:
@@ -287,10 +281,8 @@ def _beside_api(month: Mapping[str, Any] | None) -> list[str]:
     api, even = month["api"], month["break_even_requests_per_month"]
     which = "the API that the scenario names" if api["is_named"] else "the cheapest listed API with the same weights"
     own, asked = month["self_host_usd_per_month"], api["usd_per_month"]
-    if month["cheaper"] == "api":
-        text = f"{api['name']}, {which}, is cheaper: {dollars(asked)} a month for this traffic against {dollars(own)}"
-    else:
-        text = f"{api['name']}, {which}, bills {dollars(asked)} a month for this traffic, against {dollars(own)}"
+    bills, but = ("is cheaper:", "") if month["cheaper"] == "api" else ("bills", ",")
+    text = f"{api['name']}, {which}, {bills} {dollars(asked)} a month for this traffic{but} against {dollars(own)}"
     same = "" if even is None else f"; both cost the same at {number(even / 1e6)} million requests a month"
     if month["why_never"] is not None:
         same = f"; the plan never costs less: {month['why_never']}"

@@ -190,20 +190,16 @@ def _drawn(frame: _Frame, mark: Mark) -> Iterator[str]:
             upper, lower = sorted(frame.y(mark.y + sign * mark.thickness / 2) for sign in (-1, 1))
             yield f'<rect {_place(left, upper, right - left, lower - upper)} fill="{_color(mark.color)}"/>'
         case Whiskers():
-            yield from _whiskers(frame, mark)
+            for x, y, reach in zip(mark.x, mark.y, mark.reach, strict=True):
+                left, right, height = frame.x(x - reach), frame.x(x + reach), frame.y(y)
+                yield _line((left, height), (right, height), mark.color, 1.2)
+                for end in (left, right):
+                    yield _line((end, height - _END), (end, height + _END), mark.color, 1.2)
         case Dots():
             xs, ys = frame.xs(np.array(mark.x)), frame.ys(np.array(mark.y))
             yield from _points(
                 xs, ys, mark.color, mark.shape, mark.size, is_hollow=mark.is_hollow, opacity=mark.opacity
             )
-
-
-def _whiskers(frame: _Frame, mark: Whiskers) -> Iterator[str]:
-    for x, y, reach in zip(mark.x, mark.y, mark.reach, strict=True):
-        left, right, height = frame.x(x - reach), frame.x(x + reach), frame.y(y)
-        yield _line((left, height), (right, height), mark.color, 1.2)
-        for end in (left, right):
-            yield _line((end, height - _END), (end, height + _END), mark.color, 1.2)
 
 
 def _points(
@@ -266,15 +262,8 @@ def _words(frame: _Frame) -> Iterator[str]:
         if isinstance(mark, Note):
             y = frame.upper if mark.y is None else frame.y(mark.y)
             anchor = "end" if mark.is_left_of else "start"
-            yield _text(
-                mark.text,
-                frame.x(mark.x) + mark.right,
-                y - mark.up,
-                color=mark.color,
-                size=mark.size,
-                anchor=anchor,
-                more='class="halo"',
-            )
+            where = frame.x(mark.x) + mark.right, y - mark.up
+            yield _text(mark.text, *where, color=mark.color, size=mark.size, anchor=anchor, more='class="halo"')
     if frame.sketch.title:
         yield _text(frame.sketch.title, frame.left, frame.upper - 6.0)
 
@@ -328,13 +317,10 @@ def _through(xs: Floats, ys: Floats) -> str:
     kept = [
         point
         for place, point in enumerate(points)
-        if place in (0, len(points) - 1) or not _is_between(points[place - 1], point, points[place + 1])
+        if place in (0, len(points) - 1)
+        or not any(points[place - 1][way] == point[way] == points[place + 1][way] for way in (0, 1))
     ]
     return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in kept)
-
-
-def _is_between(before: tuple[float, float], point: tuple[float, float], after: tuple[float, float]) -> bool:
-    return (before[0] == point[0] == after[0]) or (before[1] == point[1] == after[1])
 
 
 def _path(path: str, color: str, width: float, dashes: Dashes) -> str:
@@ -361,14 +347,7 @@ def _rect(x: float, y: float, width: float, height: float, bar: Bar) -> str:
 
 
 def _text(
-    text: str,
-    x: float,
-    y: float,
-    *,
-    color: str = INK,
-    size: float = TEXT_POINTS,
-    anchor: str = "start",
-    more: str = "",
+    text: str, x: float, y: float, *, color: str = INK, size: float = TEXT_POINTS, anchor: str = "start", more: str = ""
 ) -> str:
     place = f'x="{_number(x)}" y="{_number(y)}" font-size="{size:g}" fill="{_color(color)}"'
     anchored = "" if anchor == "start" else f' text-anchor="{anchor}"'

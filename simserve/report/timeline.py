@@ -82,7 +82,8 @@ def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
         events.append(_named("thread_name", number, "engine steps", _ENGINE_THREAD))
         events += _step_events(number, steps)
         events += _kv_events(number, log.step_runs(replica), until)
-    events += _request_events(result, log, until)
+    end_time = min(result.simulation.end_time, until)
+    events += [event for life in lives(result, log, until) for event in _spans(life, end_time)]
     events += _count_events(result, log, until)
     return Timeline(events, until, shown, total)
 
@@ -119,20 +120,9 @@ def _step_events(process: int, steps: Steps) -> Iterator[Event]:
     columns = (begin, end, steps.num_decoding, steps.num_prefilling, steps.prefill_tokens, steps.context_tokens)
     for first, last, decoding, prefilling, tokens, context in zip(*(each.tolist() for each in columns), strict=True):
         name = "decode" if not prefilling else "prefill and decode" if decoding else "prefill"
-        yield {
-            "ph": "X",
-            "pid": process,
-            "tid": _ENGINE_THREAD,
-            "name": name,
-            "ts": first / 1000,
-            "dur": (max(last, first) - first) / 1000,
-            "args": {
-                "decoding": decoding,
-                "prefilling": prefilling,
-                "prefill_tokens": tokens,
-                "context_tokens": context,
-            },
-        }
+        times = {"ts": first / 1000, "dur": (max(last, first) - first) / 1000}
+        args = {"decoding": decoding, "prefilling": prefilling, "prefill_tokens": tokens, "context_tokens": context}
+        yield {"ph": "X", "pid": process, "tid": _ENGINE_THREAD, "name": name, **times, "args": args}
 
 
 def _kv_events(process: int, step_runs: NDArray[np.float64], until: float) -> Iterator[Event]:
@@ -169,13 +159,6 @@ def _evictions(log: StepLog) -> dict[int, list[tuple[float, int]]]:
         for index, seconds, what in log.evictions(replica):
             found.setdefault(int(index), []).append((seconds, int(what)))
     return found
-
-
-def _request_events(result: RunResult, log: StepLog, until: float) -> Iterator[Event]:
-    """Yield the span of each request and the spans inside, in nesting order."""
-    end_time = min(result.simulation.end_time, until)
-    for life in lives(result, log, until):
-        yield from _spans(life, end_time)
 
 
 def lives(result: RunResult, log: StepLog, until: float, since: float = -math.inf) -> Iterator[Life]:

@@ -176,28 +176,20 @@ class Capacity:
             )
         promised, capacity = found.largest.value, found.capacity
         if promised and capacity and 1 - promised / capacity > NOTED_BELOW:
-            notes.append(
-                f"what is promised is {1 - promised / capacity:.0%} below the mean capacity of {capacity:.3g}, as "
-                f"{self._differing_runs}"
-            )
+            longer = "--requests" if self.is_closed_loop else "--precision"
+            differ = "runs as long as this differ" if self.lasts_as_said else f"runs differ; {longer} lengthens them"
+            below = f"{1 - promised / capacity:.0%} below the mean capacity of {capacity:.3g}"
+            notes.append(f"what is promised is {below}, as {differ}")
         if any(each.slo is not None for each in self.scenario.workload.classes or ()):
             notes.append("shares are those of the class that is nearest to missing its own objective, if one is")
         overflow = self.scenario.deployment.overflow
         if overflow is not None:
-            rest = (
-                "takes what rules send it, and nothing more" if _keeps_api(self.scenario) else "takes what is too much"
-            )
+            has_rules = _keeps_api(self.scenario)
+            rest = "takes what rules send it, and nothing more" if has_rules else "takes what is too much"
             notes.append(f"this is what the replicas can sustain alone: {overflow.api} {rest}, at any load")
         if found.largest.value and found.largest.fails_at is None:
             notes.append(self._open_end)
         return notes
-
-    @property
-    def _differing_runs(self) -> str:
-        """Return a sentence: that runs differ, and what makes them longer."""
-        if self.lasts_as_said:
-            return "runs as long as this differ"
-        return f"runs differ; {'--requests' if self.is_closed_loop else '--precision'} lengthens them"
 
     @property
     def lasts_as_said(self) -> bool:

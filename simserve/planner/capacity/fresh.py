@@ -127,30 +127,29 @@ def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Eff
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Tried:
     """Runs that the search has not seen, at any load."""
 
-    def __init__(self, probe: Prober, asked: float, effort: Effort, num_requests: int, is_whole: bool) -> None:
-        self._probe = probe
-        self._asked = asked
-        self._first = effort.replications
-        self._most = TIMES_FRESH * effort.fresh_runs
-        self._num_requests = num_requests
-        self._is_whole = is_whole
+    probe: Prober
+    asked: float
+    effort: Effort
+    num_requests: int
+    is_whole: bool
 
     def allowed(self, load: float) -> float:
         """Return a load rounded down, to a whole number or to three digits."""
-        return float(math.floor(load + 1e-9)) if self._is_whole else rounded(load)
+        return float(math.floor(load + 1e-9)) if self.is_whole else rounded(load)
 
     def at(self, load: float) -> Level | None:
         """Return the runs at a load if all of them hold and one more would; else None."""
         trials: list[Trial] = []
 
         def run(index: int) -> FreshRun:
-            trial = self._probe(load, self._first + index, self._num_requests)
+            trial = self.probe(load, self.effort.replications + index, self.num_requests)
             trials.append(trial)
-            holds = Level(load=load, trials=(trial,)).holds(self._asked)
+            holds = Level(load=load, trials=(trial,)).holds(self.asked)
             return FreshRun(holds=holds, attainment=trial.attainment, num_requests=trial.num_simulated)
 
-        found = fresh_runs(run, asked=self._asked, most_runs=self._most)
+        found = fresh_runs(run, asked=self.asked, most_runs=TIMES_FRESH * self.effort.fresh_runs)
         return Level(load=load, trials=tuple(trials)) if found.holds else None

@@ -64,14 +64,12 @@ def refuse_encoders(scenario: Scenario, target: str) -> None:
     Raises:
         ScenarioError: The target starts none.
     """
-    if scenario.deployment.encoder_disaggregation is not None and target not in WITH_ENCODERS:
+    spec = scenario.deployment.encoder_disaggregation
+    if spec is not None and target not in WITH_ENCODERS:
         rule = f"cannot be exported to {target}, which starts no workers that only encode"
         remedy = "use --to vllm, --to sglang or --to dynamo, or leave it out"
         raise ScenarioError(rule, key=KEY, remedy=remedy)
-    if (
-        scenario.deployment.encoder_disaggregation is not None
-        and scenario.deployment.encoder_disaggregation.autoscaling
-    ):
+    if spec is not None and spec.autoscaling:
         rule = f"cannot be exported to {target}: no target has a documented autoscaler for workers that only encode"
         remedy = f"leave it out and set {KEY}.replicas to the peak that simserve run reports"
         raise ScenarioError(rule, key=f"{KEY}.autoscaling", remedy=remedy)

@@ -68,10 +68,7 @@ def export_role_servers(workers: list[Worker]) -> Export:
     else:
         front = [*_router(serving, names), "--policy", FRONT_POLICIES.get(policy, "power_of_two")]
         is_asked, picks = policy in FRONT_POLICIES or len(serving) == 1, "the emptier of two servers"
-    commands = {
-        id(each): _encoder(each) if each.worker is encoders else _command(each, names, urls) for each in servers
-    }
-    files = {SERVERS_FILE: start_script(servers, names, lambda server: commands[id(server)])}
+    files = {SERVERS_FILE: start_script(servers, names, lambda server: _command(server, names, urls, encoders))}
     other = [] if is_asked else [f"the router picks {picks}; {policy} was simulated"]
     notes = (*other, *link_note(workers), *encoder_notes(workers))
     return started(workers, (*front, "--host", "0.0.0.0", "--port", str(PORT)), files, names, notes)
@@ -116,12 +113,8 @@ def _encoder_proxy(encoders: list[str], servers: list[Placed], names: list[str])
     """Return the command of vLLM's proxy, which has images encoded before a server gets the request."""
     prefill = [_url(each, names) for each in servers if _is_prefill(each)]
     others = [_url(each, names) for each in servers if not _is_prefill(each)]
-    return [
-        *ENCODER_PROXY,
-        *("--encode-servers-urls", ",".join(encoders)),
-        *("--prefill-servers-urls", ",".join(prefill) or "disable"),
-        *("--decode-servers-urls", ",".join(others)),
-    ]
+    words = ["--encode-servers-urls", ",".join(encoders), "--prefill-servers-urls", ",".join(prefill) or "disable"]
+    return [*ENCODER_PROXY, *words, "--decode-servers-urls", ",".join(others)]
 
 
 def refuse_other_pools(workers: list[Worker], target: str) -> None:
@@ -184,24 +177,20 @@ def _is_prefill(server: Placed) -> bool:
     return server.worker.role == "prefill"
 
 
-def _command(server: Placed, names: list[str], encoders: list[str]) -> str:
+def _command(server: Placed, names: list[str], urls: list[str], encoders: Worker | None) -> str:
     """Return the line that starts a server, with the addresses of the encoder workers where there are any."""
     worker = server.worker
-    words = [*worker.serving.command, *role_words(worker), *(encoded_words(worker, encoders) if encoders else [])]
+    if worker is encoders:
+        return _line(encoder_command(worker), {}, server)
+    words = [*worker.serving.command, *role_words(worker), *(encoded_words(worker, urls) if urls else [])]
     variables = dict(worker.serving.environment)
-    if worker.role == "both":
-        pass
-    elif worker.serving.target == "sglang":
-        if _is_prefill(server):
-            words += ["--disaggregation-bootstrap-port", str(_BOOTSTRAP_PORT + server.first_gpu)]
-    else:
+    is_sglang = worker.serving.target == "sglang"
+    if is_sglang and _is_prefill(server):
+        words += ["--disaggregation-bootstrap-port", str(_BOOTSTRAP_PORT + server.first_gpu)]
+    elif not is_sglang and worker.role != "both":
         variables["VLLM_NIXL_SIDE_CHANNEL_HOST"] = names[server.host]
         variables["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(_NIXL_PORT + server.first_gpu)
     return _line(words, variables, server)
-
-
-def _encoder(server: Placed) -> str:
-    return _line(encoder_command(server.worker), {}, server)
 
 
 def _line(words: list[str], variables: Mapping[str, str], server: Placed) -> str:

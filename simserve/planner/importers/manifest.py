@@ -156,9 +156,8 @@ def import_manifest(
             deployment["autoscaling"] = servers[0].scaling
     else:
         deployment.pop("replicas", None)
-        deployment["pools"] = [
-            _pool(server, draft.mapping, first) for server, draft in zip(servers, drafts, strict=True)
-        ]
+        drawn = zip(servers, drafts, strict=True)
+        deployment["pools"] = [_pool(server, draft.mapping, first) for server, draft in drawn]
     if any(server.role != "both" for server in servers):
         deployment["disaggregation"] = {}
     media = _with_encoders(deployment, encoders)
@@ -232,13 +231,8 @@ def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
 def _is_front(words: Sequence[str]) -> bool:
     """Return whether a command starts a router or proxy in front of servers."""
     is_proxy = tuple(words[:2]) == ENCODER_PROXY
-    return (
-        "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3] or _is_trtllm_front(words) or is_proxy
-    )
-
-
-def _is_trtllm_front(words: Sequence[str]) -> bool:
-    return list(words[:2]) == ["trtllm-serve", "disaggregated"]
+    is_proxy |= list(words[:2]) == ["trtllm-serve", "disaggregated"]
+    return is_proxy or "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3]
 
 
 def _front_policy(scripts: Sequence[str]) -> str | None:
@@ -385,12 +379,8 @@ def _dynamo_components(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         pod = {**(service.get("extraPodSpec") or {})}
         container = {**pod.pop("mainContainer", {}), "name": MAIN, "env": service.get("envs", ())}
         kind = service.get("subComponentType") or service.get("componentType")
-        yield {
-            "name": name,
-            "type": kind,
-            "replicas": service.get("replicas", 1),
-            "podTemplate": {"spec": {**pod, "containers": [container]}},
-        }
+        template = {"spec": {**pod, "containers": [container]}}
+        yield {"name": name, "type": kind, "replicas": service.get("replicas", 1), "podTemplate": template}
 
 
 def _dynamo_pod(component: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -447,12 +437,15 @@ def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any],
     (container,) = (each for each in pod["containers"] if each["name"] == "main")
     arguments = shlex.split(_variables(container).get("VLLM_ADDITIONAL_ARGS", ""))
     sizes = workload.get("parallelism") or {}
-    words = [word for key, flag in _SIZES.items() if key in sizes for word in (flag, str(sizes[key]))]
     expert = ["--enable-expert-parallel"] if sizes.get("expert") else []
-    line = ["vllm", "serve", _repository(model["uri"]), *words, *expert, *arguments]
+    line = ["vllm", "serve", _repository(model["uri"]), *_flags(_SIZES, sizes), *expert, *arguments]
     server = _in_pod(name, line, pod, container, workload.get("replicas", 1), role)
     server.variables.pop("VLLM_ADDITIONAL_ARGS", None)
     return server
+
+
+def _flags(named: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    return [word for key, flag in named.items() if key in values for word in (flag, str(values[key]))]
 
 
 _LLM_D_SIZES = {"tensor": "--tensor-parallel-size", "data": "--data-parallel-size"}
@@ -466,8 +459,7 @@ def _of_llm_d(role: str, model: Mapping[str, Any], values: Mapping[str, Any]) ->
         words = _started([*map(str, container.get("command") or ()), *words], container.get("image", ""))
     else:
         sizes = values.get("parallelism") or {}
-        own = [word for key, flag in _LLM_D_SIZES.items() if key in sizes for word in (flag, str(sizes[key]))]
-        words = ["vllm", "serve", _repository(model["uri"]), *own, *words]
+        words = ["vllm", "serve", _repository(model["uri"]), *_flags(_LLM_D_SIZES, sizes), *words]
     name = role if role != "both" else str(model.get("name") or model["uri"]).rpartition("/")[2]
     return _in_pod(name, words, values, container, values.get("replicas", 1), role)
 
@@ -498,7 +490,7 @@ def _of_production_stack(model: Mapping[str, Any]) -> _Server:
         words.append("--enable-chunked-prefill" if config["enableChunkedPrefill"] else "--no-enable-chunked-prefill")
     if config:
         words.append("--enable-prefix-caching" if config.get("enablePrefixCaching") else "--no-enable-prefix-caching")
-    words += [word for key, flag in _STACK_FLAGS.items() if key in config for word in (flag, str(config[key]))]
+    words += _flags(_STACK_FLAGS, config)
     words += map(str, config.get("extraArgs") or ())
     is_told = "enablePrefixCaching" in config or "--enable-prefix-caching" in words
     products = [
@@ -530,9 +522,8 @@ def _of_compose(services: Mapping[str, Any]) -> list[_Server]:
     """Return the servers of a Compose file; equal ones are replicas."""
     found: list[_Server] = []
     for name, service in services.items():
-        words = _started(
-            [*_words(service.get("entrypoint")), *_words(service.get("command"))], service.get("image", "")
-        )
+        words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
+        words = _started(words, service.get("image", ""))
         if _engine(words) is None:
             continue
         told = service.get("environment") or {}
@@ -562,10 +553,9 @@ def _add_files(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]
     }
     for server in servers:
         server.files = {path: contents[source] for path, source in server.files.items() if source in contents}
+        named = server.config_map or server.name
         for document in documents:
-            if document.get("kind") == "ConfigMap" and document["metadata"]["name"] == (
-                server.config_map or server.name
-            ):
+            if document.get("kind") == "ConfigMap" and document["metadata"]["name"] == named:
                 server.files |= {f"/config/{name}": text for name, text in document["data"].items()}
 
 
@@ -618,9 +608,8 @@ def _metric(text: str, target: float, server: _Server) -> dict[str, Any]:
 
 def _pace(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
     down = ((spec.get("behavior") or {}).get("scaleDown") or {}).get("stabilizationWindowSeconds", 300)
-    return {"stabilization": _seconds(down)} | (
-        {} if server.grace is None else {"grace_period": _seconds(server.grace)}
-    )
+    grace = {} if server.grace is None else {"grace_period": _seconds(server.grace)}
+    return {"stabilization": _seconds(down), **grace}
 
 
 def _seconds(value: float) -> str:
@@ -651,9 +640,8 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
     if text is None:
         return None
     config = parse_yaml(text, _WHERE, ScenarioError)
-    told = {
-        each["pluginRef"]: each["weight"] for each in config["schedulingProfiles"][-1]["plugins"] if "weight" in each
-    }
+    plugins = config["schedulingProfiles"][-1]["plugins"]
+    told = {each["pluginRef"]: each["weight"] for each in plugins if "weight" in each}
     return next((policy for policy, scorers in SCORERS.items() if dict(scorers) == told), None)
 
 
@@ -705,12 +693,7 @@ def _engine(words: Sequence[str]) -> str | None:
 def _started(words: list[str], image: str) -> list[str]:
     """Return the command of a container: the one that its shell runs, or `vllm serve` where vLLM's image gets only
     arguments."""
-    if (
-        len(words) > 2
-        and words[0].rpartition("/")[2] in ("sh", "bash")
-        and words[1].startswith("-")
-        and "c" in words[1]
-    ):
+    if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and re.match("-.*c", words[1]):
         lines = words[2].replace("\\\n", " ").splitlines()
         told = (shlex.split(part) for line in lines for part in line.split("&&"))
         return next((part for part in told if _engine(part) is not None), words)

@@ -5,6 +5,7 @@ Knows how those files are written (docs/measurements.md), not where other source
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -143,25 +144,26 @@ class _Run(FrozenModel):
         return build.all_at_once(self.batch or self.queued or 1, *lengths)
 
 
-class _Server(FrozenModel):
-    """One deployment and the loads that it was put under."""
+class _Deployed(FrozenModel):
+    """What was measured."""
 
     name: _Name
     model: str
     deployment: dict[str, Any]
     assumed: str = ""
     """What the report does not say, and what is assumed instead."""
+
+
+class _Server(_Deployed):
+    """One deployment and the loads that it was put under."""
+
     statistic: Statistic = "mean"
     runs: Annotated[tuple[_Run, ...], Field(min_length=1)]
 
 
-class _KvRoom(FrozenModel):
+class _KvRoom(_Deployed):
     """The KV room that a server's log states."""
 
-    name: _Name
-    model: str
-    deployment: dict[str, Any]
-    assumed: str = ""
     tokens: _Count | None = None
     gib: Annotated[float, Field(gt=0)] | None = None
     """GiB of one GPU; where the log gives tokens too, those are more exact."""
@@ -267,10 +269,11 @@ def _block(length: _Length, folder: Path) -> dict[str, Any]:
     return length.block(folder) if isinstance(length, _Listed) else length.block
 
 
-def engine_of(deployment: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return engine, version and GPU of a deployment as in a scenario file."""
+def served_by(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine, its version and the GPU of a deployment, as a measured point has them."""
     engine = deployment.get("engine", {})
-    return str(engine.get("name", "vllm")), str(engine.get("version", "")), str(deployment.get("hardware", ""))
+    named = {"engine": engine.get("name", "vllm"), "version": engine.get("version", "")}
+    return {key: str(value) for key, value in {**named, "hardware": deployment.get("hardware", "")}.items()}
 
 
 def _points(source: str, path: Path, measured: _Measurements) -> list[MeasuredPoint]:
@@ -278,14 +281,11 @@ def _points(source: str, path: Path, measured: _Measurements) -> list[MeasuredPo
 
 
 def _point(source: str, path: Path, server: _Server, run: _Run) -> MeasuredPoint:
-    engine, version, hardware = engine_of(server.deployment)
     kind, load = run.load
     return MeasuredPoint(
         source=source,
         label=f"{path.stem}: {server.name} {run.name}",
-        engine=engine,
-        version=version,
-        hardware=hardware,
+        **served_by(server.deployment),
         model=server.model,
         load_kind=kind,
         load=load,
@@ -303,14 +303,12 @@ def _point(source: str, path: Path, server: _Server, run: _Run) -> MeasuredPoint
 
 
 def _room(file: str, room: _KvRoom) -> MeasuredMemory:
-    engine, version, hardware = engine_of(room.deployment)
     workload = build.all_at_once(1, build.fixed(1), build.fixed(1))
     return MeasuredMemory(
         label=f"{file}: {room.name}",
-        engine=engine,
-        version=version,
-        hardware=hardware,
+        **served_by(room.deployment),
         model=room.model,
         scenario=build.scenario(room.name, room.model, room.deployment, workload),
-        **({"kv_bytes": room.gib * GIB} if room.gib is not None else {"kv_tokens": float(room.tokens or 0)}),
+        kv_bytes=math.nan if room.gib is None else room.gib * GIB,
+        kv_tokens=math.nan if room.gib is not None else float(room.tokens or 0),
     )

@@ -11,7 +11,7 @@ from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
-from simserve.planner.measured.reports import UNSEEN, Figures, engine_of, read_unseen, read_unseen_memory
+from simserve.planner.measured.reports import UNSEEN, Figures, read_unseen, read_unseen_memory, served_by
 from simserve.profiles import catalog
 from simserve.units import Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel, validate
@@ -64,13 +64,10 @@ def read_published() -> list[MeasuredPoint]:
 
 
 def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> MeasuredPoint:
-    engine, version, hardware = engine_of(figure.deployment)
     return MeasuredPoint(
         source=PUBLISHED,
         label=f"{file}: {figure.name}",
-        engine=engine,
-        version=version,
-        hardware=hardware,
+        **served_by(figure.deployment),
         model=figure.model,
         load_kind=figure.load_kind,
         load=float("nan") if figure.load is None else figure.load,

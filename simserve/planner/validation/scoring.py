@@ -258,19 +258,9 @@ def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -
         source = source_of(each.point)
         expected = expect(model, each.server, source)
         own, errors = expected.metrics[metric], model.of_metric(metric, source)
-        rows.append(
-            Held(
-                source,
-                expected.group,
-                metric in each.point.fitted,
-                log_error(each, metric),
-                own.center,
-                own.half_50,
-                own.half_90,
-                errors.constant_center,
-                errors.constant_90,
-            )
-        )
+        is_fitted, error = metric in each.point.fitted, log_error(each, metric)
+        learnt, constant = (own.center, own.half_50, own.half_90), (errors.constant_center, errors.constant_90)
+        rows.append(Held(source, expected.group, is_fitted, error, *learnt, *constant))
     return rows
 
 
