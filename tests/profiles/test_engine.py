@@ -834,7 +834,9 @@ def test_a_profile_of_the_user_is_read_by_path(tmp_path: Path) -> None:
     assert load_engine(str(path)).versions[0].limits.block_size == 32
 
 
-@pytest.mark.parametrize(("version", "milliseconds"), [("0.25", 0.27), ("0.26", 0.43), ("0.28.0", 0.43), ("0.33", 0.43)])
+@pytest.mark.parametrize(
+    ("version", "milliseconds"), [("0.25", 0.27), ("0.26", 0.43), ("0.28.0", 0.43), ("0.33", 0.43)]
+)
 def test_since_0_26_vllm_takes_longer_to_launch_a_layer(version: str, milliseconds: float) -> None:
     """Servers of 0.26, 0.28 and 0.29 with enforce_eager say so; those of 0.8 to 0.11 do not."""
     assert resolve("vllm", version, enforce_eager=True).eager_seconds_per_layer == pytest.approx(1e-3 * milliseconds)
