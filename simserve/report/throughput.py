@@ -71,12 +71,19 @@ def _answer(summary: Mapping[str, Any]) -> list[str]:
     key, unit = _load_words(summary)
     idle = summary["max_gpus"] - best["num_gpus"]
     left = f" ({counted(idle, 'GPU')} left over)" if idle else ""
+    kinds = summary["gpus_by_kind"] or {best["hardware"]: summary["max_gpus"]}
+    there = listed([f"{number_of} x {kind}" for kind, number_of in kinds.items()])
+    breaks = {None: "nothing breaks up to there", "overload": "beyond it the queue grows without end"}.get(
+        summary["binding"], f"{term(summary['binding'])} breaks first"
+    )
+    simulated = "" if best[key] == best[f"max_{key}"] else f" ({_load(summary, best[f'max_{key}'])} as simulated)"
     lines = [
-        f"{_there(summary)} can do {_whole(best['output_throughput'])} output tokens/s, "
+        f"{there} can do {_whole(best['output_throughput'])} output tokens/s, "
         f"{_whole(best['tokens_per_second_per_gpu'])} a GPU and {number(best['tokens_per_second_per_user'])} a user: "
         f"{best['label']}{left}.",
         f"{capital(formats_line(best['formats']))}.",
-        _sustained(summary, best, key, unit),
+        f"The SLO holds up to {_load(summary, best[key])} {unit}{simulated} (there {share(best['attainment'])} of "
+        f"requests meet it, p95: TTFT {latency(best['p95_ttft_ms'])}, TPOT {latency(best['p95_tpot_ms'])}); {breaks}.",
         f"{capital(summary['judged']['words'])}.",
         *probability_lines(summary),
         *(f"It assumes that {each}." for each in best["assumes"]),
@@ -88,23 +95,6 @@ def _answer(summary: Mapping[str, Any]) -> list[str]:
         usd = best["usd_per_million_output_tokens"]
         lines.append(f"{dollars(best['usd_per_hour'])} an hour; {dollars(usd)} a million output tokens at that load.")
     return lines
-
-
-def _there(summary: Mapping[str, Any]) -> str:
-    """Return the available GPUs: ``2 x l4-24gb and 1 x l40s-48gb``."""
-    kinds = summary["gpus_by_kind"] or {summary["best"]["hardware"]: summary["max_gpus"]}
-    return listed([f"{number_of} x {kind}" for kind, number_of in kinds.items()])
-
-
-def _sustained(summary: Mapping[str, Any], best: Mapping[str, Any], key: str, unit: str) -> str:
-    breaks = {None: "nothing breaks up to there", "overload": "beyond it the queue grows without end"}.get(
-        summary["binding"], f"{term(summary['binding'])} breaks first"
-    )
-    simulated = "" if best[key] == best[f"max_{key}"] else f" ({_load(summary, best[f'max_{key}'])} as simulated)"
-    return (
-        f"The SLO holds up to {_load(summary, best[key])} {unit}{simulated} (there {share(best['attainment'])} of "
-        f"requests meet it, p95: TTFT {latency(best['p95_ttft_ms'])}, TPOT {latency(best['p95_tpot_ms'])}); {breaks}."
-    )
 
 
 def _load_words(summary: Mapping[str, Any]) -> tuple[str, str]:

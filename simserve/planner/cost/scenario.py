@@ -156,7 +156,7 @@ def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> t
 def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
     """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are."""
     scenario, own = resolved.scenario, curve.as_it_is()
-    deployed, shape = _most_replicas(scenario), shape_of_day(scenario)
+    deployed, shape = at_most(scenario.deployment).replicas, shape_of_day(scenario)
     flat = curve.own_load is None
     offered = sent_rate(scenario, curve.first()[1]) or own.rate
     if not offered:
@@ -202,11 +202,6 @@ def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float
         busy=over_the_day("busy"),
         watts_per_gpu=over_the_day("watts_per_gpu"),
     )
-
-
-def _most_replicas(scenario: Scenario) -> int:
-    """Return the most replicas that there may be at once; pools together are one."""
-    return at_most(scenario.deployment).replicas
 
 
 def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api: ApiPrices) -> Comparison:
@@ -481,7 +476,7 @@ def caveats(
     scenario = resolved.scenario
     said = [_quality(resolved, model)]
     scaling, overflow = scenario.deployment.autoscaling, scenario.deployment.overflow
-    deployed = _most_replicas(scenario)
+    deployed = at_most(scenario.deployment).replicas
     said += [
         f"the pool {pool.name} is scaled from {own.min_replicas} to {own.max_replicas} replicas: what is paid is their "
         "GPU-hours from launch to end, simulated at the loads of the day"
