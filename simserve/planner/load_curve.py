@@ -143,28 +143,7 @@ class LoadCurve:
         if result.simulation.was_interrupted:
             raise KeyboardInterrupt
         self.results[load] = result
-        summary = result.summary
-        inner = summary["simserve"]
-        attainment, asked = inner["slo"]["attainment"], objective(self.scenario)
-        in_time = asked is None or (attainment is not None and attainment >= asked.attainment)
-        served = summary["completed"] == inner["requests"]["submitted"] and summary["completed"] > 0
-        is_open = inner["load"] == "open" and load > 0
-        holds = served and in_time and inner["stability"] != "overloaded"
-        throughput = summary["request_throughput"] or 0.0
-        rate = load if is_open and holds else throughput
-        self.levels[load] = Level(
-            load=load,
-            rate=rate,
-            busy=inner["utilization"]["busy"] or 0.0,
-            watts_per_gpu=inner["energy"]["watts_per_gpu"],
-            attainment=attainment,
-            stability=inner["stability"],
-            holds=holds,
-            mean_gpus=mean_gpus(self.scenario, summary),
-            gpu_hour_usd=inner["cost"]["gpu_hour_usd"],
-            # By the request, at the level's rate: a run that waits for a last long answer has a lower rate.
-            api_usd_per_hour=(inner["overflow"]["usd_per_hour"] or 0.0) * (rate / throughput if throughput else 0.0),
-        )
+        self.levels[load] = _level(load, result, self.scenario)
         if self.on_run is not None:
             self.on_run(len(self.levels))
 
@@ -225,7 +204,6 @@ class LoadCurve:
         held = [level for level in self.levels.values() if level.holds] or list(self.levels.values())
         known = sorted(held, key=lambda level: level.rate)
         return float(np.interp(rate, [level.rate for level in known], [getattr(level, name) for level in known]))
-<<<<<<< HEAD
 
 
 def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
@@ -254,5 +232,3 @@ def _level(load: float, result: RunResult, scenario: Scenario) -> Level:
         # By the request, at the level's rate: a run that waits for a last long answer has a lower rate.
         api_usd_per_hour=(inner["overflow"]["usd_per_hour"] or 0.0) * (rate / throughput if throughput else 0.0),
     )
-=======
->>>>>>> shrink

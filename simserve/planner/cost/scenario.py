@@ -203,7 +203,6 @@ def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float
     )
 
 
-<<<<<<< HEAD
 def _sent_within_objective(curve: LoadCurve, clients: float) -> float:
     """Return the requests/s of clients of a closed loop whom enough replicas serve as they serve the most that hold.
 
@@ -225,13 +224,6 @@ def _held_nowhere(curve: LoadCurve) -> InfeasibleError:
     )
 
 
-def _most_replicas(scenario: Scenario) -> int:
-    """Return the most replicas that there may be at once; pools together are one."""
-    return at_most(scenario.deployment).replicas
-
-
-=======
->>>>>>> shrink
 def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api: ApiPrices) -> Comparison:
     pricing = resolved.scenario.pricing
     hour = day.gpu_hour_usd * HOURS_PER_MONTH + _electricity(resolved, day)
