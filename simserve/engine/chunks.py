@@ -33,6 +33,7 @@ from simserve.engine.loras import (
     take_lora_loading,
     use_adapter,
 )
+from simserve.engine.micro_batches import lone_tokens, price_chunks
 from simserve.engine.preemption import growth_of_batch, pause_for, preempt
 from simserve.engine.prefix_cache import (
     cache_blocks,
@@ -512,8 +513,14 @@ def longest_chunk(replica: Replica) -> int:
     """Return the most tokens of the next step's budget that a request may have."""
     config = replica.config
     if is_chunk_limit_lifted(replica):
-        return config.max_num_batched_tokens
+        return replica.token_budget if config.overlaps_chunks else config.max_num_batched_tokens
     return config.max_chunk_tokens
+
+
+def micro_chunk(replica: Replica) -> int:
+    """Return the most tokens of a prompt in a micro-batch; 0: its chunks do not overlap."""
+    config = replica.config
+    return longest_chunk(replica) // config.pipeline_parallel_size if config.overlaps_chunks else 0
 
 
 def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
@@ -553,14 +560,14 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         num_decodes = replica.num_decoding
     num_chunks = len(chunks)
     pairs = keys = 0.0
-    if num_chunks == 1:
+    stages = replica.config.pipeline_parallel_size
+    if stages > 1:
+        priced, pairs, keys = price_chunks(replica, requests, num_decodes, micro_chunk(replica))
+    elif num_chunks == 1:
         done = requests.computed_tokens[chunks[0]]
         pairs = total * done + total * (total + 1) * 0.5
         keys = float(done + total)
         priced = num_decodes * replica.tokens_per_decode + total
-        pipeline = replica.config.pipeline_parallel_size
-        if pipeline > 1:
-            priced = max(priced, pipeline * total)
     else:
         priced, pairs, keys = _sum_chunks(replica, requests, num_decodes)
     token_seconds = replica.token_seconds
@@ -606,6 +613,11 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
+            if replica.config.overlaps_chunks:
+                alone, passes = lone_tokens(stages, micro_chunk(replica), total, False)
+                increment = (
+                    alone / stages * (times.prefill_pair_seconds * total + times.prefill_context_seconds * passes)
+                )
             if num_decodes:
                 increment += slope * (num_decodes if progress is None else progress.total / GRID)
     if has_preempted and replica.moved_blocks:
@@ -680,29 +692,14 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
 
 
 def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> tuple[int, float, float]:
-    """Return x, P and C of StepTimes for several chunks."""
-    pairs = keys = largest_pairs = largest_keys = 0.0
-    computed_tokens = requests.computed_tokens
-    largest = 0
+    """Return x, P and C of StepTimes for several chunks in one stage."""
+    pairs = keys = 0.0
     for position in range(len(replica.chunk_requests)):
         chunk = replica.chunk_tokens[position]
-        done = computed_tokens[replica.chunk_requests[position]]
-        if chunk > largest:
-            largest = chunk
-        own = chunk * done + chunk * (chunk + 1) * 0.5
-        pairs += own
+        done = requests.computed_tokens[replica.chunk_requests[position]]
+        pairs += chunk * done + chunk * (chunk + 1) * 0.5
         keys += done + chunk
-        if own > largest_pairs:
-            largest_pairs = own
-        if done + chunk > largest_keys:
-            largest_keys = done + chunk
-    priced = num_decodes * replica.tokens_per_decode + replica.prefill_tokens
-    pipeline = replica.config.pipeline_parallel_size
-    if pipeline > 1:
-        priced = max(priced, pipeline * largest)
-        pairs = max(pairs / pipeline, largest_pairs)
-        keys = max(keys / pipeline, largest_keys)
-    return priced, pairs, keys
+    return num_decodes * replica.tokens_per_decode + replica.prefill_tokens, pairs, keys
 
 
 def chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) -> int:

@@ -71,10 +71,11 @@ class StepTimes:
           + decode_slope[n] * mixed_decode_factor * S
           + prefill_request_seconds * r + prefill_pair_seconds * P + prefill_context_seconds * C
 
-    ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``).
+    ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``); less for a
+    chunk whose micro-batches follow each other through the stages (`simserve.engine.micro_batches.lone_tokens`).
     ``P`` sums the attended pairs of the chunks, ``c_i * done_i + c_i * (c_i + 1) / 2``; ``C`` sums the keys they read,
     ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C are
-    ``max(sum / p, largest of one chunk)``.
+    ``max(sum / p, largest of one chunk)``, that of a chunk by the same share of it.
 
     If the batch has requests with LoRA adapters, a step additionally takes::
 

@@ -450,6 +450,12 @@ class ReplicaShape:
         )
 
     @property
+    def max_chunk_tokens(self) -> int:
+        """Most prefill tokens of one request in a step: in a micro-batch, or in as many as overlap in the stages."""
+        stages = self.pipeline_parallel_size if self.engine.overlaps_chunks else 1
+        return stages * self.engine.max_chunk_tokens
+
+    @property
     def layers_per_stage(self) -> tuple[int, ...]:
         """Layers of each pipeline stage.
 

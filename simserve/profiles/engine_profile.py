@@ -133,6 +133,8 @@ class Scheduling(UbatchRules):
     """`on_demand`: whether a request takes all blocks of its prompt when it is admitted; otherwise chunk by chunk."""
     aligns_chunks: bool = False
     """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
+    overlaps_chunks: bool = False
+    """Pipeline stages: whether a chunk of a prompt enters the first while the one before it is in a later one."""
     lifts_chunk_limit: bool = False
     """Whether `long_prefill_token_threshold` does not apply to a request that is alone."""
     ends_pass: bool = False

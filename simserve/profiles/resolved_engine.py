@@ -96,10 +96,11 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Server on which the factors were measured; empty: none."""
 
     max_chunk_tokens: int
-    """Most prefill tokens of one request in a step."""
+    """Most prefill tokens of one request in a step, or in a micro-batch of pipeline stages."""
     reserve_full_prompt: bool
     allocates_prompt: bool
     aligns_chunks: bool
+    overlaps_chunks: bool
     lifts_chunk_limit: bool
     ends_pass: bool
     misses_next: bool

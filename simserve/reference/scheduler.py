@@ -173,7 +173,7 @@ class ContinuousScheduler(Scheduler):
         step.start, step.longest_chunk = now, config.max_chunk_tokens
         step.budget = config.max_num_batched_tokens * config.pipeline_parallel_size
         if config.lifts_chunk_limit and len(self.running) + len(self.waiting) <= 1:
-            step.longest_chunk = config.max_num_batched_tokens
+            step.longest_chunk = step.budget if config.overlaps_chunks else config.max_num_batched_tokens
         self.sort_queue()
         self.make_way(step)
         if self.config.kv_allocation == "none":
@@ -665,9 +665,9 @@ class ContinuousScheduler(Scheduler):
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
         contexts = [request.computed + request.fraction for request in [*step.decoding, *step.beyond]]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
-        pipeline = self.config.pipeline_parallel_size
         swapping = self.times.swap_block_seconds * step.moved_blocks + step.encoder_seconds
-        computing = mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        stages, width = self.config.pipeline_parallel_size, self.tokens_per_decode
+        computing = mixed_seconds(self.times, contexts, chunks, stages, width, *step.overlap(self.config))
         seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
         return seconds + self.seconds_of_adapters(step)
 

@@ -67,6 +67,11 @@ class Step:
         """The requests that take part in the step."""
         return self.decoding + [request for request, _ in self.chunks]
 
+    def overlap(self, config: EngineConfig) -> tuple[int, list[bool]]:
+        """Return the most tokens of a prompt in a micro-batch, 0 if its chunks do not overlap, and which chunks end."""
+        limit = self.longest_chunk // config.pipeline_parallel_size if config.overlaps_chunks else 0
+        return limit, [request.computed + chunk >= request.target for request, chunk in self.chunks]
+
 
 def to_checkpoint(config: EngineConfig, missing: int) -> int:
     """Return the tokens to where the chunk of a prompt that lacks ``missing`` must end: a checkpoint or its end."""
@@ -80,6 +85,8 @@ def mixed_seconds(
     chunks: list[tuple[int, int]],
     pipeline: int,
     tokens_per_decode: int = 1,
+    limit: int = 0,
+    completed: Sequence[bool] = (),
 ) -> float:
     """Return the seconds of a step.
 
@@ -89,23 +96,46 @@ def mixed_seconds(
         chunks: For each prefilling request, the tokens computed before and the tokens of this step.
         pipeline: Pipeline-parallel size.
         tokens_per_decode: Number of tokens that a decoding request computes: drafts and the newest one.
+        limit: Most tokens of a prompt in a micro-batch, if its chunks overlap in the stages; otherwise 0.
+        completed: With a limit, for each chunk whether it completes its prompt.
     """
     decoding, context = len(contexts), sum(contexts)
     if not chunks:
         return times.decode_base[decoding] + times.decode_slope[decoding] * context
-    pairs = [chunk * done + chunk * (chunk + 1) / 2 for done, chunk in chunks]
-    keys = [done + chunk for done, chunk in chunks]
-    largest = max(chunk for _, chunk in chunks)
-    tokens = max(tokens_per_decode * decoding + sum(chunk for _, chunk in chunks), pipeline * largest)
+    tokens, pairs, keys = priced_chunks(chunks, pipeline, tokens_per_decode * decoding, limit, completed)
     return (
         token_seconds(times, tokens)
         + times.sequence_seconds[decoding + len(chunks)]
         + times.decode_attention_base[decoding]
         + times.decode_slope[decoding] * times.mixed_decode_factor * context
         + times.prefill_request_seconds * len(chunks)
-        + times.prefill_pair_seconds * max(sum(pairs) / pipeline, max(pairs))
-        + times.prefill_context_seconds * max(sum(keys) / pipeline, max(keys))
+        + times.prefill_pair_seconds * pairs
+        + times.prefill_context_seconds * keys
     )
+
+
+def priced_chunks(
+    chunks: list[tuple[int, int]], pipeline: int, decoded: int, limit: int = 0, completed: Sequence[bool] = ()
+) -> tuple[int, float, float]:
+    """Return the tokens, attended pairs and keys that a step with chunks is priced for.
+
+    Each chunk is cut into micro-batches. In a round a stage computes all of one request one after another; the last
+    one of a prompt then has the later stages before it, others only the rest of the round. Arguments: `mixed_seconds`;
+    ``decoded`` are the tokens of decoding requests.
+    """
+    tokens, pairs, keys = float(decoded + sum(chunk for _, chunk in chunks)), 0.0, 0.0
+    largest_pairs = largest_keys = 0.0
+    for position, (done, chunk) in enumerate(chunks):
+        ends = [*range(limit, chunk, limit), chunk] if limit else [chunk]
+        stage_times = chunk + (pipeline - 1) * ends[0]
+        if limit and not completed[position]:
+            stage_times = pipeline * ends[0]
+        own_pairs = chunk * done + chunk * (chunk + 1) / 2
+        own_keys = float(sum(done + end for end in ends))
+        tokens, share = max(tokens, stage_times), stage_times / (pipeline * chunk)
+        pairs, keys = pairs + own_pairs, keys + own_keys
+        largest_pairs, largest_keys = max(largest_pairs, share * own_pairs), max(largest_keys, share * own_keys)
+    return int(tokens), max(pairs / pipeline, largest_pairs), max(keys / pipeline, largest_keys)
 
 
 def uncached_seconds(times: StepTimes, lengths: list[int]) -> float:

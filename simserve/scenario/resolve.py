@@ -730,12 +730,12 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     """Return the configuration of one replica's scheduler: the engine's fields of the same name, and derived ones."""
     engine = shape.engine
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
+    derived = _window_fields(memory) | _checkpoint_fields(shape) | _stage_fields(shape)
     return EngineConfig(
-        **({name: getattr(engine, name) for name in _OF_ENGINE} | _window_fields(memory) | _checkpoint_fields(shape)),
+        **({name: getattr(engine, name) for name in _OF_ENGINE} | derived),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
         num_blocks=num_blocks,
         watermark_blocks=int(engine.watermark * num_blocks),
-        pipeline_parallel_size=shape.pipeline_parallel_size,
         data_parallel_size=shape.data_parallel_size,
         transfer_step_seconds=engine.host_seconds_per_step,
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
@@ -775,6 +775,15 @@ def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
     if not offsets or (shape.windowed_kv is None and not shape.model.has_states):
         return {}
     return {"checkpoint_tokens": offsets[0], "last_checkpoint_tokens": offsets[-1]}
+
+
+def _stage_fields(shape: ReplicaShape) -> dict[str, int]:
+    """Return what the stages of a pipeline have in flight at once."""
+    return {
+        "pipeline_parallel_size": shape.pipeline_parallel_size,
+        "overlaps_chunks": shape.engine.overlaps_chunks and shape.pipeline_parallel_size > 1,
+        "max_chunk_tokens": shape.max_chunk_tokens,
+    }
 
 
 def _launching_seconds(shape: ReplicaShape) -> float:
