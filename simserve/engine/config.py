@@ -143,6 +143,10 @@ class EngineConfig:
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
         overlaps_chunks: With pipeline stages: whether the next chunk of a prompt enters the first stage while the one
             before it is in a later one (`simserve.engine.micro_batches`).
+        keeps_micro_batches: With pipeline stages: whether a request stays in the micro-batch that completed its prompt;
+            otherwise they are spread evenly.
+        samples_in_turn: With pipeline stages: whether no stage goes on before the last one has sampled, so that the
+            requests of a step with decodes are one micro-batch.
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
         attention_dp_timeout_iters: With ranks: most steps for which prompts wait until every rank has one; 0: they do
             not wait.
@@ -230,6 +234,8 @@ class EngineConfig:
     reserves_page: bool = False
     pipeline_parallel_size: int = 1
     overlaps_chunks: bool = False
+    keeps_micro_batches: bool = False
+    samples_in_turn: bool = False
     data_parallel_size: int = 1
     attention_dp_timeout_iters: int = 0
     async_scheduling: bool = False

@@ -5,6 +5,14 @@ share of the round sets the round's length. vLLM's queue of batches (``v1/engine
 and SGLang's loop over them (``scheduler_pp_mixin.py``) count a chunk as computed when they hand it out: the next chunk
 of the same prompt is in the next micro-batch, while the first is under way. Only the last one has to pass all stages
 before the round ends. In other engines a chunk waits for the one before it.
+
+Which micro-batch a decoding request is in. It can be handed out again once its last token is back, so it stays with
+those that it was handed out with. vLLM waits for the oldest micro-batch in flight before it looks at new requests, and
+SGLang comes to an empty place in its loop and goes on: a new request joins one that is there, and only what exceeds its
+budget of tokens starts another. With asynchronous scheduling, vLLM's first model runner sends every sampled token from
+the last stage to all others, which wait for it (``_pp_receive_prev_sampled_token_ids_to_input_batch``): one micro-batch
+is in flight, except for chunks that complete no prompt. Its second one spaces the steps of a request p apart
+(``next_decode_eligible_step``), and requests are spread.
 """
 
 from __future__ import annotations
@@ -47,4 +55,53 @@ def price_chunks(replica: Replica, requests: RequestTable, num_decodes: int, lim
         largest_pairs = max(largest_pairs, share * own)
         largest_keys = max(largest_keys, share * read)
     priced = num_decodes * replica.tokens_per_decode + replica.prefill_tokens
+    if replica.is_in_turn:
+        return stages * priced, pairs, keys
     return max(priced, largest), max(pairs / stages, largest_pairs), max(keys / stages, largest_keys)
+
+
+def priced_decodes(replica: Replica, num_decodes: int) -> int:
+    """Return how many sequences, spread evenly over the stages, take as long as the decodes of a step."""
+    largest = num_decodes if replica.samples_in_turn else 1
+    for place in range(len(replica.micro_batches)):
+        largest = max(largest, replica.micro_batches[place])
+    return replica.config.pipeline_parallel_size * largest if largest > 1 else num_decodes
+
+
+def open_micro_batch(replica: Replica, position: int) -> None:
+    """Choose the micro-batch of requests that begin to decode.
+
+    Those handed out together stay together: the first join the smallest that there is, each further one is the smallest
+    of all places.
+
+    Args:
+        replica: The scheduler, which keeps micro-batches.
+        position: The place of the request's chunk in the step that has ended; -1: its prompt comes from elsewhere.
+    """
+    number = 0
+    if position >= 0:
+        handed_out = 0
+        for each in range(position + 1):
+            handed_out += replica.chunk_tokens[each]
+        number = (handed_out - 1) // replica.config.max_num_batched_tokens
+    turn = replica.leap_index * (len(replica.micro_batches) + 1) + number
+    if position >= 0 and turn == replica.open_turn:
+        return
+    replica.open_turn = turn if position >= 0 else -1
+    best = -1
+    for place in range(len(replica.micro_batches)):
+        size = replica.micro_batches[place]
+        if (size or number) and (best < 0 or size < replica.micro_batches[best]):
+            best = place
+    replica.open_batch = max(best, 0)
+
+
+def join_micro_batch(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Count a request with the micro-batch that is open."""
+    requests.micro_batch[index] = replica.open_batch
+    replica.micro_batches[replica.open_batch] += 1
+
+
+def leave_micro_batch(replica: Replica, requests: RequestTable, index: int) -> None:
+    """Remove a request from its micro-batch."""
+    replica.micro_batches[requests.micro_batch[index]] -= 1

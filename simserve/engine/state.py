@@ -65,6 +65,8 @@ class StepTimes:
 
         decode_base[n] + decode_slope[n] * S
 
+    spread over ``p`` stages; with m > 1 in one micro-batch as ``p * m`` with ``S * p * m / n``, also beside prompts.
+
     A step with ``c`` prefill tokens of ``r`` requests and ``n`` decoding sequences (``n`` may be 0) takes::
 
         token_seconds(x) + sequence_seconds[n + r] + decode_attention_base[n]
@@ -88,7 +90,7 @@ class StepTimes:
     ``shared_seconds`` at the sum of x over all ranks.
 
     Attributes:
-        decode_base: Index n = 0..max_num_seqs, ``decode_base[0] == 0``.
+        decode_base: Index n = 0..max_num_seqs, or ``p`` times that with micro-batches; ``decode_base[0] == 0``.
         decode_slope: Index n = 0..max_num_seqs; seconds per context token.
         token_seconds: Index x = 0..len-1, everything that depends on the tokens of a step, including host time; beyond
             the last entry, ``token_seconds[-1] + token_seconds_beyond * (x - (len - 1))``.
@@ -157,6 +159,7 @@ class RequestTable:
     first_token_time   s
     finish_time        s
     itl_max            s      largest gap between two of its tokens; negative: none yet
+    micro_batch        int    while it decodes: its micro-batch, where a pipeline keeps them; else empty
     last_token_time    s      when it joined the decoding requests, or was preempted
     generated_tokens   int    when it was last admitted, preempted or finished
     computed_tokens    int    KV tokens computed while it prefills
@@ -201,6 +204,7 @@ class RequestTable:
         "joined_step",
         "last_token_time",
         "max_tokens",
+        "micro_batch",
         "num_preemptions",
         "output_tokens",
         "pace",
@@ -274,6 +278,7 @@ class RequestTable:
         self.joined_leap = _zeros("q", num_requests)
         self.pace = _whole("q", np.zeros(0) if pace is None else pace)
         self.joined_step = _zeros("q", len(self.pace))
+        self.micro_batch = _zeros("q", 0 if is_lean and not config.keeps_micro_batches else num_requests)
         self.num_preemptions = _zeros("i", num_requests)
         self.replica_id = _whole("i", np.full(num_requests, -1, dtype=np.int32))
         self.rank = _zeros("i", 0 if is_lean and config.data_parallel_size == 1 else num_requests)
@@ -371,6 +376,7 @@ class Replica:
         "irregular_gaps",
         "is_contiguous",
         "is_full",
+        "is_in_turn",
         "is_open",
         "is_ordered",
         "is_prefill_first",
@@ -391,6 +397,7 @@ class Replica:
         "left_estimate",
         "loras",
         "max_num_seqs",
+        "micro_batches",
         "mode",
         "moved_blocks",
         "new_token_ratio",
@@ -405,6 +412,8 @@ class Replica:
         "num_scheduled_decodes",
         "num_steps",
         "num_swapped_blocks",
+        "open_batch",
+        "open_turn",
         "passed_over",
         "prefill_tokens",
         "prefilled_tokens",
@@ -416,6 +425,7 @@ class Replica:
         "releases_late",
         "residues",
         "running",
+        "samples_in_turn",
         "scheduled_blocks",
         "sequence_seconds",
         "shared_seconds",
@@ -454,6 +464,9 @@ class Replica:
         # The hot entries of config and times, one attribute access away.
         self.max_num_seqs = config.max_num_seqs
         self.token_budget = config.max_num_batched_tokens * config.pipeline_parallel_size
+        # By micro-batch, if those are kept, its decoding requests (`simserve.engine.micro_batches`).
+        self.micro_batches = [0] * config.pipeline_parallel_size if config.keeps_micro_batches else []
+        self.open_batch, self.open_turn, self.samples_in_turn, self.is_in_turn = 0, -1, config.samples_in_turn, False
         self.block_size = config.block_size
         self.mode = CONTINUOUS
         if config.batching == "static":

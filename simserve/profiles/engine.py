@@ -288,7 +288,7 @@ _OF_THE_RELEASE = (
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "reserved_decode_tokens"),
     "watermark",
     *("waits_for_prefix", "caches_at_end", "ignores_found", "aligns_chunks", "allocates_prompt"),
-    "overlaps_chunks",
+    *("overlaps_chunks", "keeps_micro_batches", "samples_in_turn"),
     *UbatchRules.model_fields,
 )
 """Rules of the scheduler that nobody sets."""

@@ -101,6 +101,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     allocates_prompt: bool
     aligns_chunks: bool
     overlaps_chunks: bool
+    keeps_micro_batches: bool
+    samples_in_turn: bool
     lifts_chunk_limit: bool
     ends_pass: bool
     misses_next: bool

@@ -65,6 +65,7 @@ class Request:
     stored: list[tuple[int, int]] = field(default_factory=list)
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
+    micro_batch: int = -1
     is_stand_in: bool = False
     ready: float = math.nan
     scheduled: float = math.nan
@@ -146,7 +147,7 @@ class Request:
         self.past_gaps += self.gaps
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
-        self.is_swapped = False
+        self.is_swapped, self.micro_batch = False, -1
         self.promised = set()
         self.scheduled = self.finish = self.handed_over = self.answer_began = math.nan
         self.token_times, self.gaps, self.elsewhere = [], [], None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from simserve.reference.arrival_order import came, growth, make_room, pauses_for, take_growth
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
+from simserve.reference.micro_batches import join_micro_batches, take_turns
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.victims import choose_victim, decode_in_order
@@ -180,6 +181,7 @@ class ContinuousScheduler(Scheduler):
             self.schedule_uncached(step)
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
+            take_turns(step, config)
             is_merged = self.keeps_order and bool(self.waiting) and not step.has_preempted
             if not is_merged:
                 self.schedule_chunks(step)
@@ -573,7 +575,7 @@ class ContinuousScheduler(Scheduler):
             step.moved_blocks += blocks
         else:
             victim.computed = 0
-        victim.fraction = 0.0
+        victim.fraction, victim.micro_batch = 0.0, -1
         victim.num_preemptions += 1
         step.has_preempted = True
         if self.config.admission == "estimate":
@@ -667,7 +669,7 @@ class ContinuousScheduler(Scheduler):
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         swapping = self.times.swap_block_seconds * step.moved_blocks + step.encoder_seconds
         stages, width = self.config.pipeline_parallel_size, self.tokens_per_decode
-        computing = mixed_seconds(self.times, contexts, chunks, stages, width, *step.overlap(self.config))
+        computing = mixed_seconds(self.times, contexts, chunks, stages, width, step.passing(self.config))
         seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
         return seconds + self.seconds_of_adapters(step)
 
@@ -697,6 +699,7 @@ class ContinuousScheduler(Scheduler):
             # Blocks that no query sees any more are free again.
             request.window_blocks = self.window_of(request.window_blocks)
         finished, sent = [], self.unsent
+        join_micro_batches(self, step)
         for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
             if request.is_decoding:
                 if request not in gained:

@@ -194,7 +194,7 @@ def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float],
     config, chunks = scheduler.config, step.chunks
     decoded = (1 + config.num_speculative_tokens) * len(step.decoding)
     prompts = [(request.computed, chunk) for request, chunk in chunks]
-    priced, *shared = priced_chunks(prompts, config.pipeline_parallel_size, decoded, *step.overlap(config))
+    priced, *shared = priced_chunks(prompts, config.pipeline_parallel_size, decoded, step.passing(config))
     context = sum(request.computed + request.fraction for request in step.decoding)
     held = sum(request.computed + request.fraction for request in scheduler.running)
     used = float(scheduler.used_tokens)

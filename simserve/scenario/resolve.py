@@ -57,6 +57,8 @@ _WHOLE_TOWERS = {
 ``supports_encoder_tp_data``; SGLang docs, advanced_features/dp_for_multi_modal_encoder."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """Fields of the scheduler's configuration that an engine has under the same name."""
+_OF_STAGES = ("pipeline_parallel_size", "overlaps_chunks", "keeps_micro_batches", "samples_in_turn", "max_chunk_tokens")
+"""Fields that a replica has, as they depend on its stages."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
 KEPT_ENGINES = 512
@@ -730,7 +732,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     """Return the configuration of one replica's scheduler: the engine's fields of the same name, and derived ones."""
     engine = shape.engine
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
-    derived = _window_fields(memory) | _checkpoint_fields(shape) | _stage_fields(shape)
+    derived = _window_fields(memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
     return EngineConfig(
         **({name: getattr(engine, name) for name in _OF_ENGINE} | derived),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
@@ -775,15 +777,6 @@ def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
     if not offsets or (shape.windowed_kv is None and not shape.model.has_states):
         return {}
     return {"checkpoint_tokens": offsets[0], "last_checkpoint_tokens": offsets[-1]}
-
-
-def _stage_fields(shape: ReplicaShape) -> dict[str, int]:
-    """Return what the stages of a pipeline have in flight at once."""
-    return {
-        "pipeline_parallel_size": shape.pipeline_parallel_size,
-        "overlaps_chunks": shape.engine.overlaps_chunks and shape.pipeline_parallel_size > 1,
-        "max_chunk_tokens": shape.max_chunk_tokens,
-    }
 
 
 def _launching_seconds(shape: ReplicaShape) -> float:

@@ -176,10 +176,13 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
     )
     # All combinations, of what has been drawn: no draw more, so that the examples stay what they were.
     checkpoint_tokens, last_checkpoint_tokens = CHECKPOINTS[config.static_batch_size]
-    overlaps = config.pipeline_parallel_size > 1 and config.static_batch_size % 2 == 0
+    has_stages = config.pipeline_parallel_size > 1
+    overlaps = has_stages and config.static_batch_size % 2 == 0
     return replace(
         config,
         overlaps_chunks=overlaps,
+        keeps_micro_batches=has_stages and config.static_batch_size in (1, 2, 5, 6),
+        samples_in_turn=has_stages and config.static_batch_size in (3, 4),
         max_chunk_tokens=config.max_chunk_tokens * (config.pipeline_parallel_size if overlaps else 1),
         aligns_chunks=config.transfer_prompt_seconds > 0.0,
         checkpoint_tokens=checkpoint_tokens,
@@ -197,7 +200,7 @@ def _overlapped(config: EngineConfig) -> int:
 @st.composite
 def step_times(draw: st.DrawFn, config: EngineConfig) -> StepTimes:
     """Draw tables that rise with what a step holds: constant, affine, or in uneven steps."""
-    seats = config.max_num_seqs
+    seats = config.max_num_seqs * (1 + (config.keeps_micro_batches or config.samples_in_turn) * 3)
     base = draw(st.integers(1, 8)) * math.pi / 32.0
     uneven = st.integers(0, 5)
 
