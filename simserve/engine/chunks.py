@@ -78,6 +78,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     sizes.clear()
     config = replica.config
     replica.is_in_turn = replica.samples_in_turn and num_decodes > 0
+    replica.micro_chunk = micro_chunk(replica)
     budget = step_budget(replica, num_decodes)
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
     is_aligned, is_whole = replica.has_aligned_chunks, replica.has_whole_prompts
@@ -570,7 +571,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     num_chunks = len(chunks)
     stages = replica.config.pipeline_parallel_size
     if stages > 1:
-        priced, pairs, keys = price_chunks(replica, requests, num_decodes, micro_chunk(replica))
+        priced, pairs, keys = price_chunks(replica, requests, num_decodes)
     else:
         priced, pairs, keys = _sum_chunks(replica, requests, num_decodes)
     token_seconds = replica.token_seconds
@@ -618,7 +619,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
             if replica.config.overlaps_chunks:
-                alone, passes = lone_tokens(stages, micro_chunk(replica), total, False)
+                alone, passes = lone_tokens(stages, replica.micro_chunk, total, False)
                 increment = (
                     alone / stages * (times.prefill_pair_seconds * total + times.prefill_context_seconds * passes)
                 )

@@ -36,10 +36,10 @@ def lone_tokens(stages: int, limit: int, chunk: int, is_last: bool) -> tuple[int
     return chunk + (stages - 1) * first if is_last else stages * first, -(-chunk // first)
 
 
-def price_chunks(replica: Replica, requests: RequestTable, num_decodes: int, limit: int) -> tuple[int, float, float]:
-    """Return x, P and C of StepTimes for the chunks of a step of several stages; ``limit`` is that of `lone_tokens`."""
+def price_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> tuple[int, float, float]:
+    """Return x, P and C of StepTimes for the chunks of a step of several stages."""
     pairs = keys = largest_pairs = largest_keys = 0.0
-    largest, stages = 0, replica.config.pipeline_parallel_size
+    largest, stages, limit = 0, replica.config.pipeline_parallel_size, replica.micro_chunk
     for position in range(len(replica.chunk_requests)):
         index, chunk = replica.chunk_requests[position], replica.chunk_tokens[position]
         done = requests.computed_tokens[index]

@@ -66,7 +66,6 @@ class StepTimes:
         decode_base[n] + decode_slope[n] * S
 
     spread over ``p`` stages; with m > 1 in one micro-batch as ``p * m`` with ``S * p * m / n``, also beside prompts.
-
     A step with ``c`` prefill tokens of ``r`` requests and ``n`` decoding sequences (``n`` may be 0) takes::
 
         token_seconds(x) + sequence_seconds[n + r] + decode_attention_base[n]
@@ -74,7 +73,7 @@ class StepTimes:
           + prefill_request_seconds * r + prefill_pair_seconds * P + prefill_context_seconds * C
 
     ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``); less for a
-    chunk whose micro-batches follow each other through the stages (`simserve.engine.micro_batches.lone_tokens`).
+    chunk whose micro-batches overlap (`simserve.engine.micro_batches.lone_tokens`).
     ``P`` sums the attended pairs of the chunks, ``c_i * done_i + c_i * (c_i + 1) / 2``; ``C`` sums the keys they read,
     ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C are
     ``max(sum / p, largest of one chunk)``, that of a chunk by the same share of it.
@@ -398,6 +397,7 @@ class Replica:
         "loras",
         "max_num_seqs",
         "micro_batches",
+        "micro_chunk",
         "mode",
         "moved_blocks",
         "new_token_ratio",
@@ -464,9 +464,9 @@ class Replica:
         # The hot entries of config and times, one attribute access away.
         self.max_num_seqs = config.max_num_seqs
         self.token_budget = config.max_num_batched_tokens * config.pipeline_parallel_size
-        # By micro-batch, if those are kept, its decoding requests (`simserve.engine.micro_batches`).
         self.micro_batches = [0] * config.pipeline_parallel_size if config.keeps_micro_batches else []
-        self.open_batch, self.open_turn, self.samples_in_turn, self.is_in_turn = 0, -1, config.samples_in_turn, False
+        self.open_batch, self.open_turn, self.micro_chunk, self.is_in_turn = 0, -1, 0, False
+        self.samples_in_turn = config.samples_in_turn
         self.block_size = config.block_size
         self.mode = CONTINUOUS
         if config.batching == "static":
@@ -537,7 +537,7 @@ class Replica:
         self.has_window_pool = self.keeps_windows and config.num_window_blocks > 0
         self.keeps_states = self.keeps_windows and config.keeps_states
         self.free_window_blocks = config.num_window_blocks
-        # Decoding requests whose windows are not full yet, and the tokens in the windows of all decoding requests.
+        # Decoding requests whose windows are not full yet; tokens in the windows of all decoding requests.
         self.num_growing_windows = 0
         self.window_residues = [0] * config.block_size
         self.window_sum: float = 0
