@@ -34,6 +34,7 @@ from simserve.engine.loras import (
     take_lora_loading,
     use_adapter,
 )
+from simserve.engine.micro_batches import lone_tokens, open_micro_batch, price_chunks, priced_decodes
 from simserve.engine.preemption import growth_of_batch, pause_for, preempt
 from simserve.engine.prefix_cache import (
     cache_blocks,
@@ -80,7 +81,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     chunks.clear()
     sizes.clear()
     config = replica.config
-    budget = replica.token_budget - num_decodes * replica.tokens_per_decode
+    replica.is_in_turn = replica.samples_in_turn and num_decodes > 0
+    replica.micro_chunk = micro_chunk(replica)
+    budget = step_budget(replica, num_decodes)
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
     is_aligned, is_whole = replica.has_aligned_chunks, replica.has_whole_prompts
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
@@ -498,12 +501,26 @@ def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int
     return padded if is_beside and padded <= max_chunk and cached + padded < replica.config.max_model_len else 1
 
 
+def step_budget(replica: Replica, num_decodes: int) -> int:
+    """Return the tokens that the decodes of a step leave to prompts."""
+    budget = replica.config.max_num_batched_tokens if replica.is_in_turn else replica.token_budget
+    return budget - num_decodes * replica.tokens_per_decode
+
+
 def longest_chunk(replica: Replica) -> int:
     """Return the most tokens of the next step's budget that a request may have."""
     config = replica.config
-    if is_chunk_limit_lifted(replica):
-        return config.max_num_batched_tokens
-    return config.max_chunk_tokens
+    if not is_chunk_limit_lifted(replica):
+        stages = config.pipeline_parallel_size if config.overlaps_chunks and replica.is_in_turn else 1
+        return config.max_chunk_tokens // stages
+    return replica.token_budget if config.overlaps_chunks and not replica.is_in_turn else config.max_num_batched_tokens
+
+
+def micro_chunk(replica: Replica) -> int:
+    """Return the most tokens of a prompt in a micro-batch; 0: its chunks do not overlap."""
+    if replica.is_in_turn or not replica.config.overlaps_chunks:
+        return 0
+    return longest_chunk(replica) // replica.config.pipeline_parallel_size
 
 
 def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
@@ -534,15 +551,9 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         # A preemption for the chunks may have taken a decoding request out of this step.
         num_decodes = replica.num_decoding
     num_chunks = len(chunks)
-    pairs = keys = 0.0
-    if num_chunks == 1:
-        done = requests.computed_tokens[chunks[0]]
-        pairs = total * done + total * (total + 1) * 0.5
-        keys = float(done + total)
-        priced = num_decodes * replica.tokens_per_decode + total
-        pipeline = replica.config.pipeline_parallel_size
-        if pipeline > 1:
-            priced = max(priced, pipeline * total)
+    stages = replica.config.pipeline_parallel_size
+    if stages > 1:
+        priced, pairs, keys = price_chunks(replica, requests, num_decodes)
     else:
         priced, pairs, keys = _sum_chunks(replica, requests, num_decodes)
     token_seconds = replica.token_seconds
@@ -573,13 +584,14 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         first += replica.encoder_seconds
         replica.encoder_seconds = 0.0
     if num_decodes:
-        slope = replica.decode_slope[num_decodes] * times.mixed_decode_factor
-        first += replica.decode_attention_base[num_decodes] + slope * replica.context_sum
+        alike = priced_decodes(replica, num_decodes) if stages > 1 else num_decodes
+        slope = replica.decode_slope[alike] * times.mixed_decode_factor * (alike / num_decodes)
+        first += replica.decode_attention_base[alike] + slope * replica.context_sum
     if cache is not None and cache.has_tiers:
         waiting = take_overlapped_seconds(cache, first - loading)
         first += waiting
         loading += waiting
-    budget = replica.token_budget - num_decodes * replica.tokens_per_decode
+    budget = step_budget(replica, num_decodes)
     most = min(longest_chunk(replica), budget)
     if replica.has_aligned_chunks:
         most -= most % replica.block_size
@@ -588,6 +600,11 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
+            if replica.config.overlaps_chunks:
+                alone, passes = lone_tokens(stages, replica.micro_chunk, total, False)
+                increment = (
+                    alone / stages * (times.prefill_pair_seconds * total + times.prefill_context_seconds * passes)
+                )
             if num_decodes:
                 increment += slope * (num_decodes if progress is None else progress.total / GRID)
     if has_preempted and replica.moved_blocks:
@@ -618,7 +635,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     num_steps = min(remaining - 1, tokens_to_checkpoint(replica, remaining)) // chunk
     if replica.has_aligned_chunks:
         # The last one may be longer, up to what the budget leaves.
-        most = min(longest_chunk(replica), replica.token_budget - num_decodes * replica.tokens_per_decode)
+        most = min(longest_chunk(replica), step_budget(replica, num_decodes))
         num_steps = (remaining - most - 1) // chunk + 1
     if replica.keeps_windows:
         # What a chunk leaves outside the window is freed before the next one.
@@ -663,29 +680,14 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
 
 
 def _sum_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> tuple[int, float, float]:
-    """Return x, P and C of StepTimes for several chunks."""
-    pairs = keys = largest_pairs = largest_keys = 0.0
-    computed_tokens = requests.computed_tokens
-    largest = 0
+    """Return x, P and C of StepTimes for the chunks of a step of one stage."""
+    pairs = keys = 0.0
     for position in range(len(replica.chunk_requests)):
         chunk = replica.chunk_tokens[position]
-        done = computed_tokens[replica.chunk_requests[position]]
-        if chunk > largest:
-            largest = chunk
-        own = chunk * done + chunk * (chunk + 1) * 0.5
-        pairs += own
+        done = requests.computed_tokens[replica.chunk_requests[position]]
+        pairs += chunk * done + chunk * (chunk + 1) * 0.5
         keys += done + chunk
-        if own > largest_pairs:
-            largest_pairs = own
-        if done + chunk > largest_keys:
-            largest_keys = done + chunk
-    priced = num_decodes * replica.tokens_per_decode + replica.prefill_tokens
-    pipeline = replica.config.pipeline_parallel_size
-    if pipeline > 1:
-        priced = max(priced, pipeline * largest)
-        pairs = max(pairs / pipeline, largest_pairs)
-        keys = max(keys / pipeline, largest_keys)
-    return priced, pairs, keys
+    return num_decodes * replica.tokens_per_decode + replica.prefill_tokens, pairs, keys
 
 
 def chunk_blocks(replica: Replica, requests: RequestTable, num_steps: int) -> int:
@@ -769,6 +771,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
                 cache_computed(replica, index, computed)
             elif cache is not None and replica.has_prefix_waits:
                 keep_prompt(replica, cache, index, computed)
+            if replica.micro_batches:
+                open_micro_batch(replica, position)
             join_decoding(replica, requests, index, computed, generated)
             if replica.loras is not None:
                 count_decoding(replica.loras, index, 1)

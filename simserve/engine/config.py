@@ -72,7 +72,8 @@ class EngineConfig:
             ranges, first fit (baselines of the vLLM paper); ``none``: no cache.
         max_num_seqs: Seats: most requests that hold KV at once.
         max_num_batched_tokens: Token budget of a step.
-        max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``.
+        max_chunk_tokens: Most prefill tokens of one request in a step, <= ``max_num_batched_tokens``; with
+            ``overlaps_chunks`` those of all micro-batches.
         lifts_chunk_limit: Whether a request is limited only by the budget, not by ``max_chunk_tokens``, while no other
             request runs or waits (vLLM 0.33).
         aligns_chunks: With chunked prefill: whether a chunk that does not complete its prompt is as long as whole KV
@@ -143,6 +144,12 @@ class EngineConfig:
             the ratio (SGLang 0.5.23 for those that ignore the end of the sequence).
         reserves_page: ``estimate``: whether admission needs a block beyond the request's tokens.
         pipeline_parallel_size: Groups of requests in flight, DESIGN section 4.
+        overlaps_chunks: With pipeline stages: whether the next chunk of a prompt enters the first stage while the one
+            before it is in a later one (`simserve.engine.micro_batches`).
+        keeps_micro_batches: With pipeline stages: whether a request stays in the micro-batch that completed its prompt;
+            otherwise they are spread evenly.
+        samples_in_turn: With pipeline stages: whether no stage goes on before the last one has sampled, so that the
+            requests of a step with decodes are one micro-batch.
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
         attention_dp_timeout_iters: With ranks: most steps for which prompts wait until every rank has one; 0: they do
             not wait.
@@ -231,6 +238,9 @@ class EngineConfig:
     expects_max_tokens: bool = False
     reserves_page: bool = False
     pipeline_parallel_size: int = 1
+    overlaps_chunks: bool = False
+    keeps_micro_batches: bool = False
+    samples_in_turn: bool = False
     data_parallel_size: int = 1
     attention_dp_timeout_iters: int = 0
     async_scheduling: bool = False

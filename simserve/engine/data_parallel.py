@@ -31,6 +31,7 @@ from simserve.engine.kernel import submit as submit_to_rank
 from simserve.engine.kv import kv_share as kv_share_of_rank
 from simserve.engine.kv import take_fixed
 from simserve.engine.loras import count_decoding, has_lora_seat, take_adapter
+from simserve.engine.micro_batches import open_micro_batch
 from simserve.engine.numbers import remove_all
 from simserve.engine.state import (
     ADMITTED,
@@ -346,6 +347,8 @@ def take_in_at_rank(rank: Replica, requests: RequestTable, index: int, now: floa
     if loras is not None:
         take_adapter(rank, loras, index)
         count_decoding(loras, index, 1)
+    if rank.micro_batches:
+        open_micro_batch(rank, -1)
     join_decoding(rank, requests, index, context, generated)
     if rank.stall_step_runs:
         add_stall(rank, rank.leap_index, now, 1)

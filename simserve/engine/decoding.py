@@ -29,6 +29,7 @@ from heapq import heappop, heappush
 
 from simserve.engine.kv import blocks_taken, release_fixed
 from simserve.engine.loras import count_decoding, leave_adapter
+from simserve.engine.micro_batches import join_micro_batch, leave_micro_batch
 from simserve.engine.prefix_cache import cache_blocks, evict, forget_decoder, leave_prefix, note_contests, note_decoder
 from simserve.engine.progress import GRID, Progress
 from simserve.engine.state import COMPLETED, ESTIMATE_CLIP, FINISHED, MASK, SHIFT, UNFINISHED, Replica, RequestTable
@@ -49,6 +50,8 @@ def join_decoding(replica: Replica, requests: RequestTable, index: int, context:
         expect_answer(replica, requests, index, generated)
     if replica.cache is not None and replica.config.caches_decoded:
         note_decoder(replica.cache, index)
+    if replica.micro_batches:
+        join_micro_batch(replica, requests, index)
     if replica.progress is not None:
         join_at_pace(replica, requests, replica.progress, index, context, generated)
         if replica.keeps_windows:
@@ -94,6 +97,8 @@ def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> Non
 
 def leave_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
     """Remove a request, with its growing blocks, from the aggregates of the decoding ones."""
+    if replica.micro_batches:
+        leave_micro_batch(replica, requests, index)
     if replica.has_thinking:
         requests.answer_step[index] = -1
     replica.num_decoding -= 1
@@ -393,6 +398,8 @@ def join_at_pace(
 
 def leave_at_pace(replica: Replica, requests: RequestTable, progress: Progress, index: int) -> None:
     """Remove a request, with its growing blocks, from the aggregates of the decoding ones."""
+    if replica.micro_batches:
+        leave_micro_batch(replica, requests, index)
     if replica.has_thinking:
         requests.answer_step[index] = -1
     step, pace, base = replica.step, requests.pace[index], requests.context_base[index]

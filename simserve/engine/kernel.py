@@ -61,6 +61,7 @@ from simserve.engine.kv import (
 )
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
+from simserve.engine.micro_batches import priced_decodes
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import expect_results, learn_results
 from simserve.engine.preemption import (
@@ -452,11 +453,13 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 num_steps = min(num_steps, steps_until_dry(replica))
             if waiting and replica.has_extras and _may_ask_for_less(replica, num_steps):
                 num_steps = 1
-    num_computed = num_decoding + replica.num_beyond
-    slope = replica.decode_slope[num_computed]
-    first = replica.decode_base[num_computed] + slope * (replica.context_sum + replica.beyond_tokens)
+    num_computed = num_priced = num_decoding + replica.num_beyond
+    if replica.samples_in_turn or replica.micro_batches:
+        num_priced = priced_decodes(replica, num_computed)
+    slope = replica.decode_slope[num_priced] * (num_priced / num_computed)
+    first = replica.decode_base[num_priced] + slope * (replica.context_sum + replica.beyond_tokens)
     increment = slope * num_decoding
-    replica.priced_tokens = num_computed
+    replica.priced_tokens = num_priced
     if progress is not None:
         increment = slope * (progress.total / GRID)
         replica.priced_tokens = num_decoding * replica.tokens_per_decode

@@ -48,6 +48,7 @@ from simserve.engine.decoding import (
 )
 from simserve.engine.kv import prompt_blocks
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter
+from simserve.engine.micro_batches import leave_micro_batch, open_micro_batch
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token, waits_for_results
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
@@ -469,6 +470,8 @@ def swap_in(replica: Replica, requests: RequestTable) -> bool:
             break
         waiting.popleft()
         last_token_time = requests.last_token_time[index]
+        if replica.micro_batches:
+            open_micro_batch(replica, -1)
         join_decoding(replica, requests, index, context, requests.generated_tokens[index])
         # Its next gap reaches back to before it was swapped out; the leap that begins counts only for the others.
         requests.last_token_time[index] = last_token_time
@@ -551,6 +554,8 @@ def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
         requests.answer_step[index] = -1
     if replica.loras is not None:
         count_decoding(replica.loras, index, -1)
+    if replica.micro_batches:
+        leave_micro_batch(replica, requests, index)
     replica.num_decoding -= 1
     replica.context_sum -= context
     replica.residues[(step - context) % replica.block_size] -= 1
@@ -594,6 +599,8 @@ def _rejoin(replica: Replica, requests: RequestTable, index: int) -> None:
         expect_answer(replica, requests, index, generated)
     if replica.loras is not None:
         count_decoding(replica.loras, index, 1)
+    if replica.micro_batches:
+        replica.micro_batches[requests.micro_batch[index]] += 1
     replica.num_decoding += 1
     replica.context_sum += context
     replica.residues[(step - context) % replica.block_size] += 1

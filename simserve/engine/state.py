@@ -65,16 +65,18 @@ class StepTimes:
 
         decode_base[n] + decode_slope[n] * S
 
+    spread over ``p`` stages; with m > 1 in one micro-batch as ``p * m`` with ``S * p * m / n``, also beside prompts.
     A step with ``c`` prefill tokens of ``r`` requests and ``n`` decoding sequences (``n`` may be 0) takes::
 
         token_seconds(x) + sequence_seconds[n + r] + decode_attention_base[n]
           + decode_slope[n] * mixed_decode_factor * S
           + prefill_request_seconds * r + prefill_pair_seconds * P + prefill_context_seconds * C
 
-    ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``).
+    ``x = max(n + c, p * largest chunk)`` with ``p`` the pipeline size (for ``p = 1`` that is ``n + c``); less for a
+    chunk whose micro-batches overlap (`simserve.engine.micro_batches.lone_tokens`).
     ``P`` sums the attended pairs of the chunks, ``c_i * done_i + c_i * (c_i + 1) / 2``; ``C`` sums the keys they read,
     ``done_i + c_i``; ``done_i`` are the tokens of request i computed before. With ``p > 1``, P and C are
-    ``max(sum / p, largest of one chunk)``.
+    ``max(sum / p, largest of one chunk)``, that of a chunk by the same share of it.
 
     If the batch has requests with LoRA adapters, a step additionally takes::
 
@@ -87,7 +89,7 @@ class StepTimes:
     ``shared_seconds`` at the sum of x over all ranks.
 
     Attributes:
-        decode_base: Index n = 0..max_num_seqs, ``decode_base[0] == 0``.
+        decode_base: Index n = 0..max_num_seqs, or ``p`` times that with micro-batches; ``decode_base[0] == 0``.
         decode_slope: Index n = 0..max_num_seqs; seconds per context token.
         token_seconds: Index x = 0..len-1, everything that depends on the tokens of a step, including host time; beyond
             the last entry, ``token_seconds[-1] + token_seconds_beyond * (x - (len - 1))``.
@@ -156,6 +158,7 @@ class RequestTable:
     first_token_time   s
     finish_time        s
     itl_max            s      largest gap between two of its tokens; negative: none yet
+    micro_batch        int    while it decodes: its micro-batch, where a pipeline keeps them; else empty
     last_token_time    s      when it joined the decoding requests, or was preempted
     generated_tokens   int    when it was last admitted, preempted or finished
     computed_tokens    int    KV tokens computed while it prefills
@@ -200,6 +203,7 @@ class RequestTable:
         "joined_step",
         "last_token_time",
         "max_tokens",
+        "micro_batch",
         "num_preemptions",
         "output_tokens",
         "pace",
@@ -273,6 +277,7 @@ class RequestTable:
         self.joined_leap = _zeros("q", num_requests)
         self.pace = _whole("q", np.zeros(0) if pace is None else pace)
         self.joined_step = _zeros("q", len(self.pace))
+        self.micro_batch = _zeros("q", 0 if is_lean and not config.keeps_micro_batches else num_requests)
         self.num_preemptions = _zeros("i", num_requests)
         self.replica_id = _whole("i", np.full(num_requests, -1, dtype=np.int32))
         self.rank = _zeros("i", 0 if is_lean and config.data_parallel_size == 1 else num_requests)
@@ -373,6 +378,7 @@ class Replica:
         "irregular_gaps",
         "is_contiguous",
         "is_full",
+        "is_in_turn",
         "is_open",
         "is_ordered",
         "is_prefill_first",
@@ -394,6 +400,8 @@ class Replica:
         "left_estimate",
         "loras",
         "max_num_seqs",
+        "micro_batches",
+        "micro_chunk",
         "mode",
         "moved_blocks",
         "new_token_ratio",
@@ -409,6 +417,8 @@ class Replica:
         "num_steps",
         "num_suspended",
         "num_swapped_blocks",
+        "open_batch",
+        "open_turn",
         "passed_over",
         "prefill_tokens",
         "prefilled_tokens",
@@ -420,6 +430,7 @@ class Replica:
         "releases_late",
         "residues",
         "running",
+        "samples_in_turn",
         "scheduled_blocks",
         "sequence_seconds",
         "shared_seconds",
@@ -458,6 +469,9 @@ class Replica:
         # The hot entries of config and times, one attribute access away.
         self.max_num_seqs = config.max_num_seqs
         self.token_budget = config.max_num_batched_tokens * config.pipeline_parallel_size
+        self.micro_batches = [0] * config.pipeline_parallel_size if config.keeps_micro_batches else []
+        self.open_batch, self.open_turn, self.micro_chunk, self.is_in_turn = 0, -1, 0, False
+        self.samples_in_turn = config.samples_in_turn
         self.block_size = config.block_size
         self.mode = CONTINUOUS
         if config.batching == "static":
@@ -517,8 +531,7 @@ class Replica:
         self.num_blocks = capacity // config.max_model_len if config.kv_allocation == "static" else config.num_blocks
         self.free_blocks = self.num_blocks
         self.residues = [0] * config.block_size
-        # Layers with a window (`simserve.engine.windows`): what a block weighs in the pool, and the number of blocks,
-        # or tokens, from which the window is full.
+        # Layers with a window (`simserve.engine.windows`): a block's weight in the pool, and when the window is full.
         self.keeps_windows = self.grows and config.window_blocks > 0
         self.full_weight = config.full_groups if self.keeps_windows else 1
         self.window_weight = config.window_groups if self.keeps_windows else 0
@@ -528,7 +541,7 @@ class Replica:
         self.has_window_pool = self.keeps_windows and config.num_window_blocks > 0
         self.keeps_states = self.keeps_windows and config.keeps_states
         self.free_window_blocks = config.num_window_blocks
-        # Decoding requests whose windows are not full yet, and the tokens in the windows of all decoding requests.
+        # Decoding requests whose windows are not full yet; tokens in the windows of all decoding requests.
         self.num_growing_windows = 0
         self.window_residues = [0] * config.block_size
         self.window_sum: float = 0
@@ -536,8 +549,7 @@ class Replica:
         self.window_progress: Progress | None = None
         if self.keeps_windows and config.num_speculative_tokens:
             self.window_progress = Progress(config.num_speculative_tokens, config.block_size)
-        # Finished requests that hold their seat and blocks until the next step is scheduled
-        # (`simserve.engine.decoding`).
+        # Finished requests that hold seat and blocks until the next step is scheduled (`simserve.engine.decoding`).
         self.has_overlap = config.has_overlap
         self.releases_late = config.releases_late and config.async_scheduling and self.mode == CONTINUOUS
         self.releases_late = self.releases_late or self.has_overlap
@@ -547,23 +559,19 @@ class Replica:
         self.departing_window_blocks: list[int] = []
         # Where results are known late (`simserve.engine.overlap`): what the step that has ended did, the requests whose
         # prompts it completed, what is expected of its requests because their last tokens are not known yet, when it
-        # began and whether memory ran out for the step after it; and how many finished requests decode once more in the
-        # planned step, with how many tokens in the KV cache.
+        # began, whether memory ran out for the step after it; the finished requests that decode once more, and KV tokens.
         self.late_results = LATE_NOTHING
         self.late_prompts: list[int] = []
         self.late_estimate: float = 0
-        self.late_start = 0.0
-        self.has_retracted = False
-        self.num_beyond = 0
-        self.beyond_tokens = 0
+        self.late_start, self.has_retracted = 0.0, False
+        self.num_beyond = self.beyond_tokens = 0
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache, swapping or requests that a step passes over: one test on the hot path instead of several.
         self.has_late_first_token = config.has_late_first_token
         self.has_extras = self.swaps or self.has_ordered_pass or self.has_late_first_token or config.has_suspension
         self.free_swap_blocks = config.num_swap_blocks
         # Blocks that the planned step copies, and the requests that come back in it, or come with their KV caches.
-        self.moved_blocks = 0
-        self.num_swapped_blocks = 0
+        self.moved_blocks = self.num_swapped_blocks = 0
         self.swapped_in: list[int] = []
         # Running requests that compute nothing in the planned step (`simserve.engine.preemption`).
         self.passed_over: list[int] = []
@@ -573,8 +581,7 @@ class Replica:
         self.has_aligned_chunks = config.has_aligned_chunks
         self.has_prefix_waits = config.enable_prefix_caching and config.has_prefix_waits
         self.has_whole_prompts = config.has_whole_prompts
-        # Whether requests are suspended, how many that have computed anything are, and the last one of the step that is
-        # being planned; -1: none (`simserve.engine.suspension`).
+        # `simserve.engine.suspension`; the last one is that of the step that is being planned, -1: none.
         self.has_suspension, self.num_suspended, self.last_suspended = config.has_suspension, 0, -1
         self.takes_lazily = config.enable_prefix_caching and config.takes_lazily
         self.contributed: list[int] = []
@@ -592,8 +599,7 @@ class Replica:
         is_vllm = self.releases_late and not self.has_overlap
         self.keeps_full = self.uses_estimate and not (config.priority_preemption or is_vllm)
         self.is_full = False
-        # Requests that ended with a decode step keep their seats in its batch until the next one is scheduled; and what
-        # was expected of them (its ``filter_batch``).
+        # Requests that ended keep their seats until the next step; and what was expected of them (``filter_batch``).
         self.num_left = 0
         self.left_estimate: float = 0
 

@@ -177,7 +177,7 @@ def _window_blocks(shape: ReplicaShape) -> tuple[int, int]:
     block = engine.block_size
     # The most blocks across which this many tokens can lie, wherever they begin.
     between_steps = 1 if held < 2 else (held - 2) // block + 2
-    return between_steps, min(between_steps - (-engine.max_chunk_tokens // block), _longest_blocks(shape))
+    return between_steps, min(between_steps - (-shape.max_chunk_tokens // block), _longest_blocks(shape))
 
 
 def _longest_blocks(shape: ReplicaShape) -> int:

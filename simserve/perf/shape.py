@@ -450,6 +450,47 @@ class ReplicaShape:
         )
 
     @property
+    def overlaps_chunks(self) -> bool:
+        """Whether chunks of a prompt follow each other through several stages."""
+        return self.engine.overlaps_chunks and self.pipeline_parallel_size > 1
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        """Most prefill tokens of one request in a step: in a micro-batch, or in as many as overlap in the stages."""
+        return self.engine.max_chunk_tokens * (self.pipeline_parallel_size if self.overlaps_chunks else 1)
+
+    @property
+    def is_on_second_runner(self) -> bool:
+        """Whether the server runs on vLLM's second model runner."""
+        runner, model = self.engine.second_runner, self.model
+        if runner is None or (self.speculation is not None and self.speculation.method not in runner.drafters):
+            return False
+        is_excepted = (
+            (runner.except_experts and model.moe is not None)
+            or (runner.except_states and model.num_linear_layers > 0)
+            or (runner.except_quantized and self.precision.weight_bits < 16)
+        )
+        return not is_excepted and (not runner.families or model.family in runner.families)
+
+    @property
+    def samples_in_turn(self) -> bool:
+        """Whether no pipeline stage goes on before the last one has sampled: ahead of results, in the first runner."""
+        is_first = self.engine.samples_in_turn and not self.is_on_second_runner
+        return is_first and self.engine.async_scheduling and self.pipeline_parallel_size > 1
+
+    @property
+    def keeps_micro_batches(self) -> bool:
+        """Whether requests stay in the micro-batch of pipeline stages that completed their prompts."""
+        is_kept = self.engine.keeps_micro_batches and not (self.is_on_second_runner or self.samples_in_turn)
+        return is_kept and self.pipeline_parallel_size > 1
+
+    @property
+    def num_priced_sequences(self) -> int:
+        """Most sequences of a round that is priced: micro-batches as large as the largest that may occur."""
+        largest = self.keeps_micro_batches or self.samples_in_turn
+        return self.engine.max_num_seqs * (self.pipeline_parallel_size if largest else 1)
+
+    @property
     def layers_per_stage(self) -> tuple[int, ...]:
         """Layers of each pipeline stage.
 

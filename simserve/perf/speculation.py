@@ -247,21 +247,9 @@ def verified_logit_bytes(shape: ReplicaShape) -> float:
     (v1/worker/gpu_model_runner.py, _dummy_sampler_run; v1/sample/rejection_sampler.py).
     """
     engine = shape.engine
-    if shape.speculation is None or _is_on_second_runner(shape, shape.speculation):
+    if shape.speculation is None or shape.is_on_second_runner:
         return engine.activation_logit_bytes
     return max(engine.activation_logit_bytes, engine.draft_activation_logit_bytes)
-
-
-def _is_on_second_runner(shape: ReplicaShape, speculation: Speculation) -> bool:
-    runner, model = shape.engine.second_runner, shape.model
-    if runner is None or speculation.method not in runner.drafters:
-        return False
-    is_excepted = (
-        (runner.except_experts and model.moe is not None)
-        or (runner.except_states and model.num_linear_layers > 0)
-        or (runner.except_quantized and shape.precision.weight_bits < 16)
-    )
-    return not is_excepted and (not runner.families or model.family in runner.families)
 
 
 def _lookup_times(like: StepTimes) -> StepTimes:

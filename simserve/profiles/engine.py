@@ -289,6 +289,7 @@ _OF_THE_RELEASE = (
     "watermark",
     *("waits_for_prefix", "caches_at_end", "ignores_found", "aligns_chunks", "allocates_prompt"),
     *("suspends", "max_used_share"),
+    *("overlaps_chunks", "keeps_micro_batches", "samples_in_turn"),
     *UbatchRules.model_fields,
 )
 """Rules of the scheduler that nobody sets."""

@@ -137,6 +137,12 @@ class Scheduling(UbatchRules):
     """`suspends`: share of the blocks in use above which no request begins."""
     aligns_chunks: bool = False
     """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
+    overlaps_chunks: bool = False
+    """Pipeline stages: whether a chunk of a prompt enters the first while the one before it is in a later one."""
+    keeps_micro_batches: bool = False
+    """Pipeline stages: whether a request decodes in the micro-batch that completed its prompt; or spread evenly."""
+    samples_in_turn: bool = False
+    """Stages, `async_scheduling`: whether each waits for what the last one samples; not where `second_runner` runs."""
     lifts_chunk_limit: bool = False
     """Whether `long_prefill_token_threshold` does not apply to a request that is alone."""
     ends_pass: bool = False

@@ -96,11 +96,14 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Server on which the factors were measured; empty: none."""
 
     max_chunk_tokens: int
-    """Most prefill tokens of one request in a step."""
+    """Most prefill tokens of one request in a step, or in a micro-batch of pipeline stages."""
     reserve_full_prompt: bool
     allocates_prompt: bool
     suspends: bool
     aligns_chunks: bool
+    overlaps_chunks: bool
+    keeps_micro_batches: bool
+    samples_in_turn: bool
     lifts_chunk_limit: bool
     ends_pass: bool
     misses_next: bool

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.arrival_order import came, growth
 from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
+from simserve.reference.micro_batches import smallest
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.steps import Step
 from simserve.reference.suspension import is_alike, known_tokens
@@ -611,6 +612,7 @@ class Scheduler(ABC):
             head = self.waiting[0]
             if growth + self.blocks_of(head.computed + 1) > self.free:
                 break
+            head.micro_batch = smallest(self, [], may_be_empty=False)
             self.running.append(self.waiting.popleft())
             self.num_admitted += 1
             self.take(head, self.blocks_of(head.computed), 0)
@@ -754,6 +756,7 @@ class Scheduler(ABC):
         elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
             return False
         request.computed = request.target = computed
+        request.micro_batch = smallest(self, [], may_be_empty=False)
         self.take_adapter(request, self.loads)
         self.running.append(request)
         self.num_admitted += 1

@@ -67,6 +67,7 @@ class Request:
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False
     suspended: int = 0
+    micro_batch: int = -1
     is_stand_in: bool = False
     ready: float = math.nan
     scheduled: float = math.nan
@@ -148,7 +149,7 @@ class Request:
         self.past_gaps += self.gaps
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
-        self.is_swapped, self.suspended = False, 0
+        self.is_swapped, self.suspended, self.micro_batch = False, 0, -1
         self.promised = set()
         self.scheduled = self.finish = self.handed_over = self.answer_began = math.nan
         self.token_times, self.gaps, self.elsewhere = [], [], None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from simserve.reference.arrival_order import came, growth, make_room, pauses_for, take_growth
 from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
+from simserve.reference.micro_batches import join_micro_batches, take_turns
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
 from simserve.reference.steps import Step, hand_over, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.suspension import (
@@ -25,7 +26,7 @@ from simserve.reference.suspension import (
     preempt_stuck,
     waits_with_blocks,
 )
-from simserve.reference.victims import choose_victim, decode_in_order
+from simserve.reference.victims import RATIO_LOOKAHEAD_TOKENS, choose_victim, decode_in_order
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 LOOKS_BETWEEN_USES, MOST_TOUCHED = 32, 128
 """At every 32nd look at its queue, SGLang uses the prefixes of up to 128 waiting requests (``schedule_policy.py``)."""
-RATIO_LOOKAHEAD_TOKENS = 20
-"""Decode steps that SGLang's new ratio looks ahead after a retraction (``retract_decode_steps``)."""
 
 
 class ContinuousScheduler(Scheduler):
@@ -61,8 +60,7 @@ class ContinuousScheduler(Scheduler):
         self.has_late_results = False
         self.passed_before: list[Request] = []
         self.late_start = 0.0
-        self.unsent = self.sent_until = 0.0
-        self.looks_at = math.inf
+        self.unsent, self.sent_until, self.looks_at = 0.0, 0.0, math.inf
         self.num_looks = 0
 
     def check(self, step: Step) -> None:
@@ -183,13 +181,14 @@ class ContinuousScheduler(Scheduler):
         step.start, step.longest_chunk = now, config.max_chunk_tokens
         step.budget = config.max_num_batched_tokens * config.pipeline_parallel_size
         if config.lifts_chunk_limit and len(self.running) + len(self.waiting) <= 1:
-            step.longest_chunk = config.max_num_batched_tokens
+            step.longest_chunk = step.budget if config.overlaps_chunks else config.max_num_batched_tokens
         self.sort_queue()
         self.make_way(step)
         if self.config.kv_allocation == "none":
             self.schedule_uncached(step)
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
+            take_turns(step, config)
             is_merged = self.keeps_order and bool(self.waiting) and (config.has_suspension or not step.has_preempted)
             if not is_merged:
                 self.schedule_chunks(step)
@@ -595,7 +594,7 @@ class ContinuousScheduler(Scheduler):
         else:
             victim.suspended = victim.computed if self.config.has_suspension else 0
             victim.computed = 0
-        victim.fraction = 0.0
+        victim.fraction, victim.micro_batch = 0.0, -1
         victim.num_preemptions += 1
         step.has_preempted = True
         if self.config.admission == "estimate":
@@ -688,9 +687,9 @@ class ContinuousScheduler(Scheduler):
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
         contexts = [request.computed + request.fraction for request in [*step.decoding, *step.beyond]]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
-        pipeline = self.config.pipeline_parallel_size
         swapping = self.times.swap_block_seconds * step.moved_blocks + step.encoder_seconds
-        computing = mixed_seconds(self.times, contexts, chunks, pipeline, self.tokens_per_decode)
+        stages, width = self.config.pipeline_parallel_size, self.tokens_per_decode
+        computing = mixed_seconds(self.times, contexts, chunks, stages, width, step.passing(self.config))
         seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
         return seconds + self.seconds_of_adapters(step)
 
@@ -720,6 +719,7 @@ class ContinuousScheduler(Scheduler):
             # Blocks that no query sees any more are free again.
             request.window_blocks = self.window_of(request.window_blocks)
         finished, sent = [], self.unsent
+        join_micro_batches(self, step)
         for request in [request for request, _ in step.chunks] + sorted(step.decoding, key=lambda one: one.index):
             if request.is_decoding:
                 if request not in gained:

@@ -14,6 +14,24 @@ if TYPE_CHECKING:
     from simserve.engine.state import StepTimes
 
 
+@dataclass(frozen=True)
+class Passing:
+    """How the requests of a step pass the stages of a pipeline.
+
+    ``limit`` is the most tokens of a prompt in a micro-batch if its chunks overlap in the stages, otherwise 0, and
+    ``completed`` says for each chunk whether it completes its prompt; ``largest`` is the number of decoding requests in
+    the largest micro-batch, 0 if they are spread evenly; ``in_turn`` whether there is only one micro-batch.
+    """
+
+    limit: int = 0
+    completed: Sequence[bool] = ()
+    largest: int = 0
+    in_turn: bool = False
+
+
+EVENLY = Passing()
+
+
 @dataclass
 class Step:
     """The content of one step; ``chunks`` pairs a prefilling request with its tokens.
@@ -45,6 +63,8 @@ class Step:
     deferred: list[Request] = field(default_factory=list)
     in_use: set[tuple[int, int]] = field(default_factory=set)
     """Cached blocks that were in use before the step admitted anybody."""
+    in_turn: bool = False
+    """Whether it is one micro-batch of several stages."""
     set_aside: int = 0
     """Blocks that the admission of some kept from others."""
     paused: Request | None = None
@@ -72,6 +92,14 @@ class Step:
         """The requests that take part in the step."""
         return self.decoding + [request for request, _ in self.chunks]
 
+    def passing(self, config: EngineConfig) -> Passing:
+        """Return how its requests pass the stages."""
+        limit = self.longest_chunk // config.pipeline_parallel_size if config.overlaps_chunks else 0
+        completed = [request.computed + chunk >= request.target for request, chunk in self.chunks]
+        places = [request.micro_batch for request in self.decoding] if config.keeps_micro_batches else []
+        largest = len(self.decoding) if config.samples_in_turn else max(map(places.count, places), default=0)
+        return Passing(limit, completed, largest, self.in_turn)
+
 
 def to_checkpoint(config: EngineConfig, missing: int) -> int:
     """Return the tokens to where the chunk of a prompt that lacks ``missing`` must end: a checkpoint or its end."""
@@ -97,6 +125,7 @@ def mixed_seconds(
     chunks: list[tuple[int, int]],
     pipeline: int,
     tokens_per_decode: int = 1,
+    passing: Passing = EVENLY,
 ) -> float:
     """Return the seconds of a step.
 
@@ -106,23 +135,53 @@ def mixed_seconds(
         chunks: For each prefilling request, the tokens computed before and the tokens of this step.
         pipeline: Pipeline-parallel size.
         tokens_per_decode: Number of tokens that a decoding request computes: drafts and the newest one.
+        passing: How they pass the stages.
     """
     decoding, context = len(contexts), sum(contexts)
+    alike = decoding
+    if passing.largest > 1:
+        # As if every micro-batch were as large, with contexts as long.
+        alike = pipeline * passing.largest
+        context *= alike / decoding
     if not chunks:
-        return times.decode_base[decoding] + times.decode_slope[decoding] * context
-    pairs = [chunk * done + chunk * (chunk + 1) / 2 for done, chunk in chunks]
-    keys = [done + chunk for done, chunk in chunks]
-    largest = max(chunk for _, chunk in chunks)
-    tokens = max(tokens_per_decode * decoding + sum(chunk for _, chunk in chunks), pipeline * largest)
+        return times.decode_base[alike] + times.decode_slope[alike] * context
+    tokens, pairs, keys = priced_chunks(chunks, pipeline, tokens_per_decode * decoding, passing)
     return (
         token_seconds(times, tokens)
         + times.sequence_seconds[decoding + len(chunks)]
-        + times.decode_attention_base[decoding]
-        + times.decode_slope[decoding] * times.mixed_decode_factor * context
+        + times.decode_attention_base[alike]
+        + times.decode_slope[alike] * times.mixed_decode_factor * context
         + times.prefill_request_seconds * len(chunks)
-        + times.prefill_pair_seconds * max(sum(pairs) / pipeline, max(pairs))
-        + times.prefill_context_seconds * max(sum(keys) / pipeline, max(keys))
+        + times.prefill_pair_seconds * pairs
+        + times.prefill_context_seconds * keys
     )
+
+
+def priced_chunks(
+    chunks: list[tuple[int, int]], pipeline: int, decoded: int, passing: Passing = EVENLY
+) -> tuple[int, float, float]:
+    """Return the tokens, attended pairs and keys that a step with chunks is priced for.
+
+    Each chunk is cut into micro-batches. In a round a stage computes all of one request one after another; the last
+    one of a prompt then has the later stages before it, others only the rest of the round. Arguments: `mixed_seconds`;
+    ``decoded`` are the tokens of decoding requests.
+    """
+    tokens, pairs, keys, limit = decoded + sum(chunk for _, chunk in chunks), 0.0, 0.0, passing.limit
+    if passing.in_turn:
+        pairs = sum(chunk * done + chunk * (chunk + 1) / 2 for done, chunk in chunks)
+        return pipeline * tokens, pairs, float(sum(done + chunk for done, chunk in chunks))
+    largest_pairs = largest_keys = 0.0
+    for position, (done, chunk) in enumerate(chunks):
+        ends = [*range(limit, chunk, limit), chunk] if limit else [chunk]
+        stage_times = chunk + (pipeline - 1) * ends[0]
+        if limit and not passing.completed[position]:
+            stage_times = pipeline * ends[0]
+        own_pairs = chunk * done + chunk * (chunk + 1) / 2
+        own_keys = float(sum(done + end for end in ends))
+        tokens, share = max(tokens, stage_times), stage_times / (pipeline * chunk)
+        pairs, keys = pairs + own_pairs, keys + own_keys
+        largest_pairs, largest_keys = max(largest_pairs, share * own_pairs), max(largest_keys, share * own_keys)
+    return tokens, max(pairs / pipeline, largest_pairs), max(keys / pipeline, largest_keys)
 
 
 def uncached_seconds(times: StepTimes, lengths: list[int]) -> float:

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from simserve.reference.steps import Step
 
 
+RATIO_LOOKAHEAD_TOKENS = 20
+"""Decode steps that SGLang's new ratio looks ahead after a retraction (``retract_decode_steps``)."""
+
+
 class Batch(Protocol):
     """A scheduler, as these rules see it."""
 

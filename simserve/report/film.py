@@ -431,7 +431,15 @@ def _round(
     replica: Replica, layers: Sequence[int], piece: int | None, decoding: int, prefilling: int, tokens: int, priced: int
 ) -> Round:
     stages, width = len(layers), replica.tokens_per_decode
-    if not prefilling:
+    limit = replica.config.max_chunk_tokens // stages if replica.config.overlaps_chunks else tokens
+    if not prefilling and decoding < priced // width and replica.config.pipeline_parallel_size > 1:
+        # The largest micro-batch sets the pace; the others are shown as large as it, as far as requests go.
+        largest = priced // stages // width
+        count, rest = divmod(decoding, largest)
+        base = replica.times.decode_base
+        slots = float(stages)
+        groups = [(count, width * largest, 1.0), (rest > 0, width * rest, base[stages * rest] / base[priced // width])]
+    elif not prefilling:
         # The priced tokens include finished requests that decode once more, since the scheduler is a step ahead.
         decoding = max(priced // width, 1)
         count = int(num_micro_batches(np.array(float(decoding)), stages))
@@ -445,6 +453,10 @@ def _round(
         # All priced tokens pass together, cut into pieces that fill and drain the stages.
         count = max(math.ceil(priced / stages / piece), 1)
         slots, groups = float(count + stages - 1), [(count, round(priced / stages / count), 1.0)]
+    elif tokens > limit and priced > width * decoding + tokens:
+        # The last micro-batches of a prompt: what follows waits until they have left the stages.
+        count = math.ceil(tokens / limit)
+        slots, groups = float(count + stages - 1), [(count, round(tokens / count), 1.0)]
     else:
         slots, groups = float(stages), _with_prompts(replica, stages, decoding, prefilling, tokens, priced)
     groups = [group for group in groups if group[0]]

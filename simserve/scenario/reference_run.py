@@ -23,6 +23,7 @@ from simserve.errors import ScenarioError
 from simserve.reference.cluster import Cluster
 from simserve.reference.replica import Pool, Replica
 from simserve.reference.request import ONE_TOKEN, Request
+from simserve.reference.steps import Step, priced_chunks
 from simserve.reference.streaming import Sent, busy_share, is_sent_by, send
 from simserve.scenario.combinations import tiers_key
 from simserve.sim.autoscaler import EncoderLives
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simserve.reference.kv_memory import Scheduler
-    from simserve.reference.steps import Step
     from simserve.scenario.deployment_spec import DeploymentSpec
     from simserve.scenario.schema import Scenario
     from simserve.sim.simulate import Deployment
@@ -192,12 +192,9 @@ def _tokens(scheduler: Scheduler, step: Step) -> tuple[float, float, float, floa
 def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float], float]:
     """Return a step as a leap of one step, and the tokens that it adds to the contexts."""
     config, chunks = scheduler.config, step.chunks
-    pipeline = config.pipeline_parallel_size
-    tokens = (1 + config.num_speculative_tokens) * len(step.decoding) + sum(chunk for _, chunk in chunks)
-    priced = max([tokens, *(pipeline * chunk for _, chunk in chunks)])
-    pairs = [chunk * request.computed + chunk * (chunk + 1) / 2 for request, chunk in chunks]
-    keys = [float(request.computed + chunk) for request, chunk in chunks]
-    shared = [max(sum(each) / pipeline, max(each, default=0.0)) for each in (pairs, keys)]
+    decoded = (1 + config.num_speculative_tokens) * len(step.decoding)
+    prompts = [(request.computed, chunk) for request, chunk in chunks]
+    priced, *shared = priced_chunks(prompts, config.pipeline_parallel_size, decoded, step.passing(config))
     context = sum(request.computed + request.fraction for request in step.decoding)
     held = sum(request.computed + request.fraction for request in scheduler.running)
     used = float(scheduler.used_tokens)

@@ -57,6 +57,8 @@ _WHOLE_TOWERS = {
 ``supports_encoder_tp_data``; SGLang docs, advanced_features/dp_for_multi_modal_encoder."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """Fields of the scheduler's configuration that an engine has under the same name."""
+_OF_STAGES = ("pipeline_parallel_size", "overlaps_chunks", "keeps_micro_batches", "samples_in_turn", "max_chunk_tokens")
+"""Fields that a replica has, as they depend on its stages."""
 _DEPTH_FAMILIES = ("qwen", "glm")
 """Families whose files call the layers of their vision tower ``depth``, which SGLang does not read."""
 KEPT_ENGINES = 512
@@ -730,13 +732,13 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     """Return the configuration of one replica's scheduler: the engine's fields of the same name, and derived ones."""
     engine = shape.engine
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
+    derived = _window_fields(memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
     return EngineConfig(
-        **({name: getattr(engine, name) for name in _OF_ENGINE} | _window_fields(memory) | _checkpoint_fields(shape)),
+        **({name: getattr(engine, name) for name in _OF_ENGINE} | derived),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
         num_blocks=num_blocks,
         watermark_blocks=int(engine.watermark * num_blocks),
         max_used_blocks=int(engine.max_used_share * num_blocks),
-        pipeline_parallel_size=shape.pipeline_parallel_size,
         data_parallel_size=shape.data_parallel_size,
         transfer_step_seconds=engine.host_seconds_per_step,
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,

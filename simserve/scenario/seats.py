@@ -79,7 +79,8 @@ def limit_gains(resolved: ResolvedScenario, specs: RequestSpecs) -> dict[str, Li
 
     def seconds(sequences: int, in_a_step: int) -> float:
         sequences = min(sequences, max(room, seats))
-        decode = times.decode_base[sequences] + times.decode_slope[sequences] * sequences * context
+        alike = sequences * (shape.pipeline_parallel_size if shape.samples_in_turn else 1)
+        decode = times.decode_base[alike] + times.decode_slope[alike] * alike * context
         return float(output * decode / sequences + prompt * times.token_seconds[in_a_step] / in_a_step)
 
     own = seconds(seats, budget)

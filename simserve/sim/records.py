@@ -252,6 +252,7 @@ class StepSums:
         self._priced, self._parts = priced, priced.parts
         self._width = 1 + config.num_speculative_tokens
         self._num_ranks = config.data_parallel_size
+        self._is_uneven = config.keeps_micro_batches or config.samples_in_turn
         self._slope = np.asarray(times.decode_slope, dtype=np.float64)
         self._mixed_slope = times.mixed_decode_factor * self._slope
         request, pair, context = (
@@ -302,8 +303,15 @@ class StepSums:
             self._pairs += float(step_runs.pairs.sum())
             self._keys += float(step_runs.keys.sum())
             kinds += self._size * is_mixed
+        contexts = step_runs.contexts
+        if self._is_uneven:
+            # Steps that only decode are priced for more sequences, and contexts, than they have; those with prompts are
+            # taken as if they were spread evenly.
+            alike = np.where(is_mixed, kinds, step_runs.priced.astype(np.int64))
+            contexts = contexts * np.divide(alike, kinds, out=np.ones(len(kinds)), where=kinds > 0)
+            kinds = alike
         _count(self._by_decoding, kinds, steps)
-        _count(self._contexts_by_decoding, kinds, step_runs.contexts)
+        _count(self._contexts_by_decoding, kinds, contexts)
         if self._parts.shared.shape[1]:
             together = (step_runs.priced * self._num_ranks).astype(np.int64)
             _count(self._by_together, np.minimum(together, self._parts.shared.shape[1] - 1), steps)

@@ -120,7 +120,7 @@ def speculative_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case
         num_speculative_tokens=drafts,
         pads_lone_token=draw(st.booleans()),
         max_num_batched_tokens=budget,
-        max_chunk_tokens=plain.max_chunk_tokens if plain.enable_chunked_prefill else budget,
+        max_chunk_tokens=plain.max_chunk_tokens if plain.enable_chunked_prefill else budget * _overlapped(plain),
         num_blocks=plain.num_blocks + math.ceil(drafts / plain.block_size),
     )
     specs = draw(request_specs(config, is_pressed))
@@ -176,8 +176,14 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
     )
     # All combinations, of what has been drawn: no draw more, so that the examples stay what they were.
     checkpoint_tokens, last_checkpoint_tokens = CHECKPOINTS[config.static_batch_size]
+    has_stages = config.pipeline_parallel_size > 1
+    overlaps = has_stages and config.static_batch_size % 2 == 0
     return replace(
         config,
+        overlaps_chunks=overlaps,
+        keeps_micro_batches=has_stages and config.static_batch_size in (1, 2, 5, 6),
+        samples_in_turn=has_stages and config.static_batch_size in (3, 4),
+        max_chunk_tokens=config.max_chunk_tokens * (config.pipeline_parallel_size if overlaps else 1),
         aligns_chunks=config.transfer_prompt_seconds > 0.0,
         checkpoint_tokens=checkpoint_tokens,
         last_checkpoint_tokens=last_checkpoint_tokens,
@@ -186,10 +192,15 @@ def configs(draw: st.DrawFn, is_pressed: bool, rules: Rules, is_alone: bool = Fa
     )
 
 
+def _overlapped(config: EngineConfig) -> int:
+    """Return the micro-batches over which a prompt of one step may spread."""
+    return config.pipeline_parallel_size if config.overlaps_chunks else 1
+
+
 @st.composite
 def step_times(draw: st.DrawFn, config: EngineConfig) -> StepTimes:
     """Draw tables that rise with what a step holds: constant, affine, or in uneven steps."""
-    seats = config.max_num_seqs
+    seats = config.max_num_seqs * (1 + (config.keeps_micro_batches or config.samples_in_turn) * 3)
     base = draw(st.integers(1, 8)) * math.pi / 32.0
     uneven = st.integers(0, 5)
 
@@ -296,7 +307,7 @@ def shared_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES, is_alone: bo
             num_speculative_tokens=drafts,
             pads_lone_token=draw(st.booleans()),
             max_num_batched_tokens=budget,
-            max_chunk_tokens=config.max_chunk_tokens if config.enable_chunked_prefill else budget,
+            max_chunk_tokens=config.max_chunk_tokens if config.enable_chunked_prefill else budget * _overlapped(config),
             num_blocks=config.num_blocks + math.ceil(drafts / config.block_size),
         )
         paces = st.lists(st.integers(ONE_TOKEN, ONE_TOKEN * (1 + drafts)), min_size=len(drawn), max_size=len(drawn))
@@ -627,7 +638,7 @@ def windowed_cases(draw: st.DrawFn, rules: Rules = GROWING_RULES) -> Case:
     window = draw(st.integers(1, longest + 1))
     chunk = config.max_chunk_tokens if config.enable_chunked_prefill else config.max_model_len
     if config.lifts_chunk_limit:
-        chunk = max(chunk, config.max_num_batched_tokens)
+        chunk = max(chunk, config.max_num_batched_tokens * _overlapped(config))
     # What a lone request needs: its window, and the chunk or the drafts that it computes beside it.
     beside = math.ceil(max(chunk, 1 + config.num_speculative_tokens) / config.block_size)
     most = min(longest, window + beside)

@@ -63,9 +63,10 @@ def drafting() -> RunResult:
 
 
 @cache
-def piped() -> RunResult:
-    """Return a run on four pipeline stages."""
+def piped(version: str = "0.33") -> RunResult:
+    """Return a run on four pipeline stages; that version of vLLM spreads requests over them."""
     overrides = [
+        f'deployment.engine.version="{version}"',
         "deployment.tensor_parallel_size=1",
         "deployment.pipeline_parallel_size=4",
         "deployment.quantization=none",
@@ -188,6 +189,17 @@ def test_a_film_of_a_pipeline_shows_rounds_by_stage_and_micro_batch() -> None:
     assert mixed
     assert 0.0 < pipeline["idle"] < 0.5
     assert film_of({"run": plain()})["scenes"][0]["replicas"][0]["pipeline"] is None
+
+
+def test_a_film_shows_requests_that_stay_in_one_micro_batch() -> None:
+    """Under vLLM 0.12, which keeps those together that it found together: one stage works while three wait."""
+    replica = film_of({"run": piped("0.12")})["scenes"][0]["replicas"][0]
+    rounds = list(zip(replica["steps"], replica["pipeline"]["rounds"], strict=True))
+    decoding = [(step[2], found) for step, found in rounds if not step[3] and step[2] > 1]
+
+    assert decoding
+    for sequences, (slots, idle, *groups) in decoding:
+        assert (slots, idle, groups) == (4.0, 0.75, [(1, sequences, 1.0)])
 
 
 def test_a_film_of_a_pipeline_finds_what_lies_beside_the_scenario(tmp_path: Path) -> None:

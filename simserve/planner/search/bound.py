@@ -228,16 +228,23 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
 
     The prompt of p tokens is computed in k chunks, k at least p over the largest chunk. A step with a chunk of c
     tokens holds at least these, in each of the s pipeline stages one after another, so it takes at least ``t(c) +
-    sequence_seconds[1]`` with ``t(c) = token_seconds[s c]``. One of k chunks has at least p / k tokens and the others
-    at least one, hence ``t(p / k) + (k - 1) t(1)``; and with r the least of ``t(c) / c``, the chunks together take at
-    least ``r p``. The larger holds for each k; the least over k is the bound. Larger k than those tried take at least
-    ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` for any split, the keys to at least
-    p. Waiting, other requests and recomputed tokens only add time.
+    sequence_seconds[1]`` with ``t(c) = token_seconds[s c]``. (Where chunks overlap in the stages, c beyond a
+    micro-batch only counts once, and attention takes at least its share of one stage.) One of k chunks has at least
+    p / k tokens and the others at least one, hence ``t(p / k) + (k - 1) t(1)``; and with r the least of ``t(c) / c``,
+    the chunks together take at least ``r p``. The larger holds for each k; the least over k is the bound. Larger k
+    than those tried take at least ``max(r p, k t(1))``. The attended pairs of the chunks sum to ``p (p + 1) / 2`` for
+    any split, the keys to at least p. Waiting, other requests and recomputed tokens only add time.
     """
     chunk = config.max_num_batched_tokens if config.lifts_chunk_limit else config.max_chunk_tokens
     largest = max(chunk if config.enable_chunked_prefill else int(prompt.max()), 1)
     stages = config.pipeline_parallel_size
-    seconds = _step_token_seconds(times, max(int(prompt.max()), largest) * stages)[::stages]
+    if config.overlaps_chunks and config.lifts_chunk_limit:
+        largest *= stages
+    sizes = np.arange(max(int(prompt.max()), largest) + 1)
+    together = config.max_chunk_tokens // stages if config.overlaps_chunks else int(sizes[-1])
+    seconds = _step_token_seconds(times, int(sizes[-1]) * stages)[
+        np.maximum(sizes, stages * np.minimum(sizes, together))
+    ]
     rate = _least_rate(seconds)
     lengths, place = np.unique(prompt, return_inverse=True)
     fewest = np.ceil(lengths / largest)
@@ -250,10 +257,8 @@ def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -
         one_by_one = seconds[largest_of] + (chunks - 1) * seconds[1]
         least = np.minimum(least, np.maximum(rate * lengths, one_by_one) + chunks * head)
     attention = (
-        times.prefill_pair_seconds * lengths * (lengths + 1) / 2
-        + times.prefill_context_seconds * lengths
-        + times.prefill_request_seconds
-    )
+        times.prefill_pair_seconds * lengths * (lengths + 1) / 2 + times.prefill_context_seconds * lengths
+    ) / np.where(lengths > together, stages, 1) + times.prefill_request_seconds
     return np.asarray((config.frontend_latency + least + attention)[place])
 
 
