@@ -678,3 +678,39 @@ def test_requests_with_one_system_prompt_take_each_others_slots(workload: str, e
     ]
 
     assert resolve(make_scenario(options)).shape.engine.similar_prompts is expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "stages", "overlaps", "keeps", "in_turn"),
+    [
+        ("vllm", "0.6.2", 2, False, False, False),  # engine V0
+        ("vllm", "0.11", 2, True, True, False),
+        ("vllm", "0.11", 1, False, False, False),
+        ("vllm", "0.16", 2, False, False, True),  # scheduled ahead: all wait for what the last stage samples
+        ("vllm", "0.24", 2, True, False, True),
+        ("vllm", "0.29", 2, True, False, False),  # the second model runner
+        ("sglang", "0.5.10", 2, True, True, False),
+        ("tensorrt-llm", "1.0", 2, False, False, False),
+    ],
+)
+def test_what_stages_have_in_flight_is_the_releases_choice(
+    engine: str, version: str, stages: int, overlaps: bool, keeps: bool, in_turn: bool
+) -> None:
+    """Overlapping chunks, kept micro-batches, or one at a time; and a prompt then has as many micro-batches a step."""
+    deployment = {"hardware": "h100-sxm-80gb", "pipeline_parallel_size": stages}
+    deployment |= {
+        "engine": {"name": engine, "version": version, "max_num_batched_tokens": 2048, "max_model_len": 2048}
+    }
+    config = resolve(make_scenario(model="mixtral-8x7b", deployment=deployment)).engine
+
+    assert (config.overlaps_chunks, config.keeps_micro_batches, config.samples_in_turn) == (overlaps, keeps, in_turn)
+    assert config.max_chunk_tokens == 2048 * (stages if overlaps else 1)
+
+
+def test_without_scheduling_ahead_stages_keep_their_micro_batches() -> None:
+    """vLLM 0.24 with `async_scheduling: false`."""
+    engine = {"name": "vllm", "version": "0.24", "async_scheduling": False}
+    deployment = {"hardware": "h100-sxm-80gb", "pipeline_parallel_size": 2, "engine": engine}
+    config = resolve(make_scenario(model="mixtral-8x7b", deployment=deployment)).engine
+
+    assert (config.keeps_micro_batches, config.samples_in_turn) == (True, False)
