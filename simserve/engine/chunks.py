@@ -81,9 +81,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     chunks.clear()
     sizes.clear()
     config = replica.config
-    replica.is_in_turn = replica.samples_in_turn and num_decodes > 0
-    replica.micro_chunk = micro_chunk(replica)
-    budget = step_budget(replica, num_decodes)
+    if config.pipeline_parallel_size > 1:
+        _begin_round(replica, num_decodes)
+    budget = replica.round_tokens - num_decodes * replica.tokens_per_decode
     max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
     is_aligned, is_whole = replica.has_aligned_chunks, replica.has_whole_prompts
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
@@ -501,26 +501,23 @@ def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int
     return padded if is_beside and padded <= max_chunk and cached + padded < replica.config.max_model_len else 1
 
 
-def step_budget(replica: Replica, num_decodes: int) -> int:
-    """Return the tokens that the decodes of a step leave to prompts."""
-    budget = replica.config.max_num_batched_tokens if replica.is_in_turn else replica.token_budget
-    return budget - num_decodes * replica.tokens_per_decode
+def _begin_round(replica: Replica, num_decodes: int) -> None:
+    """Set the most that a round of stages computes, and of one prompt in a micro-batch; 0: chunks do not overlap."""
+    config = replica.config
+    is_in_turn = replica.samples_in_turn and num_decodes > 0
+    replica.round_tokens = config.max_num_batched_tokens if is_in_turn else replica.token_budget
+    is_overlapping = config.overlaps_chunks and not is_in_turn
+    replica.micro_chunk = longest_chunk(replica) // config.pipeline_parallel_size if is_overlapping else 0
 
 
 def longest_chunk(replica: Replica) -> int:
     """Return the most tokens of the next step's budget that a request may have."""
     config = replica.config
-    if not is_chunk_limit_lifted(replica):
-        stages = config.pipeline_parallel_size if config.overlaps_chunks and replica.is_in_turn else 1
-        return config.max_chunk_tokens // stages
-    return replica.token_budget if config.overlaps_chunks and not replica.is_in_turn else config.max_num_batched_tokens
-
-
-def micro_chunk(replica: Replica) -> int:
-    """Return the most tokens of a prompt in a micro-batch; 0: its chunks do not overlap."""
-    if replica.is_in_turn or not replica.config.overlaps_chunks:
-        return 0
-    return longest_chunk(replica) // replica.config.pipeline_parallel_size
+    if is_chunk_limit_lifted(replica):
+        return replica.round_tokens if config.overlaps_chunks else config.max_num_batched_tokens
+    if config.overlaps_chunks and replica.round_tokens < replica.token_budget:
+        return config.max_chunk_tokens // config.pipeline_parallel_size
+    return config.max_chunk_tokens
 
 
 def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
@@ -591,7 +588,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         waiting = take_overlapped_seconds(cache, first - loading)
         first += waiting
         loading += waiting
-    budget = step_budget(replica, num_decodes)
+    budget = replica.round_tokens - num_decodes * replica.tokens_per_decode
     most = min(longest_chunk(replica), budget)
     if replica.has_aligned_chunks:
         most -= most % replica.block_size
@@ -635,7 +632,7 @@ def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) ->
     num_steps = min(remaining - 1, tokens_to_checkpoint(replica, remaining)) // chunk
     if replica.has_aligned_chunks:
         # The last one may be longer, up to what the budget leaves.
-        most = min(longest_chunk(replica), step_budget(replica, num_decodes))
+        most = min(longest_chunk(replica), replica.round_tokens - num_decodes * replica.tokens_per_decode)
         num_steps = (remaining - most - 1) // chunk + 1
     if replica.keeps_windows:
         # What a chunk leaves outside the window is freed before the next one.

@@ -55,7 +55,7 @@ def price_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> 
         largest_pairs = max(largest_pairs, share * own)
         largest_keys = max(largest_keys, share * read)
     priced = num_decodes * replica.tokens_per_decode + replica.prefill_tokens
-    if replica.is_in_turn:
+    if replica.round_tokens < replica.token_budget:
         return stages * priced, pairs, keys
     return max(priced, largest), max(pairs / stages, largest_pairs), max(keys / stages, largest_keys)
 

@@ -378,7 +378,6 @@ class Replica:
         "irregular_gaps",
         "is_contiguous",
         "is_full",
-        "is_in_turn",
         "is_open",
         "is_ordered",
         "is_prefill_first",
@@ -429,6 +428,7 @@ class Replica:
         "ratio_steps_skipped",
         "releases_late",
         "residues",
+        "round_tokens",
         "running",
         "samples_in_turn",
         "scheduled_blocks",
@@ -470,9 +470,8 @@ class Replica:
         self.max_num_seqs = config.max_num_seqs
         self.token_budget = config.max_num_batched_tokens * config.pipeline_parallel_size
         self.micro_batches = [0] * config.pipeline_parallel_size if config.keeps_micro_batches else []
-        self.open_batch, self.open_turn, self.micro_chunk, self.is_in_turn = 0, -1, 0, False
-        self.samples_in_turn = config.samples_in_turn
-        self.block_size = config.block_size
+        self.open_batch, self.open_turn, self.micro_chunk, self.round_tokens = 0, -1, 0, self.token_budget
+        self.block_size, self.samples_in_turn = config.block_size, config.samples_in_turn
         self.mode = CONTINUOUS
         if config.batching == "static":
             self.mode = STATIC
@@ -559,7 +558,7 @@ class Replica:
         self.departing_window_blocks: list[int] = []
         # Where results are known late (`simserve.engine.overlap`): what the step that has ended did, the requests whose
         # prompts it completed, what is expected of its requests because their last tokens are not known yet, when it
-        # began, whether memory ran out for the step after it; the finished requests that decode once more, and KV tokens.
+        # began, whether memory ran out for the step after it; finished requests that decode once more, KV tokens.
         self.late_results = LATE_NOTHING
         self.late_prompts: list[int] = []
         self.late_estimate: float = 0

@@ -485,12 +485,6 @@ class ReplicaShape:
         return is_kept and self.pipeline_parallel_size > 1
 
     @property
-    def num_priced_sequences(self) -> int:
-        """Most sequences of a round that is priced: micro-batches as large as the largest that may occur."""
-        largest = self.keeps_micro_batches or self.samples_in_turn
-        return self.engine.max_num_seqs * (self.pipeline_parallel_size if largest else 1)
-
-    @property
     def layers_per_stage(self) -> tuple[int, ...]:
         """Layers of each pipeline stage.
 
@@ -709,23 +703,12 @@ class ReplicaShape:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the result should know, such as arithmetic that differs from a format's name."""
         fitted = self.hardware.calibration.note if self.hardware.calibration else ""
-        notes = (
-            *(self.precision.note, self._offload_note, self._plugin_note, fitted, self._measured_note),
-            "" if self.masks is None else self.masks.note,
-        )
+        on, plugin, device = self.engine.measured_on, self.engine.plugin, f"{self.hardware.vendor}'s devices"
+        through = f"{self.engine.name} runs on {device} through {plugin}: its kernels are priced as a roofline"
+        measured = f"calibrated: step times are scaled by factors that were measured on {on}"
+        masked = "" if self.masks is None else self.masks.note
+        notes = self.precision.note, self._offload_note, through * bool(plugin), fitted, measured * bool(on), masked
         return tuple(note for note in notes if note)
-
-    @property
-    def _measured_note(self) -> str:
-        on = self.engine.measured_on
-        return f"calibrated: step times are scaled by factors that were measured on {on}" if on else ""
-
-    @property
-    def _plugin_note(self) -> str:
-        if not self.engine.plugin:
-            return ""
-        maker, engine = self.hardware.vendor, self.engine.name
-        return f"{engine} runs on {maker}'s devices through {self.engine.plugin}: its kernels are priced as a roofline"
 
     @property
     def _offload_note(self) -> str:

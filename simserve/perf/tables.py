@@ -99,7 +99,9 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     """
     stage = stage_of(shape)
     tokens = np.arange(_last_token(shape, max_tokens_in_table) + 1.0)
-    tables = tables_of(stage, tokens, np.arange(shape.num_priced_sequences + 1.0), tokens)
+    # Of a round of stages, micro-batches as large as the largest that may occur.
+    largest = shape.pipeline_parallel_size if shape.keeps_micro_batches or shape.samples_in_turn else 1
+    tables = tables_of(stage, tokens, np.arange(shape.engine.max_num_seqs * largest + 1.0), tokens)
     may_fall = stage.measured is not None and stage.measured.has_dips
     in_runs = is_in_slot_order(shape)  # a full server computes one run, a half-full one several
     is_exact = not shape.engine.cuda_graph_padding  # a larger batch may have a graph
