@@ -356,6 +356,10 @@ def suspending(config: EngineConfig, most: float) -> EngineConfig:
         watermark_blocks=0,
         caches_decoded=False,
         evicts_by_block=True,
+        # Rules of other engines' stages.
+        overlaps_chunks=False,
+        keeps_micro_batches=False,
+        samples_in_turn=False,
         # Rules of the first manager, which give way.
         waits_for_prefix=True,
         allocates_prompt=True,
