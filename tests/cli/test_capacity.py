@@ -113,13 +113,15 @@ def test_a_closed_loop_is_asked_for_clients(simserve: Simserve, folder: Path) ->
 @pytest.mark.slow
 def test_requests_that_fail_at_any_load_are_named_instead_of_a_latency(simserve: Simserve, folder: Path) -> None:
     """One prompt in ten is longer than the context: TTFT, which limits nothing, was said to break first."""
-    long = [{"name": "usual", "share": 0.9}, {"name": "long", "share": 0.1, "prompt_tokens": 9000}]
-    closed = {
-        "workload.arrivals": {"process": "closed_loop", "concurrency": 4},
-        "workload.classes": long,
-        "deployment.engine.max_model_len": 8192,
+    long = {"distribution": "fixed", "value": 9000}
+    mapping = scenario_mapping()
+    mapping["deployment"]["engine"]["max_model_len"] = 8192
+    mapping["workload"] |= {
+        "arrivals": {"process": "closed_loop", "concurrency": 4},
+        "num_requests": 300,
+        "classes": [{"name": "usual", "share": 0.9}, {"name": "long", "share": 0.1, "prompt_tokens": long}],
     }
-    (folder / "long.yaml").write_text(yaml.safe_dump(scenario_mapping(closed)))
+    (folder / "long.yaml").write_text(yaml.safe_dump(mapping), encoding="utf-8")
 
     outcome = simserve("capacity", "long.yaml", "--set", "slo={ttft: 10 s, attainment: 0.95}", *_FAST)
     data = json.loads(simserve("capacity", "long.yaml", "--set", "slo={ttft: 10 s}", *_FAST, "--json").stdout)
