@@ -21,9 +21,11 @@ pytestmark = pytest.mark.usefixtures("run_alone")
 SMALL = ["workload.num_requests=150"]
 BESIDE_THE_TABLES = {"rank_wait", "kv_copies", "lora", "image_encoder", "draft"}
 """Operators of a run that no table of a step holds."""
+TWO_STAGES = ["deployment.tensor_parallel_size=2", "deployment.pipeline_parallel_size=2"]
 RUNS: dict[str, tuple[str, list[str]]] = {
     "tensor parallel, FP8": ("chatbot", []),
-    "two stages": ("chatbot", ["deployment.tensor_parallel_size=2", "deployment.pipeline_parallel_size=2"]),
+    "two stages": ("chatbot", [*TWO_STAGES, 'deployment.engine.version="0.33"']),
+    "two stages, together": ("chatbot", TWO_STAGES),
     "experts": ("chatbot", ["model=gpt-oss-120b", "deployment.quantization=auto", "deployment.kv_cache_dtype=auto"]),
     "linear attention": ("chatbot", ["model=qwen3-next-80b-a3b"]),
     "ranks in lockstep": (
@@ -82,15 +84,17 @@ def tables_by_operator(result_of: str, changes: list[str]) -> Tables:
 def test_operators_sum_to_the_busy_seconds(case: str) -> None:
     """To 1e-9, against the step log, which knows no operator; nothing is negative, every name is there.
 
-    Of ranks in lockstep the log has a row for all, while each of them is busy.
+    Of ranks in lockstep the log has a row for all, while each of them is busy. Where requests stay together in one
+    micro-batch, steps with prompts are split as if decodes were spread evenly, which is known to half a percent.
     """
     result = ran(case)
     found = operators_of(result)
+    near = 0.005 if case == "two stages, together" else 1e-9
     busy = float(result.steps["seconds"].sum())
     if case == "ranks in lockstep":
         busy = result.simulation.totals.busy_seconds
 
-    assert sum(found.values()) == pytest.approx(busy, rel=1e-9)
+    assert sum(found.values()) == pytest.approx(busy, rel=near)
     assert list(found) == list(OPERATORS)
     assert min(found.values()) >= 0.0
 
