@@ -35,6 +35,12 @@ MISSES = {
     "wangzheng422-4xl40s-qwen3.5-122b-long: budget-32768",
     "wangzheng422-4xl40s-qwen3.5-122b-long: budget-65536",
     "wangzheng422-4xl40s-qwen3.5-122b-long: memory-0.98",
+    "qwen3-235b-awq-2xa100-parallelism: tp2",
+    "qwen3-235b-awq-2xa100-parallelism: tp2-ep2",
+    "mustafar-4xh100-deepseek-v4-flash-long: native",
+    "sm120-fork-2xpro6000-deepseek-v4-flash: no-mtp-0.95",
+    "sm120-fork-2xpro6000-deepseek-v4-flash: no-mtp-0.98",
+    "sm120-fork-2xpro6000-deepseek-v4-flash: mtp-2-0.98",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
