@@ -34,7 +34,7 @@ from simserve.engine.loras import (
     take_lora_loading,
     use_adapter,
 )
-from simserve.engine.micro_batches import lone_tokens, open_micro_batch, price_chunks, priced_decodes
+from simserve.engine.micro_batches import lone_tokens, open_micro_batch, price_chunks, price_decodes
 from simserve.engine.preemption import growth_of_batch, pause_for, preempt
 from simserve.engine.prefix_cache import (
     cache_blocks,
@@ -581,7 +581,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         first += replica.encoder_seconds
         replica.encoder_seconds = 0.0
     if num_decodes:
-        alike = priced_decodes(replica, num_decodes) if stages > 1 else num_decodes
+        alike = price_decodes(replica, num_decodes) if stages > 1 else num_decodes
         slope = replica.decode_slope[alike] * times.mixed_decode_factor * (alike / num_decodes)
         first += replica.decode_attention_base[alike] + slope * replica.context_sum
     if cache is not None and cache.has_tiers:

@@ -61,7 +61,7 @@ from simserve.engine.kv import (
 )
 from simserve.engine.kv_tier import ask_store
 from simserve.engine.loras import count_decoding, count_waiting, leave_adapter, lora_seconds, take_lora_loading
-from simserve.engine.micro_batches import priced_decodes
+from simserve.engine.micro_batches import price_decodes
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import expect_results, learn_results
 from simserve.engine.preemption import (
@@ -302,6 +302,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             prefill_tokens,
             num_chunks,
             replica.priced_tokens,
+            replica.priced_decodes,
             replica.attended_pairs,
             replica.attended_keys,
             first_gaps,
@@ -455,7 +456,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 num_steps = 1
     num_computed = num_priced = num_decoding + replica.num_beyond
     if replica.samples_in_turn or replica.micro_batches:
-        num_priced = priced_decodes(replica, num_computed)
+        num_priced = price_decodes(replica, num_computed)
     slope = replica.decode_slope[num_priced] * (num_priced / num_computed)
     first = replica.decode_base[num_priced] + slope * (replica.context_sum + replica.beyond_tokens)
     increment = slope * num_decoding

@@ -60,12 +60,13 @@ def price_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> 
     return max(priced, largest), max(pairs / stages, largest_pairs), max(keys / stages, largest_keys)
 
 
-def priced_decodes(replica: Replica, num_decodes: int) -> int:
-    """Return how many sequences, spread evenly over the stages, take as long as the decodes of a step."""
+def price_decodes(replica: Replica, num_decodes: int) -> int:
+    """Set and return how many sequences, spread evenly over the stages, take as long as the decodes of a step."""
     largest = num_decodes if replica.samples_in_turn else 1
     for place in range(len(replica.micro_batches)):
         largest = max(largest, replica.micro_batches[place])
-    return replica.config.pipeline_parallel_size * largest if largest > 1 else num_decodes
+    replica.priced_decodes = replica.config.pipeline_parallel_size * largest if largest > 1 else num_decodes
+    return replica.priced_decodes
 
 
 def open_micro_batch(replica: Replica, position: int) -> None:

@@ -422,6 +422,7 @@ class Replica:
         "prefill_tokens",
         "prefilled_tokens",
         "prefilling",
+        "priced_decodes",
         "priced_tokens",
         "progress",
         "rank",
@@ -615,13 +616,11 @@ class Replica:
         self.prefill_tokens = 0
         # Blocks that the chunks take in one step; -1: not counted yet.
         self.scheduled_blocks = 0
-        self.priced_tokens = 0
-        self.attended_pairs = 0.0
-        self.attended_keys = 0.0
+        self.priced_tokens = self.priced_decodes = 0
+        self.attended_pairs = self.attended_keys = 0.0
 
         # Whether requests have images, and the seconds to encode those of the requests just admitted.
-        self.has_encoder = False
-        self.encoder_seconds = 0.0
+        self.has_encoder, self.encoder_seconds = False, 0.0
 
         self.leap_index = 0
         self.gap_step_runs: list[int] = []
@@ -758,6 +757,7 @@ LEAP_FIELDS = (
     "prefill_tokens",  # per step
     "num_prefilling",  # requests with a chunk in the step
     "priced_tokens",  # x of StepTimes
+    "priced_decodes",  # sequences as which several stages take those that decode; of one stage not set
     "attended_pairs",  # P of StepTimes, at the first step
     "attended_keys",  # C of StepTimes, at the first step
     "first_gaps",  # requests whose inter-token gap is the first step
@@ -769,7 +769,7 @@ LEAP_FIELDS = (
     "blocked_by",  # why the head of the queue was not admitted
 )
 LEAP_WIDTH = len(LEAP_FIELDS)
-_ROW = Struct("dqddqdqqqddqqdqqdq")
+_ROW = Struct("dqddqdqqqqddqqdqqdq")
 """Floats and integers stored as themselves, without conversion."""
 _END = Struct("dq")
 _WHOLE = [position for position, code in enumerate(_ROW.format) if code == "q"]

@@ -91,6 +91,7 @@ def complete_uncached(replica: Replica, requests: RequestTable) -> int:
             replica.prefill_tokens,
             replica.num_running,
             replica.priced_tokens,
+            0,
             replica.attended_pairs,
             replica.attended_keys,
             num_decoding,
@@ -378,4 +379,4 @@ def _record(
     used: int,
 ) -> None:
     row = (start, num_steps, first, increment, num_decoding, context, prefill_tokens, num_prefilling, priced)
-    replica.batch_rows.append((*row, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))
+    replica.batch_rows.append((*row, 0, pairs, keys, 0, 0, held, used, used, 0.0, replica.blocked_by))

@@ -194,14 +194,16 @@ def _row(scheduler: Scheduler, step: Step, seconds: float) -> tuple[list[float],
     config, chunks = scheduler.config, step.chunks
     decoded = (1 + config.num_speculative_tokens) * len(step.decoding)
     prompts = [(request.computed, chunk) for request, chunk in chunks]
-    priced, *shared = priced_chunks(prompts, config.pipeline_parallel_size, decoded, step.passing(config))
+    passing = step.passing(config)
+    priced, *shared = priced_chunks(prompts, config.pipeline_parallel_size, decoded, passing)
+    alike = config.pipeline_parallel_size * passing.largest if passing.largest > 1 else len(step.decoding)
     context = sum(request.computed + request.fraction for request in step.decoding)
     held = sum(request.computed + request.fraction for request in scheduler.running)
     used = float(scheduler.used_tokens)
     prefill = sum(chunk for _, chunk in chunks)
     row = [step.start, 1.0, seconds, 0.0, len(step.decoding), context, prefill, len(chunks), priced]
     advance = sum(request.pace for request in step.decoding) / ONE_TOKEN
-    return [*row, *shared, 0.0, 0.0, held, used, used, 0.0, 0.0], advance
+    return [*row, alike, *shared, 0.0, 0.0, held, used, used, 0.0, 0.0], advance
 
 
 def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup], list[Pool]]:

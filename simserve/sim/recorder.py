@@ -654,8 +654,8 @@ class Recorder:
         """
         if not counts:
             return
-        (start, steps, first, increment, decoding, context, prefill, prefilling, priced) = rows[:9]
-        (pairs, keys, first_gaps, further_gaps, held, before, after, waiting, blocked) = rows[9:]
+        (start, steps, first, increment, decoding, context, prefill, prefilling, priced, alike) = rows[:10]
+        (pairs, keys, first_gaps, further_gaps, held, before, after, waiting, blocked) = rows[10:]
         later = steps * (steps - 1.0) * 0.5
         amounts = np.empty((4, len(steps)))
         seconds, used, prefilled, decoded = amounts
@@ -688,6 +688,7 @@ class Recorder:
             prefilled=prefilled,
             prefilling=prefilling,
             priced=priced,
+            alike=alike,
             pairs=pairs * steps + prefill * prefill * later,
             keys=keys * steps + prefill * later,
             contexts=context * steps + advances * later,

@@ -224,6 +224,7 @@ class LeapColumns:
         prefilled: Prefill tokens, summed.
         prefilling: Requests with a chunk in each step.
         priced: Tokens that each step is priced for, x of `StepTimes`.
+        alike: Sequences as which several stages take those that decode.
         pairs: Attended pairs of the chunks, summed.
         keys: Keys that the chunks read, summed.
         contexts: Tokens in the KV cache of the decoding sequences, summed.
@@ -234,6 +235,7 @@ class LeapColumns:
     prefilled: Floats
     prefilling: Floats
     priced: Floats
+    alike: Floats
     pairs: Floats
     keys: Floats
     contexts: Floats
@@ -280,8 +282,9 @@ class StepSums:
         self._tokens_beyond = 0.0
         # Steps of ranks in lockstep, by the tokens of all ranks.
         self._by_together: Floats = np.zeros(self._parts.shared.shape[1])
-        self._pairs = self._keys = self._contexts = 0.0
-        self._decodes = self._prefill_tokens = self._prefilling = 0.0
+        self._pairs = self._keys = self._prefill_tokens = self._prefilling = 0.0
+        # What is priced beyond the sequences that decode, and beyond their contexts, where micro-batches differ.
+        self._further_decodes = self._further_contexts = 0.0
 
     def add(self, step_runs: LeapColumns) -> None:
         """Add leaps."""
@@ -302,19 +305,24 @@ class StepSums:
             self._prefilling += float((prefilling * steps).sum())
             self._pairs += float(step_runs.pairs.sum())
             self._keys += float(step_runs.keys.sum())
-            kinds += self._size * is_mixed
         contexts = step_runs.contexts
         if self._is_uneven:
-            # Steps that only decode are priced for more sequences, and contexts, than they have; those with prompts are
-            # taken as if they were spread evenly.
-            alike = np.where(is_mixed, kinds, step_runs.priced.astype(np.int64))
-            contexts = contexts * np.divide(alike, kinds, out=np.ones(len(kinds)), where=kinds > 0)
-            kinds = alike
+            kinds, contexts = self._priced_decodes(step_runs, kinds)
+        kinds = kinds + self._size * is_mixed
         _count(self._by_decoding, kinds, steps)
         _count(self._contexts_by_decoding, kinds, contexts)
         if self._parts.shared.shape[1]:
             together = (step_runs.priced * self._num_ranks).astype(np.int64)
             _count(self._by_together, np.minimum(together, self._parts.shared.shape[1] - 1), steps)
+
+    def _priced_decodes(self, step_runs: LeapColumns, kinds: Integers) -> tuple[Integers, Floats]:
+        """Return the sequences that decode, and their contexts, as they are priced: as if every micro-batch were as
+        large as the largest. What that is beyond those there are is remembered."""
+        alike = np.where(kinds > 0, step_runs.alike, 0.0)
+        contexts = step_runs.contexts * np.divide(alike, kinds, out=np.ones(len(kinds)), where=kinds > 0)
+        self._further_decodes += float(((alike - kinds) * step_runs.steps).sum())
+        self._further_contexts += float((contexts - step_runs.contexts).sum())
+        return alike.astype(np.int64), contexts
 
     @property
     def parts(self) -> Floats:
@@ -367,7 +375,9 @@ class StepSums:
     def flops(self) -> float:
         """Arithmetic done, FLOP."""
         parts, decodes = self._parts, self._width * self._num_decodes()
-        attended = self._pairs + self._width * float(self._contexts_by_decoding.sum()) + decodes
+        attended = (
+            self._pairs + self._width * (float(self._contexts_by_decoding.sum()) - self._further_contexts) + decodes
+        )
         tokens, sequences = decodes + self._prefill_tokens, decodes + self._prefilling
         return float(parts.token_flops * tokens + parts.pair_flops * attended + parts.sequence_flops * sequences)
 
@@ -380,12 +390,12 @@ class StepSums:
         beside = parts.weight_bytes[np.minimum(np.arange(len(self._by_tokens)), last)]
         weights = float((alone * self._by_decoding[:size]).sum()) + float((beside * self._by_tokens).sum())
         tokens = self._width * self._num_decodes() + self._prefill_tokens
-        kv_tokens = float(self._contexts_by_decoding.sum()) + self._keys + tokens
+        kv_tokens = (float(self._contexts_by_decoding.sum()) - self._further_contexts) + self._keys + tokens
         return float(weights + parts.token_bytes * tokens + parts.kv_bytes_per_token * kv_tokens)
 
     def _num_decodes(self) -> float:
         """Return the sequences that decoded, summed over steps."""
-        return float((np.tile(np.arange(self._size), 2) * self._by_decoding).sum())
+        return float((np.tile(np.arange(self._size), 2) * self._by_decoding).sum()) - self._further_decodes
 
 
 def _count(counts: Floats, kinds: Integers, weights: Floats) -> None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from simserve.engine.state import LEAP_BYTES, LEAP_FIELDS, LEAP_WIDTH, end_row, leap_row, take_step_runs
 
-FIRST = (0.5, 3, 0.01, 1e-5, 2, 70.0, 0, 0, 2, 0.0, 0.0, 2, 2, 70.0, 80, 96, 0.0, 0)
-SECOND = (0.75, 1, 0.02, 0.0, 3, 99.0, 512, 1, 515, 1e5, 512.0, 3, 3, 611.0, 640, 2**40, 0.25, 3)
+FIRST = (0.5, 3, 0.01, 1e-5, 2, 70.0, 0, 0, 2, 0, 0.0, 0.0, 2, 2, 70.0, 80, 96, 0.0, 0)
+SECOND = (0.75, 1, 0.02, 0.0, 3, 99.0, 512, 1, 515, 8, 1e5, 512.0, 3, 3, 611.0, 640, 2**40, 0.25, 3)
 
 
 def taken_from(step_runs: bytearray) -> NDArray[np.float64]:

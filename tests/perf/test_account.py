@@ -25,6 +25,7 @@ TWO_STAGES = ["deployment.tensor_parallel_size=2", "deployment.pipeline_parallel
 RUNS: dict[str, tuple[str, list[str]]] = {
     "tensor parallel, FP8": ("chatbot", []),
     "two stages": ("chatbot", [*TWO_STAGES, 'deployment.engine.version="0.33"']),
+    "two stages, in turn": ("chatbot", [*TWO_STAGES, 'deployment.engine.version="0.20"']),
     "two stages, together": ("chatbot", TWO_STAGES),
     "experts": ("chatbot", ["model=gpt-oss-120b", "deployment.quantization=auto", "deployment.kv_cache_dtype=auto"]),
     "linear attention": ("chatbot", ["model=qwen3-next-80b-a3b"]),
@@ -84,17 +85,15 @@ def tables_by_operator(result_of: str, changes: list[str]) -> Tables:
 def test_operators_sum_to_the_busy_seconds(case: str) -> None:
     """To 1e-9, against the step log, which knows no operator; nothing is negative, every name is there.
 
-    Of ranks in lockstep the log has a row for all, while each of them is busy. Where requests stay together in one
-    micro-batch, steps with prompts are split as if decodes were spread evenly, which is known to half a percent.
+    Of ranks in lockstep the log has a row for all, while each of them is busy.
     """
     result = ran(case)
     found = operators_of(result)
-    near = 0.005 if case == "two stages, together" else 1e-9
     busy = float(result.steps["seconds"].sum())
     if case == "ranks in lockstep":
         busy = result.simulation.totals.busy_seconds
 
-    assert sum(found.values()) == pytest.approx(busy, rel=near)
+    assert sum(found.values()) == pytest.approx(busy, rel=1e-9)
     assert list(found) == list(OPERATORS)
     assert min(found.values()) >= 0.0
 
@@ -187,3 +186,13 @@ def test_a_fidelity_is_of_an_operator() -> None:
     named = {name for case in RUNS for name in ran(case).summary["simserve"]["fidelity_by_operator"]}
 
     assert named <= set(OPERATORS)
+
+
+def test_micro_batches_do_not_change_the_arithmetic_that_is_done() -> None:
+    """Requests that stay together are priced like more of them, and compute what those compute that are spread.
+
+    But for the tokens of finished requests in steps that are scheduled ahead, which the newer release has.
+    """
+    together, spread = ran("two stages, together").simulation.totals, ran("two stages").simulation.totals
+
+    assert together.flops == pytest.approx(spread.flops, rel=2e-4)
