@@ -18,6 +18,7 @@ from simserve.engine.state import (
     BLOCKED_BY_PREFIX,
     BLOCKED_BY_SCATTER,
     BLOCKED_BY_SEATS,
+    LEAP_WIDTH,
 )
 from simserve.errors import ScenarioError
 from simserve.reference.cluster import Cluster
@@ -327,7 +328,7 @@ def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_se
         gaps = [gap for one in cluster.requests if _pool_of(cluster, one) == number for gap in one.past_gaps + one.gaps]
         rows = [row for key in own for row in cluster.rows[key]]
         recorder.add_steps(
-            np.array(rows, dtype=np.float64).reshape(-1, 18).T.copy(),
+            np.array(rows, dtype=np.float64).reshape(-1, LEAP_WIDTH).T.copy(),
             np.array([each for key in own for each in cluster.advances[key]]),
             [len(cluster.rows[key]) for key in own],
             np.array(gaps),
