@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -194,35 +194,32 @@ def as_trtllm(case: Mapping[str, Any], release: str, policy: str = "GUARANTEED_N
 
 def simulate_trtllm(case: Mapping[str, Any]) -> Replay:
     """Serve a case of `as_trtllm` on the kernel."""
-    budget = case["max_num_batched_tokens"]
-    config = EngineConfig(
+    config = replace(
+        _trtllm_config(case),
         admission=POLICIES[case["policy"]],
         allocates_prompt=True,
-        max_num_seqs=case["max_num_seqs"],
-        max_num_batched_tokens=budget,
-        max_chunk_tokens=budget,
-        aligns_chunks=True,
-        max_model_len=case["max_model_len"],
-        enable_chunked_prefill=case["enable_chunked_prefill"],
-        enable_prefix_caching=case["enable_prefix_caching"],
         waits_for_prefix=True,
-        evicts_by_block=True,
         ages_empty_blocks=True,
         ignores_found=not case["credits_reuse"],
-        block_size=case["block_size"],
-        num_blocks=case["num_blocks"],
-        async_scheduling=case["async_scheduling"],
-        releases_late=True,
     )
     return replay(config, times_of(case), requests_of(case))
 
 
 def simulate_second(case: Mapping[str, Any]) -> Replay:
     """Serve a case of `as_trtllm` on the kernel, under the second KV cache manager."""
-    budget = case["max_num_batched_tokens"]
-    config = EngineConfig(
+    config = replace(
+        _trtllm_config(case),
         suspends=True,
         max_used_blocks=int(MAX_UTIL_FOR_RESUME * case["num_blocks"]),
+        kv_tiers=(KVTierConfig(num_blocks=1_000_000),) if case["enable_prefix_caching"] else (),
+    )
+    return replay(config, times_of(case), requests_of(case))
+
+
+def _trtllm_config(case: Mapping[str, Any]) -> EngineConfig:
+    """Return what both cache managers have of a case."""
+    budget = case["max_num_batched_tokens"]
+    return EngineConfig(
         max_num_seqs=case["max_num_seqs"],
         max_num_batched_tokens=budget,
         max_chunk_tokens=budget,
@@ -231,13 +228,11 @@ def simulate_second(case: Mapping[str, Any]) -> Replay:
         enable_chunked_prefill=case["enable_chunked_prefill"],
         enable_prefix_caching=case["enable_prefix_caching"],
         evicts_by_block=True,
-        kv_tiers=(KVTierConfig(num_blocks=1_000_000),) if case["enable_prefix_caching"] else (),
         block_size=case["block_size"],
         num_blocks=case["num_blocks"],
         async_scheduling=case["async_scheduling"],
         releases_late=True,
     )
-    return replay(config, times_of(case), requests_of(case))
 
 
 def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
