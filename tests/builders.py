@@ -43,7 +43,7 @@ def constant_step_times(seconds: float = 1.0, max_num_seqs: int = 8) -> StepTime
 
 def affine_step_times(
     *,
-    max_num_seqs: int = 8,
+    max_num_seqs: int = 32,
     step_seconds: float = 1.0,
     decode_sequence_seconds: float = 0.0,
     decode_context_seconds: float = 0.0,
