@@ -450,10 +450,20 @@ def context_cut_note(engine: ResolvedEngine) -> str | None:
 
 def offloaded_weights_bytes(shape: ReplicaShape) -> float:
     """Return the bytes of one GPU's weights that are in host memory instead."""
+    outside = shape.streamed_bytes + _cpu_expert_bytes(shape)
     if not shape.num_cpu_layers:
-        return shape.streamed_bytes
+        return outside
     share = shape.num_cpu_layers / shape.model.num_hidden_layers
-    return share * layer_weights_bytes(shape.model, shape.precision.name, expert_tile=shape.expert_tile)
+    return outside + share * layer_weights_bytes(shape.model, shape.precision.name, expert_tile=shape.expert_tile)
+
+
+def _cpu_expert_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of the routed experts that the CPU runs in layers on the GPU."""
+    if shape.model.moe is None or not shape.num_cpu_expert_layers:
+        return 0.0
+    bits = sum(share * each.weight_bits for each, share in shape.precisions["experts"])
+    weights = shape.model.moe.num_experts * sum(gemm.num_weights for gemm in shape.model.expert_gemms())
+    return shape.num_cpu_expert_layers * weights * bits / 8
 
 
 def host_bytes(shape: ReplicaShape, num_tokens: int) -> float:
@@ -648,7 +658,8 @@ def _host_lines(shape: ReplicaShape, in_host: float) -> list[str]:
     if not in_host:
         return []
     total = shape.hardware.host_of_node.memory_total
-    what = "layers on the CPU with their KV" if shape.num_cpu_layers else "weights outside the GPUs"
+    experts = "experts on the CPU" if shape.num_cpu_expert_layers else "weights outside the GPUs"
+    what = "layers on the CPU with their KV" if shape.num_cpu_layers else experts
     verdict = "" if in_host <= total else ": too much"
     return [f"host memory: {format_bytes(in_host)} of {format_bytes(total)} for {what}{verdict}"]
 

@@ -25,7 +25,7 @@ from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCur
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import PARTS, Gemm, Part
 from simserve.profiles.resolved_engine import ResolvedEngine
-from simserve.units import GIB, format_bytes
+from simserve.units import GIB
 
 Attention = Literal["flash", "standard"]
 LoraTarget = Literal["attention", "mlp", "all"]
@@ -501,6 +501,12 @@ class ReplicaShape:
         return 0 if asked is None else max(self.model.num_hidden_layers - asked, 0)
 
     @property
+    def num_cpu_expert_layers(self) -> int:
+        """Layers on the GPU whose routed experts the CPU runs (llama.cpp): those of the first layers that have some."""
+        asked = min(self.engine.n_cpu_moe or 0, self.model.num_hidden_layers)
+        return sum(self.model.is_moe_layer(layer) for layer in range(self.num_cpu_layers, asked))
+
+    @property
     def streamed_bytes(self) -> float:
         """Bytes of a GPU's weights that stay in host memory and are read from there in every step (vLLM, SGLang)."""
         if not self.engine.cpu_offload_gb:
@@ -707,19 +713,8 @@ class ReplicaShape:
         through = f"{self.engine.name} runs on {device} through {plugin}: its kernels are priced as a roofline"
         measured = f"calibrated: step times are scaled by factors that were measured on {on}"
         masked = "" if self.masks is None else self.masks.note
-        notes = self.precision.note, self._offload_note, through * bool(plugin), fitted, measured * bool(on), masked
+        notes = self.precision.note, through * bool(plugin), fitted, measured * bool(on), masked
         return tuple(note for note in notes if note)
-
-    @property
-    def _offload_note(self) -> str:
-        link, host = self.hardware.host_link, self.hardware.host_of_node
-        if self.num_cpu_layers:
-            layers = f"{self.num_cpu_layers} of {self.model.num_hidden_layers} layers"
-            return f"{layers} run on the CPU, from host memory of {host.memory_bandwidth / 1e9:.3g} GB/s"
-        if self.streamed_bytes:
-            what = f"{format_bytes(self.streamed_bytes)} of weights a GPU stay in host memory"
-            return f"{what} and cross a link of {link.bandwidth / 1e9:.3g} GB/s in every step"
-        return ""
 
     @property
     def tensor_link(self) -> Link:

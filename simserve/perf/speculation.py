@@ -142,7 +142,9 @@ def draft_shape(target: ReplicaShape, model: ModelProfile, quantization: str, nu
         target,
         model=model,
         tensor_parallel_size=num_ranks,
-        engine=target.engine.model_copy(update={"cpu_offload_gb": 0.0, "n_gpu_layers": None, "num_gpu": None}),
+        engine=target.engine.model_copy(
+            update={"cpu_offload_gb": 0.0, "n_gpu_layers": None, "num_gpu": None, "n_cpu_moe": None}
+        ),
         pipeline_parallel_size=1,
         pipeline_layer_partition=None,
         quantization=quantization,

@@ -299,7 +299,11 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
         if model.has_split_layers:
             calls += _norm_calls(stage)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
-            calls += (Call("experts", partial(expert_block, stage, model.moe)),)
+            experts = Call("experts", partial(expert_block, stage, model.moe))
+            if elsewhere := stage.shape.num_cpu_expert_layers:
+                blocks.append(Block(count - elsewhere, (experts,)))  # the others: `offload`
+            else:
+                calls += (experts,)
         blocks.append(Block(stage.num_layers * (count / model.num_hidden_layers), calls))
     reductions = Call("all_reduce", partial(_row, COMMUNICATION, partial(_reductions, stage)))
     return [*blocks, Block(1.0, (reductions,))]

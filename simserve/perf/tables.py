@@ -41,7 +41,7 @@ from simserve.perf.launches import launch_wait, linear_launch
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token
-from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_parts
+from simserve.perf.offload import cpu_key_seconds, cpu_pair_seconds, link_bandwidth, offload_notes, offload_parts
 from simserve.perf.operators import (
     COMMUNICATION,
     COMPUTE,
@@ -121,7 +121,7 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
         parts=parts,
         fidelity=_worst(operators),
         operators=operators,
-        notes=shape.notes,
+        notes=(*shape.notes, *offload_notes(shape)),
     )
     if shape.speculation is None:
         return priced

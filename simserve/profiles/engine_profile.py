@@ -69,6 +69,7 @@ FEATURES: Mapping[str, str] = {
     "max_loras": "LoRA adapters",
     "cpu_offload_gb": "weights kept in host memory",
     **dict.fromkeys(("n_gpu_layers", "num_gpu"), "choice of the layers on the GPU"),
+    "n_cpu_moe": "choice of the layers whose experts the CPU runs",
     "kv_unified": "choice of one KV buffer for all slots",
     "similar_prompts": "choice of slots by like prompts",
     "ubatch_size": "choice of the tokens of a micro-batch",

@@ -42,7 +42,9 @@ _SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching
 """Options of the engine -> the feature that they need when switched on."""
 _CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preemption_mode", "swap"): "swap"}
 """Options of the engine and a value -> the feature that it needs."""
-_HOST_MEMORY = ("cpu_offload_gb", "n_gpu_layers", "num_gpu")
+_ON_CPU = ("n_gpu_layers", "num_gpu", "n_cpu_moe")
+"""Options by which the CPU computes a part of the model."""
+_HOST_MEMORY = ("cpu_offload_gb", *_ON_CPU)
 """Options by which engines keep weights outside the GPU."""
 
 
@@ -697,12 +699,10 @@ def check_rank_layout(shape: ReplicaShape) -> None:
         _ = shape.layers_per_stage
     if shape.operator_tables is not None:
         measured_operators(shape.operator_tables, shape.engine.name)
-    if shape.num_cpu_layers and shape.num_gpus > 1:
-        key = "engine.n_gpu_layers" if shape.engine.n_gpu_layers is not None else "engine.num_gpu"
-        value = shape.model.num_hidden_layers - shape.num_cpu_layers
-        raise ScenarioError(
-            f"leaves layers to the CPU, which needs one GPU, not {shape.num_gpus}", key=key, value=value
-        )
+    if (shape.num_cpu_layers or shape.num_cpu_expert_layers) and shape.num_gpus > 1:
+        key = next(each for each in _ON_CPU if getattr(shape.engine, each) is not None)
+        rule = f"leaves layers or experts to the CPU, which needs one GPU, not {shape.num_gpus}"
+        raise ScenarioError(rule, key=f"engine.{key}", value=getattr(shape.engine, key))
     if stages > 1 and shape.engine.kv_allocation == "none":
         raise ScenarioError(
             "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
@@ -742,11 +742,12 @@ def _check_shared_layers(shape: ReplicaShape) -> None:
 
 def _check_experts(shape: ReplicaShape) -> None:
     _check_whole_experts(shape)
-    if not shape.enable_expert_parallel:
+    moe, on_cpu = shape.model.moe, shape.engine.n_cpu_moe
+    if moe is None and (shape.enable_expert_parallel or on_cpu):
+        key, value = ("engine.n_cpu_moe", on_cpu) if on_cpu else ("enable_expert_parallel", True)
+        raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=value)
+    if not shape.enable_expert_parallel or moe is None:
         return
-    key, moe = "enable_expert_parallel", shape.model.moe
-    if moe is None:
-        raise ScenarioError(f"needs a model with experts, and {shape.model.name} has none", key=key, value=True)
     if shape.expert_ranks > moe.num_experts:
         rule = f"must be at most the {moe.num_experts} experts of a layer with enable_expert_parallel"
         raise ScenarioError(rule, key="tensor_parallel_size", value=shape.expert_ranks)

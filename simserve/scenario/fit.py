@@ -356,6 +356,8 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
     if shape.num_gpus == 1:
         layers = range(shape.model.num_hidden_layers - 1, 0, -1)
+        if "n_cpu_moe" in engine.features and shape.model.moe is not None:
+            yield [("engine.n_cpu_moe", each) for each in range(1, shape.model.num_hidden_layers + 1)]
         for key in (each for each in _GPU_LAYERS if each in engine.features):
             yield [(f"engine.{key}", each) for each in layers]
     yield from _more_gpus(shape)

@@ -410,6 +410,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "static_max_wait": ("2 s", ["deployment.engine.batching=static"]),
     "cpu_offload_gb": (4, []),
     "n_gpu_layers": (8, ["deployment.engine={name: llama.cpp}"]),
+    "n_cpu_moe": (8, ["deployment.engine={name: llama.cpp}", "model=qwen3-30b-a3b"]),
     "kv_unified": ("true", ["deployment.engine={name: llama.cpp, max_num_seqs: 8}"]),
     "similar_prompts": ("true", ["deployment.engine={name: llama.cpp, max_num_seqs: 8}"]),
     "ubatch_size": (128, ["deployment.engine={name: llama.cpp}"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simserve.errors import InfeasibleError
+from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import with_overrides
 from simserve.scenario import fit
 from simserve.scenario.fit import check_fit, leading_warnings, memory_report, open_limits, remedies
@@ -296,6 +296,38 @@ def test_engines_that_take_no_share_of_the_memory_are_not_told_one(engine: str, 
     found = [each.partition("=")[0] for each in remedies(large)]
     assert {"deployment.engine.max_model_len", "deployment.quantization", f"deployment.engine.{key}"} <= {*found}
     assert not any("gpu_memory_utilization" in each for each in (said, *found))
+
+
+def test_a_large_mixture_of_experts_is_told_to_leave_experts_to_the_cpu() -> None:
+    """Before whole layers, which cost more of its speed; a dense model has none to leave."""
+    deployment = {"hardware": "rtx-4090-24gb", "engine": {"name": "llama.cpp", "max_model_len": 8192}}
+    found = [
+        [each.partition("=")[0].removeprefix("deployment.engine.") for each in remedies(resolve(scenario))]
+        for scenario in (
+            make_scenario(model="gpt-oss-120b", deployment=deployment),
+            make_scenario(model="qwen2.5-72b", deployment={**deployment, "quantization": "gguf-q4_k_m"}),
+        )
+    ]
+
+    assert found[0].index("n_cpu_moe") < found[0].index("n_gpu_layers")
+    assert "n_cpu_moe" not in found[1]
+    assert "n_gpu_layers" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        (["model=qwen3-8b"], "needs a model with experts, and qwen3-8b has none"),
+        (["model=qwen3-30b-a3b", "deployment.pipeline_parallel_size=2"], "needs one GPU, not 2"),
+        (["model=qwen3-30b-a3b", "deployment.engine.name=vllm"], "has no choice of the layers whose experts"),
+    ],
+)
+def test_experts_on_the_cpu_need_experts_and_one_gpu(changes: list[str], rule: str) -> None:
+    """Under llama.cpp alone."""
+    asked = ["deployment.engine={name: llama.cpp, n_cpu_moe: 8}", "deployment.hardware=rtx-4090-24gb", *changes]
+
+    with pytest.raises(InputError, match=rule):
+        resolve(make_scenario(asked))
 
 
 @pytest.mark.parametrize(("prompt", "slots", "is_told"), [(6000, 4, True), (1000, 4, False), (6000, 1, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from simserve.perf.quantization import WEIGHT_FORMATS, format_name
@@ -52,7 +53,7 @@ _ALIASES = {
 _WITHOUT_EFFECT = re.compile(
     r"-(?:t|tb|a|v|lv|s|C|Cr|to|dt)|--(?:threads.*|host|port|alias|api-key.*|jinja|no-jinja|no-mmap|mmap|mlock|numa|"
     r"metrics|slots|no-slots|props|no-webui|webui.*|path|api-prefix|timeout|log-.*|verbos.*|offline|no-warmup|warmup|prio.*|"
-    r"poll.*|cpu-.*|temp|temperature|top-.*|min-p|typical.*|repeat-.*|presence-penalty|frequency-penalty|dry-.*|xtc-.*|seed|"
+    r"poll.*|cpu-(?!moe).*|temp|temperature|top-.*|min-p|typical.*|repeat-.*|presence-penalty|frequency-penalty|dry-.*|xtc-.*|seed|"
     r"samplers|chat-template.*|reasoning-.*|no-perf|perf|special|load-mode|predict|keep|cont-batching|flash-attn|"
     r"kv-offload|repack|op-offload|cache-prompt|context-shift|slot-prompt-similarity|threads-http|hf-token|ssl-.*)"
 )
@@ -61,6 +62,9 @@ _SIZES = re.compile(
     r"(?:^|[-_.:])((?:ud-)?(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4(?:_moe)?|(?:bf|fp|f)(?:16|32)))(?=$|[-_.])",
     re.IGNORECASE,
 )
+_EXPERTS = ("up", "down", "gate")
+_OTHERS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_up_shexp", "ffn_up")
+"""Tensors of a layer in a GGUF file: of its routed experts (``ffn_up_exps``), and beside them."""
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
 """Part of a file's name that marks it as one of several."""
 
@@ -112,6 +116,17 @@ def _settle(reading: Reading) -> None:
     keep_mxfp4(reading, profile)
     if layers is not None and layers < profile.num_hidden_layers:
         options["n_gpu_layers"] = layers
+    if options.pop("all_experts", False):
+        options["n_cpu_moe"] = profile.num_hidden_layers
+    for flag, overrides in options.pop("tensors", []):
+        found = _layers_of(overrides, profile)
+        if found is None:
+            reading.not_simulated.append(f"{flag} {overrides}")
+        else:
+            options["n_cpu_moe"] = found
+    if options.get("n_cpu_moe") and profile.moe is None:
+        reading.notes.append(f"{profile.name} has no experts that the CPU could run.")
+        del options["n_cpu_moe"]
 
 
 def keep_mxfp4(reading: Reading, profile: ModelProfile) -> None:
@@ -165,6 +180,41 @@ def _seats(reading: Reading, flag: str, value: Any) -> None:
         reading.options["max_num_seqs"] = reading.count(flag, value)
 
 
+def _expert_layers(reading: Reading, flag: str, value: Any) -> None:
+    if str(value) != "0":
+        reading.options["n_cpu_moe"] = reading.count(flag, value)
+
+
+def _tensors(reading: Reading, flag: str, value: Any) -> None:
+    reading.options.setdefault("tensors", []).append((flag, str(value)))
+
+
+def _layers_of(overrides: str, profile: ModelProfile) -> int | None:
+    """Return how many first layers leave their experts on the CPU by patterns of tensors; None: that is not all.
+
+    Which layers they are changes nothing: so many of the first ones that have experts stand for them.
+
+    Args:
+        overrides: ``PATTERN=CPU``, several with commas; a pattern is searched for in the tensors' names.
+        profile: The model.
+    """
+    places = [each.rpartition("=") for each in overrides.split(",")]
+    try:
+        patterns = [re.compile(pattern) for pattern, _, place in places if place == "CPU"]
+    except re.error:
+        return None
+    with_experts = [layer for layer in range(profile.num_hidden_layers) if profile.is_moe_layer(layer)]
+    kept = [layer for layer in with_experts if all(_is_kept(patterns, layer, f"ffn_{each}_exps") for each in _EXPERTS)]
+    is_other = any(_is_kept(patterns, layer, each) for layer in range(profile.num_hidden_layers) for each in _OTHERS)
+    if is_other or not kept or len(patterns) < len(places):
+        return None
+    return with_experts[len(kept) - 1] + 1
+
+
+def _is_kept(patterns: Sequence[re.Pattern[str]], layer: int, tensor: str) -> bool:
+    return any(each.search(f"blk.{layer}.{tensor}.weight") for each in patterns)
+
+
 def _kv_value_type(reading: Reading, flag: str, value: Any) -> None:
     if KV_CACHE_TYPES.get(str(value).lower()) != reading.deployment.get("kv_cache_dtype"):
         reading.not_simulated.append(f"{flag} {value}")
@@ -196,6 +246,9 @@ LLAMA_CPP = Program(
         "--parallel": _seats,
         "--cache-type-k": chosen("kv_cache_dtype", KV_CACHE_TYPES, part="deployment"),
         "--cache-type-v": _kv_value_type,
+        "--n-cpu-moe": _expert_layers,
+        "--cpu-moe": switched("all_experts"),
+        "--override-tensor": _tensors,
         "--split-mode": only("row", "layer"),
     },
     without_effect=_WITHOUT_EFFECT,

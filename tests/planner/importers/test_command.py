@@ -178,6 +178,47 @@ def test_slots_of_llama_cpp_share_its_context() -> None:
     assert "n_gpu_layers" not in deployment_of(f"{LLAMA} -ngl -1")["engine"]
 
 
+GPT_OSS = "llama-server -hf ggml-org/gpt-oss-120b-GGUF -ngl 99"
+"""36 layers, all with experts."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "layers"),
+    [
+        ("--n-cpu-moe 26", 26),
+        ("-ncmoe 0", None),
+        ("--cpu-moe", 36),
+        ("-cmoe", 36),
+        (r"-ot '.ffn_.*_exps.=CPU'", 36),
+        (r"-ot 'blk\.(?:[0-9]|1[0-9])\.ffn_(gate|up|down)_exps.*=CPU'", 20),
+        (r"-ot 'blk\.3[0-5]\.ffn_.*_exps=CPU,blk\.2[0-9]\.ffn_.*_exps=CPU'", 16),
+    ],
+)
+def test_experts_that_llama_cpp_leaves_to_the_cpu_are_read(flags: str, layers: int | None) -> None:
+    """By number, all of them, or by patterns of tensors, where it does not matter which layers they are."""
+    assert deployment_of(f"{GPT_OSS} {flags}")["engine"].get("n_cpu_moe") == layers
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["-ot 'blk.*=CPU'", "-ot 'ffn_.*=CPU'", "-ot 'ffn_up_exps=CPU'", "-ot 'exps=CUDA0'", "-ot '[=CPU'"],
+)
+def test_other_tensors_on_the_cpu_are_not_simulated(flags: str) -> None:
+    """Whole layers, a third of the experts' matrices, another GPU, no pattern at all."""
+    draft = import_command(f"{GPT_OSS} {flags}", hardware="h100-sxm-80gb")
+
+    assert "n_cpu_moe" not in draft.mapping["deployment"]["engine"]
+    assert any("--override-tensor" in each for each in draft.notes)
+
+
+def test_a_model_without_experts_leaves_none() -> None:
+    """Said, and left out."""
+    draft = import_command(f"{LLAMA} --n-cpu-moe 4", hardware="h100-sxm-80gb")
+
+    assert "n_cpu_moe" not in draft.mapping["deployment"]["engine"]
+    assert any("has no experts" in each for each in draft.notes)
+
+
 def test_what_of_llama_cpp_is_not_simulated_is_named() -> None:
     """Drafts in slots, and caches of unlike types."""
     made = import_command(f"{LLAMA} -md draft.gguf -ctk q8_0 -ctv f16 --no-such-flag 3")
