@@ -294,7 +294,8 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
             kernel = each.kernel
             waves = Call("attention", partial(_row, COMPUTE, kernel.prompt_seconds))
             blocks.append(Block(stage.num_layers * each.share, (waves,)))
-    for layer, count in model.mlp_kinds():
+    for layer, num_layers in model.mlp_kinds():
+        count = stage.num_layers * (num_layers / model.num_hidden_layers)
         calls = _mlp_calls(stage, model.mlp_gemms(layer, stage.shape.tensor_parallel_size))
         if model.has_split_layers:
             calls += _norm_calls(stage)
@@ -304,7 +305,7 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
                 blocks.append(Block(count - elsewhere, (experts,)))  # the others: `offload`
             else:
                 calls += (experts,)
-        blocks.append(Block(stage.num_layers * (count / model.num_hidden_layers), calls))
+        blocks.append(Block(count, calls))
     reductions = Call("all_reduce", partial(_row, COMMUNICATION, partial(_reductions, stage)))
     return [*blocks, Block(1.0, (reductions,))]
 

@@ -225,6 +225,7 @@ def test_first_layers_without_experts_have_none_to_leave() -> None:
 
     assert counts == [0, 2, 58]
     assert (both.num_cpu_layers, both.num_cpu_expert_layers) == (3, 7)
+    assert [each.count for each in stage_blocks(stage_of(both)) if each.calls[0].operator == "experts"] == [45 - 7]
 
 
 def test_published_rates_with_experts_on_the_cpu_are_met() -> None:
