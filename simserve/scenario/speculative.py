@@ -170,8 +170,9 @@ def _check_engine(shape: ReplicaShape) -> None:
     engine, key = shape.engine, "speculative"
     if engine.batching == "static":
         raise ScenarioError("needs batching: continuous", key=key, remedy="set deployment.engine.batching=continuous")
-    if engine.kv_allocation != "paged":
-        raise ScenarioError("needs kv_allocation: paged", key=key, remedy="set deployment.engine.kv_allocation=paged")
+    if engine.kv_allocation not in ("paged", "static"):
+        rule = "needs kv_allocation: paged or static"
+        raise ScenarioError(rule, key=key, remedy="set deployment.engine.kv_allocation=paged")
     if engine.preemption_mode == "swap":
         rule = "is not simulated with preemption_mode swap"
         raise ScenarioError(rule, key=key, remedy="use preemption_mode recompute")

@@ -45,6 +45,7 @@ SPECULATIVE_RULES = [
     *GROWING_RULES * 3,
     *(("continuous", scheduler, "reserve", "paged") for scheduler in SCHEDULERS),
 ]
+DRAFTING_RULES = [*SPECULATIVE_RULES, *(("continuous", scheduler, "on_demand", "static") for scheduler in SCHEDULERS)]
 Rules = Sequence[tuple[str, str, str, str]]
 CONTINUOUS_RULES: Rules = [each for each in RULES if each[0] == "continuous"]
 SEATED_RULES: Rules = [each for each in CONTINUOUS_RULES if each[3] in ("paged", "static")]
@@ -108,7 +109,7 @@ def ranked_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
 
 
 @st.composite
-def speculative_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
+def speculative_cases(draw: st.DrawFn, rules: Rules = DRAFTING_RULES) -> Case:
     """Draw a replica that verifies drafts, with or without enough memory, and requests of uneven paces."""
     is_pressed = draw(st.booleans())
     plain = draw(configs(is_pressed, rules))

@@ -62,6 +62,8 @@ _SIZES = re.compile(
     r"(?:^|[-_.:])((?:ud-)?(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4(?:_moe)?|(?:bf|fp|f)(?:16|32)))(?=$|[-_.])",
     re.IGNORECASE,
 )
+_DRAFTING_MARK = re.compile(r"[-_]mtp(?=$|[-_.])", re.IGNORECASE)
+"""Part of a GGUF file's name that says that the layer which drafts is in it."""
 _EXPERTS = ("up", "down", "gate")
 _OTHERS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_up_shexp", "ffn_up")
 """Tensors of a layer in a GGUF file: of its routed experts (``ffn_up_exps``), and beside them."""
@@ -118,6 +120,10 @@ def _settle(reading: Reading) -> None:
         options["n_gpu_layers"] = layers
     if options.pop("all_experts", False):
         options["n_cpu_moe"] = profile.num_hidden_layers
+    if "method" in reading.speculation:
+        reading.speculation.setdefault("num_speculative_tokens", 3)  # --spec-draft-n-max
+    else:
+        reading.speculation.clear()
     for flag, overrides in options.pop("tensors", []):
         found = _layers_of(overrides, profile)
         if found is None:
@@ -155,7 +161,7 @@ def _weights(reading: Reading, _: str, value: Any) -> None:
 
 def _file(reading: Reading, flag: str, value: Any) -> None:
     name = _PART.sub("", str(value).replace("\\", "/").rsplit("/", 1)[-1])
-    reading.model = reading.model or _SIZES.sub("", name).removesuffix(".gguf")
+    reading.model = reading.model or _DRAFTING_MARK.sub("", _SIZES.sub("", name).removesuffix(".gguf"))
     _weights(reading, flag, name)
 
 
@@ -165,7 +171,7 @@ def _repository(reading: Reading, flag: str, value: Any) -> None:
     if repository in [each.repository for each in on_record]:
         reading.model = repository  # its only file, in the format given in its profile
         return
-    reading.model = model_of(repository, tag)
+    reading.model = _DRAFTING_MARK.sub("", model_of(repository, tag))
     if tag or reading.quantization is None:
         _weights(reading, flag, tag or "Q4_K_M")
 
@@ -183,6 +189,14 @@ def _seats(reading: Reading, flag: str, value: Any) -> None:
 def _expert_layers(reading: Reading, flag: str, value: Any) -> None:
     if str(value) != "0":
         reading.options["n_cpu_moe"] = reading.count(flag, value)
+
+
+def _drafting(reading: Reading, flag: str, value: Any) -> None:
+    for each in str(value).split(","):
+        if each in ("draft-mtp", "mtp"):
+            reading.speculation["method"] = "mtp"
+        elif each != "none":
+            reading.not_simulated.append(f"{flag} {each}")
 
 
 def _tensors(reading: Reading, flag: str, value: Any) -> None:
@@ -249,6 +263,8 @@ LLAMA_CPP = Program(
         "--n-cpu-moe": _expert_layers,
         "--cpu-moe": switched("all_experts"),
         "--override-tensor": _tensors,
+        "--spec-type": _drafting,
+        "--spec-draft-n-max": counted("num_speculative_tokens", "speculation"),
         "--split-mode": only("row", "layer"),
     },
     without_effect=_WITHOUT_EFFECT,

@@ -178,6 +178,32 @@ def test_slots_of_llama_cpp_share_its_context() -> None:
     assert "n_gpu_layers" not in deployment_of(f"{LLAMA} -ngl -1")["engine"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "drafts"),
+    [
+        ("--spec-type draft-mtp", 3),
+        ("--spec-type draft-mtp --spec-draft-n-max 5", 5),
+        ("--spec-draft-n-max 5", None),
+        ("--spec-type none", None),
+    ],
+)
+def test_a_gguf_file_with_its_drafting_layer_is_found_by_name(flags: str, drafts: int | None) -> None:
+    """Three tokens ahead unless it says how many; nothing where no type is set."""
+    found = deployment_of(f"llama-server -hf unsloth/Qwen3.5-27B-MTP-GGUF:Q4_K_M {flags}")
+
+    assert found["quantization"] == "gguf-q4_k_m"
+    assert found.get("speculative", {}).get("num_speculative_tokens") == drafts
+    assert found.get("speculative", {}).get("method") == (drafts and "mtp")
+
+
+def test_drafting_that_llama_cpp_alone_has_is_named() -> None:
+    """N-grams of its own kinds."""
+    made = import_command(f"{LLAMA} --spec-type ngram-mod", hardware="h100-sxm-80gb")
+
+    assert "speculative" not in made.mapping["deployment"]
+    assert any("--spec-type ngram-mod" in each for each in made.notes)
+
+
 GPT_OSS = "llama-server -hf ggml-org/gpt-oss-120b-GGUF -ngl 99"
 """36 layers, all with experts."""
 
