@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from simserve.errors import UsageError
 from simserve.metrics.summary import frozen
 from simserve.report.run_result import RunResult, write_folder
 from simserve.scenario.folder import default_folder, staged_folder
-from simserve.scenario.load import load
+from simserve.scenario.load import load as load_file
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.run import run as run_scenario
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from simserve.sim.own_parts import AdmissionFunction, AutoscalerFunction, RouterFunction, StepSecondsFunction
 
 PageT = TypeVar("PageT")
+_log = logging.getLogger("simserve")
 
 __all__ = [
     "Progress",
@@ -58,6 +61,94 @@ __all__ = [
     "validate",
     "verify",
 ]
+
+
+def load(
+    source: str | Path | Mapping[str, Any] | None = None,
+    overrides: Overrides = (),
+    *,
+    gpus: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    replicas: int | None = None,
+    routing: str | None = None,
+    engine: str | None = None,
+    quantization: str | None = None,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    trace: str | Path | None = None,
+    columns: str | None = None,
+    prompt_tokens: int | str | None = None,
+    output_tokens: int | str | None = None,
+    num_requests: int | None = None,
+    slo: str | None = None,
+    like: str | None = None,
+) -> Scenario:
+    """Return the scenario of a file, a bundled name, a mapping or one line, with every default filled in.
+
+    One line is what the commands take: ``ss.load("Qwen/Qwen3-8B", gpus="2xH100", rate=3, prompt_tokens="2k",
+    output_tokens=500, slo="ttft=1s")``. What it assumes is told to the log `simserve`.
+
+    Args:
+        source: A path (with a separator or a ``.yaml``, ``.yml`` or ``.json`` ending), a name that
+            `simserve scenarios` lists, or what a file would hold, whose relative paths refer to the working folder;
+            with keywords also a model: a profile, a Hugging Face id or a ``config.json``.
+        overrides: Applied before validation, in order: texts ``"deployment.replicas=2"`` whose value is YAML,
+            or a mapping of dotted keys to values. An element of a list is addressed by its number.
+        gpus: GPUs of all replicas together: ``2xH100``. This and the others mean what the flag of their name does.
+        tp: Tensor-parallel size.
+        pp: Pipeline-parallel size.
+        replicas: Copies of the model.
+        routing: How requests are shared out: ``round_robin``.
+        engine: ``vllm==0.20``, or a name alone.
+        quantization: Weight format.
+        rate: Requests a second, Poisson.
+        concurrency: Clients of a closed loop.
+        trace: File of recorded traffic.
+        columns: Columns of the trace: ``prompt_tokens=in,output_tokens=out``.
+        prompt_tokens: Tokens of every prompt: 2000 or ``2k``.
+        output_tokens: Tokens of every answer.
+        num_requests: Requests of a run.
+        slo: ``ttft=1.5s,tpot=50ms,attainment=0.95``, or a use case.
+        like: A command line that starts a server, in place of ``source``.
+
+    Raises:
+        UsageError: A model lacks GPUs or traffic, or two keywords contradict each other.
+        InputError: The file, a name or an override is missing, unreadable or invalid; names file or flag, key, value,
+            rule and remedy.
+    """
+    from simserve.planner.layout import OneLine
+
+    flags = OneLine(
+        gpus=gpus,
+        tp=tp,
+        pp=pp,
+        replicas=replicas,
+        routing=routing,
+        engine=engine,
+        quantization=quantization,
+        rate=rate,
+        concurrency=concurrency,
+        trace=None if trace is None else str(trace),
+        columns=columns,
+        prompt_tokens=None if prompt_tokens is None else str(prompt_tokens),
+        output_tokens=None if output_tokens is None else str(output_tokens),
+        num_requests=num_requests,
+        slo=slo,
+        like=like,
+    )
+    if not flags.given and source is not None:
+        return load_file(source, overrides)
+    if isinstance(source, Mapping):
+        raise UsageError("go with a name or a file, not with a mapping", key="keywords", remedy="put them into it")
+    from simserve.planner.one_line import ask
+
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    question = ask(None if source is None else str(source), flags, overrides)
+    for note in question.notes:
+        _log.warning(note)
+    return question.scenario
 
 
 def run(

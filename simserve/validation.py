@@ -173,11 +173,11 @@ def validate(
     try:
         return model.model_validate(mapping)
     except ValidationError as failure:
-        raise _as_input_error(model, failure, file, error) from None
+        raise input_error(model, failure, file=file, error=error) from None
 
 
-def _as_input_error(
-    model: type[BaseModel], failure: ValidationError, file: object, error: type[InputError]
+def input_error(
+    model: type[BaseModel], failure: ValidationError, *, file: object = None, error: type[InputError] = InputError
 ) -> InputError:
     """Return all violations as one error, unknown keys first; a misspelt key and the missing one count once."""
     details = sorted(failure.errors(include_url=False), key=lambda detail: not _is_unknown(detail))

@@ -11,6 +11,8 @@ import yaml
 
 import simserve as ss
 from simserve.errors import UsageError
+from simserve.planner.layout import OneLine
+from simserve.planner.one_line import ask
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _PUBLIC = [
@@ -44,6 +46,27 @@ def test_every_public_name_is_there_and_documented(name: str) -> None:
     value = getattr(ss, name)
 
     assert isinstance(value, str) or value.__doc__
+
+
+def test_one_line_in_python_is_the_one_on_the_command_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The same scenario as the flags make; what is assumed is logged, and what lacks or contradicts is refused."""
+    limited = {"deployment.engine.max_num_seqs": 64}
+
+    found = ss.load(
+        "Qwen/Qwen3-8B", limited, gpus="2xL4", rate=3, prompt_tokens="2k", output_tokens=500, slo="ttft=1.5s"
+    )
+
+    assert (found.deployment.num_gpus, found.deployment.tensor_parallel_size) == (2, 2)
+    assert found.deployment.engine.max_num_seqs == 64
+    flags = OneLine(gpus="2xL4", rate=3.0, prompt_tokens="2k", output_tokens="500", slo="ttft=1.5s")
+    assert found == ask("Qwen/Qwen3-8B", flags, ["deployment.engine.max_num_seqs=64"]).scenario
+    assert ss.load("chatbot", rate=2).hash == ss.load("chatbot", ["workload.arrivals.rate=2"]).hash
+    assert ss.load(like="vllm serve Qwen/Qwen3-8B", gpus="L4", rate=1).model == "qwen3-8b"
+    assert "Nothing says what traffic arrives" in caplog.text
+    with pytest.raises(UsageError, match="is a model, and lacks --rate"):
+        ss.load("Qwen/Qwen3-8B", gpus="L4")
+    with pytest.raises(UsageError, match="not with a mapping"):
+        ss.load(scenario_mapping(), rate=2)
 
 
 def test_another_name_is_an_attribute_error() -> None:

@@ -98,7 +98,7 @@ def _measuring(scenario: Scenario, result: Export, out: Path, *, force: bool) ->
     """Return the script that compares a server with its simulation, named after the export if one exists already."""
     from simserve.planner.export.benchmark import JUDGED_BY, SCRIPT, benchmark_files
 
-    files = benchmark_files(scenario, result.checkpoint, served_name=result.served_name)
+    files = benchmark_files(scenario, result.checkpoint, served_name=result.served_name, port=result.port)
     is_taken = (out.parent / SCRIPT).exists() and not force
     if is_taken:
         files = {

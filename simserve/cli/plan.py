@@ -37,7 +37,9 @@ def plan(
     hardware: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="GPU,GPU", help="GPUs to choose from. Default: the scenario's, and those with an on-demand price."
+            metavar="GPU,GPU",
+            help="Kinds of GPU to choose one from, without numbers. Default: the scenario's, and those with an "
+            "on-demand price.",
         ),
     ] = None,
     max_gpus: Annotated[
@@ -178,8 +180,9 @@ def plan(
     if kinds:
         name, count = next(iter(kinds.items()))
         asked = replace(asked, gpus=f"{count}x{name}")
+    names = _gpus_to_choose(hardware)
     question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
-    loaded, names = question.scenario, _names(hardware, "--hardware")
+    loaded = question.scenario
     if question.gpu is not None:
         rule = "cannot stand beside --gpus, which says the same"
         refuse_flags({"--hardware": hardware}, rule, "keep one of the two")
@@ -288,6 +291,25 @@ def _raise_outcome(result: Plan) -> None:
     if not result.is_feasible:
         miss = result.summary["nearest_miss"] or {}
         raise InfeasibleError("no plan holds", remedy=str(miss.get("relax") or "allow more GPUs"))
+
+
+def _gpus_to_choose(texts: Sequence[str] | None) -> Sequence[str]:
+    """Return the GPUs of ``--hardware``, which are names alone.
+
+    Raises:
+        UsageError: One has a number, which is for another flag.
+    """
+    from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu
+
+    names = _names(texts, "--hardware")
+    for each in names:
+        count, name = counted_gpu(each)
+        if count is not None and is_known_gpu(hardware_name(name)):
+            remedy = (
+                f"--gpus {count}x{name} is at most that many of it; --hardware {name} --max-gpus {count} says the same"
+            )
+            raise UsageError("has a number, and names GPUs to choose from", key="--hardware", value=each, remedy=remedy)
+    return names
 
 
 def _names(texts: Sequence[str] | None, option: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +45,12 @@ _MONTH = len("2026-07")
 def gpus(
     name: NameArgument = None,
     offers: Annotated[bool, typer.Option("--offers", help="Print every price: on demand, reserved, spot.")] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Print the profile that NAME stands for, each number with its source: a file to copy."
+        ),
+    ] = False,
     prices: PricesOption = None,
     provider: Annotated[
         str | None,
@@ -61,11 +68,14 @@ def gpus(
 
     simserve gpus h100
 
+    simserve gpus h100 --profile > mine.yaml
+
     simserve gpus --prices catalogs/v8/nebius/vms.csv --date 2026-11-20 --out my-prices
     """
     if prices is not None:
         if name is not None:
             raise UsageError("filters the list of GPUs, not a price file", key="NAME", value=name)
+        refuse_flags({"--profile": profile or None}, "prints one GPU's profile, not a price file")
         _price_file(prices, provider, fetched_at(date), out, force=force, today=today, as_json=as_json)
         return
     of_file = {"--provider": provider, "--date": date, "--out": out, "--force": force or None}
@@ -75,6 +85,9 @@ def gpus(
     from simserve.profiles.price_dates import check_today, newest
     from simserve.units import format_bytes
 
+    if profile:
+        _print_profile(name, as_json=as_json)
+        return
     every = [load_hardware(each) for each in catalog.names("hardware")]
     profiles = [each for each in every if is_named(name, [each.name, *each.aliases, *each.sizes])]
     refuse_none(profiles, name, [each.name for each in every])
@@ -105,7 +118,7 @@ def gpus(
         "16-bit, fp8, fp4: dense peaks, TFLOP/s. USD/h: on demand at specialised clouds,\n"
         "fitted, and the month of the newest price; --offers lists all. Short names\n"
         "(h100, b300, m4-max) and other memory sizes (m4-max-64gb) mean these too;\n"
-        "--json lists them.",
+        "--json lists them. simserve gpus NAME --profile prints all, with sources.",
     )
 
 
@@ -239,6 +252,29 @@ def _price_file(
     print_offers(rows)
     if found.skipped:
         print_lines([f"Without a profile, left out: {', '.join(found.skipped)}"])
+
+
+def _print_profile(name: str | None, *, as_json: bool) -> None:
+    """Print the file of the profile that a name stands for.
+
+    Raises:
+        UsageError: There is no name.
+        ProfileError: It stands for no GPU; names the nearest.
+    """
+    from simserve.profiles import catalog
+    from simserve.profiles.hardware import hardware_name, load_hardware
+
+    if name is None:
+        raise UsageError("needs the name of a GPU", key="--profile", remedy="simserve gpus h100 --profile")
+    load_hardware(name)  # raises, naming the nearest
+    files = {each: catalog.find("hardware", each) for each in catalog.names("hardware")}
+    known = hardware_name(name)
+    owners = {size: each for each in files for size in load_hardware(each).sizes}
+    text = (files.get(owners.get(known, known)) or Path(name)).read_text(encoding="utf-8")
+    if as_json:
+        print_json({"name": owners.get(known, known), "yaml": text})
+        return
+    sys.stdout.write(text)
 
 
 def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:

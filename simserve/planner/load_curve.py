@@ -83,12 +83,14 @@ class LoadCurve:
     Attributes:
         scenario: The scenario whose deployment and requests are run.
         on_run: Called after every run with the number of runs.
+        num_requests: Least requests of one run of an open loop.
         levels: Load -> what was simulated there.
         known: What is known of what the deployment can finish.
     """
 
     scenario: Scenario
     on_run: Callable[[int], None] | None = None
+    num_requests: int = NUM_REQUESTS
     levels: dict[float, Level] = field(default_factory=dict)
     results: dict[float, RunResult] = field(default_factory=dict)
     known: KnownFinishable = field(default_factory=dict)
@@ -173,8 +175,8 @@ class LoadCurve:
         """Return the requests in which the queue of an open load settles, as far as the load ratio tells."""
         known = self.finishable()
         if known is None or load > highest_promised(known):
-            return NUM_REQUESTS
-        return max(NUM_REQUESTS, settled_requests(load / known.rate, 0.0))
+            return self.num_requests
+        return max(self.num_requests, settled_requests(load / known.rate, 0.0))
 
     def capacity(self) -> float | None:
         """Return the highest rate, requests/s, at which the deployment holds; None where the load cannot be scaled.

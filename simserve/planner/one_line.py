@@ -264,6 +264,10 @@ def _known_model(word: str) -> NamedModel:
             raise ScenarioError(
                 rule, value=word, remedy=f"compare a model with it: simserve cost MODEL --api {word}"
             ) from None
+        gpu = counted_gpu(word)[1]
+        if is_known_gpu(hardware_name(gpu)):
+            remedy = f"name what it serves: simserve run Qwen/Qwen3-8B --gpus {word} ...; simserve gpus {gpu} shows it"
+            raise ScenarioError("is a GPU, neither a scenario nor a model", value=word, remedy=remedy) from None
         repositories = [model.stored.repository for model in catalogue_models().values()]
         of_owner = [*filter(None, repositories), *repositories_on_record()] if "/" in word else []
         choices = of_owner or [*catalog.names("scenario"), *catalog.names("model")]
@@ -422,9 +426,9 @@ def kinds_of_gpus(text: str) -> dict[str, int]:
     for part in parts:
         name, count = gpu_and_count(part)
         if count is None or name in found:
-            raise UsageError(
-                "must be a number of each kind of GPU", key="--gpus", value=text, remedy="write 8xH100+8xH200"
-            )
+            choice = ",".join(counted_gpu(each)[1] for each in parts)
+            remedy = f"write 8xH100+8xH200, or for a choice of one of them --hardware {choice}"
+            raise UsageError("must be a number of each kind of GPU", key="--gpus", value=text, remedy=remedy)
         found[name] = count
     return found
 
@@ -445,7 +449,11 @@ def gpu_and_count(text: str) -> tuple[str, int | None]:
     count, written = counted_gpu(text)
     name = hardware_name(written)
     if "," in text or ("+" in text and not _has_plus_in_name(text)):
-        remedy = "name one; replicas of several kinds are pools of a scenario: simserve scenarios two-pools"
+        choice = ",".join(counted_gpu(each)[1] for each in re.split("[,+]", text.replace(" ", "")))
+        remedy = (
+            f"name one; for a choice of one of them: simserve plan ... --hardware {choice}; replicas of several kinds "
+            "are pools of a scenario: simserve scenarios two-pools"
+        )
         raise UsageError("names several kinds of GPU", key="--gpus", value=text, remedy=remedy)
     if not written or (written.isdecimal() and not is_known_gpu(name)):
         raise UsageError("names no GPU", key="--gpus", value=text, remedy="write 2xH100, or H100")

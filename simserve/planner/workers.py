@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simserve.errors import SimserveError
@@ -32,11 +33,24 @@ Task = tuple[Any, ...]
 """The arguments of one call."""
 
 
-def each_result(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[Any]:
-    """Yield the results of independent tasks in their order, worked on by several processes."""
+Heard = Callable[[int, Any], None]
+"""Called with the index of a task that is being worked on, and what it tells of how far it is."""
+
+
+def each_result(
+    function: Callable[..., Any], tasks: Sequence[Task], jobs: int, heard: Heard | None = None
+) -> Iterator[Any]:
+    """Yield the results of independent tasks in their order, worked on by several processes.
+
+    Args:
+        function: As in `results_of`, like the others.
+        tasks: Likewise.
+        jobs: Likewise.
+        heard: Likewise.
+    """
     kept: dict[int, Any] = {}
     following = 0
-    for place, result in results_of(function, tasks, jobs):
+    for place, result in results_of(function, tasks, jobs, heard=heard):
         kept[place] = result
         while following in kept:
             yield kept.pop(following)
@@ -44,7 +58,12 @@ def each_result(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) 
 
 
 def results_of(
-    function: Callable[..., Any], tasks: Sequence[Task], jobs: int, *, are_alike: bool = False
+    function: Callable[..., Any],
+    tasks: Sequence[Task],
+    jobs: int,
+    *,
+    are_alike: bool = False,
+    heard: Heard | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the index and the result of every task as it is done, in any order; raise what a task raises.
 
@@ -56,24 +75,27 @@ def results_of(
         jobs: Number of processes; 1: this one alone.
         are_alike: Whether tasks import, load and price much the same, and may be short: this process then does the
             first, so that its copies need not, and continues alone if they would save less than they cost.
+        heard: Called with what a task tells while it is worked on: the function then takes ``tell``, to which it may
+            pass anything. Fresh processes tell nothing.
 
     Raises:
         SimserveError: Processes keep dying.
     """
     jobs = min(jobs, len(tasks))
     if jobs > 1 and can_fork() and not are_alike:
-        yield from _forked(function, tasks, jobs)
+        yield from _forked(function, tasks, jobs, heard)
         return
     seconds = 0.0
     for place, task in enumerate(tasks):
         has_forks = can_fork()
         # The first of alike tasks tells nothing about the others: it imports and prices for all.
         if jobs > 1 and place > has_forks and _is_worth_starting(seconds, len(tasks) - place, jobs, has_forks):
-            run = _forked if has_forks else fresh
-            yield from ((place + other, result) for other, result in run(function, tasks[place:], jobs))
+            left = tasks[place:]
+            results = _forked(function, left, jobs, heard) if has_forks else fresh(function, left, jobs)
+            yield from ((place + other, result) for other, result in results)
             return
         begin = time.monotonic()
-        result = function(*task)
+        result = function(*task) if heard is None else function(*task, tell=partial(heard, place))
         seconds = time.monotonic() - begin
         yield place, result
 
@@ -94,11 +116,13 @@ def _is_worth_starting(seconds: float, num_tasks: int, jobs: int, has_forks: boo
 class _Worker:
     """A forked process, and the pipe to it."""
 
-    def __init__(self, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection], *, tells: bool
+    ) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         self.place: int | None = None
         process = multiprocessing.get_context("fork").Process
-        self.process = process(target=_serve, args=(theirs, function, tasks, [*others, self.pipe]), daemon=True)
+        self.process = process(target=_serve, args=(theirs, function, tasks, [*others, self.pipe], tells), daemon=True)
         with warnings.catch_warnings():
             # Python 3.12 warns about any thread. Those of numpy's BLAS wait for work, and numpy handles them in a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -120,17 +144,20 @@ class _Worker:
         self.pipe.close()
 
 
-def _serve(pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection]) -> None:
+def _serve(
+    pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task], others: Sequence[Connection], tells: bool
+) -> None:
     """Do tasks by their index until there are no more. Ctrl-C is left to the parent process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for each in others:
         # With these open, nobody would notice that the parent process has gone.
         each.close()
+    more = {"tell": lambda news: pipe.send((None, news))} if tells else {}
     try:
         while (place := pipe.recv()) is not None:
             try:
-                answer = True, function(*tasks[place])
+                answer = True, function(*tasks[place], **more)
             except Exception as failure:  # raised again in the parent process
                 answer = False, failure
             pipe.send(answer)
@@ -138,7 +165,9 @@ def _serve(pipe: Connection, function: Callable[..., Any], tasks: Sequence[Task]
         return
 
 
-def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
+def _forked(
+    function: Callable[..., Any], tasks: Sequence[Task], jobs: int, heard: Heard | None
+) -> Iterator[tuple[int, Any]]:
     from multiprocessing.connection import wait  # loads sockets, which only forks need
 
     left = list(range(len(tasks)))[::-1]
@@ -147,7 +176,8 @@ def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> I
     try:
         while left or workers:
             while left and len(workers) < jobs:
-                workers.append(_Worker(function, tasks, [each.pipe for each in workers]))
+                pipes = [each.pipe for each in workers]
+                workers.append(_Worker(function, tasks, pipes, tells=heard is not None))
                 workers[-1].give(left.pop())
             ready = wait([worker.pipe for worker in workers])
             for worker in [each for each in workers if each.pipe in ready]:
@@ -163,6 +193,10 @@ def _forked(function: Callable[..., Any], tasks: Sequence[Task], jobs: int) -> I
                     workers.remove(worker)
                     worker.end()
                     left.append(place)
+                    continue
+                if is_done is None:
+                    assert heard is not None  # otherwise nothing is told
+                    heard(place, result)
                     continue
                 if not is_done:
                     raise result

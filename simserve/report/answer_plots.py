@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,8 @@ _HEADROOM = 1.12
 """Factor on the largest figure that leaves room on the axis for the words beside it."""
 _CIRCLE = 9.0
 """Points: size of the circle around a marked point."""
+_MEMORY = re.compile(r"(-sxm)?-\d+gb\b")
+"""End of a GPU's name that a picture leaves out."""
 _LEAST_NAME_GAP = 0.08
 """Least gap, as a share of the height, between the plan and a point of the front that also gets a name."""
 _SLOWEST_DRAWN = 2.0
@@ -455,14 +458,19 @@ def plan_candidates(summary: Mapping[str, Any]) -> Sketch | None:
     front = _front(seen)
     places = [(each["p95_ttft_ms"] / 1e3, each["usd_per_month"]) for each in front]
     line = [_line(places, GREY, DOTTED, "circle", "front: nothing is both cheaper and faster")] if front else []
-    sketch = Sketch(left=0.23, x=x, y=y, marks=[*line, *_fleets(seen), *circle])
+    sketch = Sketch(left=0.26, x=x, y=y, marks=[*line, *_fleets(seen), *circle])
     if circle:
-        text = f"the plan: {best['num_gpus']} x {best['hardware']}" if best.get("hardware") else "the plan"
+        text = f"the plan: {_gpus_of(best)}" if best.get("hardware") else "the plan"
         add_name(sketch, text, at, price, is_needed=True)
     for each, (time, usd) in zip(front, places, strict=True):
         if not circle or abs(y.share(usd) - y.share(price)) > _LEAST_NAME_GAP:
-            add_name(sketch, f"{each['num_gpus']} x {each['hardware']}", time, usd)
+            add_name(sketch, _gpus_of(each), time, usd)
     return sketch
+
+
+def _gpus_of(fleet: Mapping[str, Any]) -> str:
+    """Return the number and the name of a fleet's GPUs, without their memory: long names cover points."""
+    return f"{fleet['num_gpus']} x {_MEMORY.sub('', fleet['hardware'])}"
 
 
 def _fleets(seen: Sequence[Mapping[str, Any]]) -> list[Mark]:

@@ -5,6 +5,7 @@ The page: scatter plots, errors, what was not run. One file, nothing fetched.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,12 @@ READING = (
     "Median of the absolute error of the mean over requests (of the median where the source says so), in brackets the "
     "bias, above 0 where the simulator is too high. A star: compared but not scored, as its source says that the "
     "figure carries artefacts."
+)
+INTERVALS = (
+    "In 90%, in 50%: the share of figures inside intervals that were made without their own source, each source "
+    "counted once. Width: the upper end of a 90% interval over its lower end. Score: its width in logarithms, and 20 "
+    "times how far a figure lies outside; the lower the better. Width of one: the same for one interval that serves "
+    "every server."
 )
 _MOST_REASONS = 12
 _GROUP = ("source", "engine", "hardware", "model")
@@ -117,6 +124,8 @@ def render_validation(summary: Mapping[str, Any], console: Console) -> None:
             console.print(drawn)
     if any(table.num_names and "median" in table.caption for table in tables):
         console.print(READING, style="dim", markup=False)
+    if summary["intervals"]:
+        console.print(INTERVALS, style="dim", markup=False)
     reasons = not_run_lines(summary)
     if reasons:
         console.print()
@@ -136,7 +145,9 @@ def validation_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
     first = f"Median error: {listed(found)}." if found else "None of the points could be run."
     run = f"{summary['covered']:,} of {summary['points']:,} points were run."
-    return [first, f"{run} {coverage_sentence(summary['coverage'])}", *rooms]
+    without = [METRICS[metric] for metric in METRICS if metric not in summary["overall"]]
+    missing = [f"No point that was run has a figure to compare in {listed(without)}."] if found and without else []
+    return [first, f"{run} {coverage_sentence(summary['coverage'])}", *missing, *rooms]
 
 
 def _room_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -222,21 +233,26 @@ def _interval_table(rows: Sequence[Mapping[str, Any]]) -> ErrorTable:
             f"{row['figures']:,}",
             f"{row['coverage_90']:.0%}",
             f"{row['coverage_50']:.0%}",
-            f"{row['log_width']:.2f}",
+            f"{math.exp(row['log_width']):.1f}x",
             f"{row['interval_score']:.2f}",
-            f"{row['constant_log_width']:.2f}",
+            f"{math.exp(row['constant_log_width']):.1f}x",
             f"{row['constant_interval_score']:.2f}",
         )
         for row in rows
     ]
-    caption = (
-        "figures inside intervals made without their own source, each source counted once; of one interval for all"
-    )
     header = (
-        *("metric", "server", "sources", "figures", "in 90%", "in 50%", "log width", "score"),
-        *("width of one", "its score"),
+        "metric",
+        "server",
+        "sources",
+        "figures",
+        "in 90%",
+        "in 50%",
+        "width",
+        "score",
+        "width of one",
+        "its score",
     )
-    return ErrorTable("Prediction intervals", header, tuple(cells), 2, caption)
+    return ErrorTable("Prediction intervals", header, tuple(cells), 2, INTERVALS)
 
 
 def _errors(group: Mapping[str, Any], metric: str) -> Mapping[str, float] | None:

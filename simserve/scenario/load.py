@@ -94,7 +94,9 @@ def _find(path_or_name: str) -> Path:
         if os.path.isdir(Path(path_or_name).expanduser()):
             raise ScenarioError("is a folder, not a scenario file", file=path_or_name) from None
         if _is_model(path_or_name):
-            remedy = f"load one, such as chatbot, with model={path_or_name} and deployment.hardware"
+            remedy = (
+                f'describe it: ss.load("{path_or_name}", gpus="H100", rate=3, prompt_tokens=2000, output_tokens=500)'
+            )
             raise ScenarioError("is a model, not a scenario", value=path_or_name, remedy=remedy) from None
         raise
 

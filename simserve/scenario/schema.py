@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from simserve import units
 from simserve.errors import InputError, ScenarioError, nearest
@@ -25,7 +33,7 @@ from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
 from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.sim.control import Limits
 from simserve.units import PositiveSeconds
-from simserve.validation import NAME_PATTERN, FrozenModel
+from simserve.validation import NAME_PATTERN, FrozenModel, input_error
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
 
@@ -213,6 +221,20 @@ class Scenario(FrozenModel):
     """What it costs."""
     run: RunSpec = RunSpec()
     """How it is simulated."""
+
+    def __init__(self, /, **keys: Any) -> None:
+        """Make a scenario of the keys that a file has.
+
+        Raises:
+            ScenarioError: A key is unknown or missing, or its value is invalid; one line, as for a file.
+        """
+        try:
+            super().__init__(**keys)
+        except ValidationError as failure:
+            raise input_error(Scenario, failure, error=ScenarioError) from None
+
+    # Files are validated by pydantic alone, which names them in its own errors.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @field_validator("thresholds")
     @classmethod

@@ -67,6 +67,27 @@ def test_gpus_fit_a_terminal_of_80_columns(simserve: Simserve) -> None:
     assert max(len(line.rstrip()) for line in lines) <= 80
 
 
+@pytest.mark.parametrize(("name", "file"), [("H100", "h100-sxm-80gb"), ("m4-max-64gb", "m4-max-128gb")])
+def test_a_gpu_s_profile_is_printed_as_a_file_to_start_from(simserve: Simserve, name: str, file: str) -> None:
+    """By any of its names, with every source; as it is, it can be run."""
+    printed = simserve("gpus", name, "--profile").stdout
+
+    found = yaml.safe_load(printed)
+    assert found["name"] == file
+    assert all("source" in found[block] for block in ("memory", "compute", "power"))
+    assert json.loads(simserve("gpus", name, "--profile", "--json").stdout) == {"name": file, "yaml": printed}
+    assert simserve("gpus", "h9000", "--profile").code == 104
+
+
+@pytest.mark.parametrize("word", ["H100", "2xh100", "RTX 4090"])
+def test_a_gpu_in_place_of_a_scenario_is_told_so(simserve: Simserve, word: str) -> None:
+    """It was said to be like no scenario."""
+    outcome = simserve("run", word)
+
+    assert outcome.code == 104
+    assert f"'{word}' is a GPU, neither a scenario nor a model" in outcome.error_line
+
+
 def test_gpus_list_short_names_and_sizes(simserve: Simserve) -> None:
     """As JSON: what else means a GPU, and the hosts of an NVLink domain."""
     rows = {row["name"]: row for row in json.loads(simserve("gpus", "--json").stdout)["gpus"]}

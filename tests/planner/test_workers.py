@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,25 @@ def test_one_job_is_done_here() -> None:
     """And so is a single task."""
     for tasks, jobs in (([(1,), (2,)], 1), ([(1,)], 4)):
         assert {process for _, (_, process) in results_of(square, tasks, jobs)} == {os.getpid()}
+
+
+def count_to(number: int, tell: Callable[[int], None]) -> int:
+    """Tell every number on the way."""
+    for each in range(number):
+        tell(each)
+    return number
+
+
+@pytest.mark.usefixtures("forking")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_task_tells_how_far_it_is(jobs: int) -> None:
+    """From another process as from this one, in its order, and before its result."""
+    heard: dict[int, list[int]] = {0: [], 1: [], 2: []}
+
+    found = dict(results_of(count_to, [(2,), (3,), (4,)], jobs, heard=lambda place, each: heard[place].append(each)))
+
+    assert found == {0: 2, 1: 3, 2: 4}
+    assert heard == {0: [0, 1], 1: [0, 1, 2], 2: [0, 1, 2, 3]}
 
 
 @pytest.mark.usefixtures("forking")

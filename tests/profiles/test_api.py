@@ -44,6 +44,16 @@ def test_gpt_4_has_its_price_of_2023() -> None:
     assert is_old(profile.date, catalogue_date() or "")
 
 
+def test_the_newest_haiku_charges_long_prompts_five_times_as_much() -> None:
+    """0.10 and 0.50 dollars up to 100,000 tokens, as its provider's page has it, and five times that beyond."""
+    profile = load_api("claude-haiku-5-5")
+
+    (long,) = profile.prompt_tiers
+    assert (profile.price.input, profile.price.output) == (0.1, 0.5)
+    assert (long.above_prompt_tokens, long.input, long.cached_input, long.output) == (100_000, 0.5, 0.05, 2.5)
+    assert {offer.min_tokens for offer in profile.prompt_caching} == {512}
+
+
 def test_a_profile_of_one_s_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In api_profiles/ of a folder in SIMSERVE_PROFILE_PATH, and by path."""
     (tmp_path / "api_profiles").mkdir()

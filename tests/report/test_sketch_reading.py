@@ -85,6 +85,18 @@ def test_the_front_of_a_plan_is_named_and_far_slower_fleets_are_not_drawn() -> N
     assert sketch.x.high < 10
 
 
+def test_gpus_are_named_without_their_memory_beside_points() -> None:
+    """Their full name covered the points beside it; the pointer reads it."""
+    fast = fleet(num_gpus=8, usd_per_month=16e3, p95_ttft_ms=100.0, hardware="h200-sxm-141gb")
+    best = fleet(hardware="rtx-pro-6000-96gb")
+
+    sketch = plan_candidates({"candidates": [best, fast], "best": best})
+
+    assert sketch is not None
+    texts = {mark.text for mark in sketch.marks if isinstance(mark, Note)}
+    assert texts == {"8 x h200", "the plan: 2 x rtx-pro-6000"}
+
+
 def test_the_waterfall_ends_at_the_month_and_stands_beside_the_api() -> None:
     """Each step begins where the one before ends; the steps add up."""
     best = {"usd_per_month": 9e3, "replicas": 3, "replicas_needed": 2}

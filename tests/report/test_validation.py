@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
 
@@ -44,6 +45,29 @@ def test_the_answer_is_the_error_over_all_scored_points() -> None:
 
     assert lines[0] == "Median error: TPOT 10.0% (3 points) and TTFT 100.0% (1 point)."
     assert lines[1].startswith("4 of 6 points were run.")
+
+
+def test_metrics_without_a_figure_are_named() -> None:
+    """A column that is left out is not taken for one without an error."""
+    assert "No point that was run has a figure to compare in E2E and throughput." in validation_lines(
+        _validation().summary
+    )
+
+
+def test_the_intervals_say_what_their_columns_mean() -> None:
+    """Widths are the upper end over the lower, on the page as on the terminal."""
+    row = {"metric": "tpot", "group": "all", "sources": 3, "figures": 9, "coverage_90": 0.9, "coverage_50": 0.5}
+    widths = {"log_width": math.log(2.5), "interval_score": 1.0, "constant_log_width": math.log(3.0)}
+    summary = {**_validation().summary, "intervals": [{**row, **widths, "constant_interval_score": 1.2}]}
+    out = io.StringIO()
+
+    render_validation(summary, Console(file=out, width=200))
+
+    (table,) = (each for each in error_tables(summary) if each.title == "Prediction intervals")
+    assert table.rows[0][6:] == ("2.5x", "1.00", "3.0x", "1.20")
+    for title in table.header[4:9]:
+        assert title.lower() in table.caption.lower(), title
+    assert table.caption in out.getvalue().replace("\n", " ").replace("  ", " ")
 
 
 def test_the_tables_are_by_source_load_and_model() -> None:

@@ -16,12 +16,27 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
 from simserve.scenario.schema import SLO_PRESETS, Scenario, json_schema, objective, objective_mapping
 from simserve.units import parse
-from simserve.validation import FrozenModel
+from simserve.validation import FrozenModel, validate
 from tests.scenario.builders import make_scenario, scenario_mapping
 
 _COMMITTED_SCHEMA = Path(__file__).resolve().parents[2] / "scenarios/schema.json"
 _CHAT = {"name": "chat", "share": 0.5, "slo": {"ttft": "1 s", "attainment": 0.9}}
 _BATCH = {"name": "batch", "share": 0.5}
+
+
+def test_a_scenario_made_in_python_fails_as_its_file_does() -> None:
+    """One line with the key and what was meant, as `load` gives; a file's errors keep their file."""
+    keys = scenario_mapping()
+    keys["deploymnt"] = keys.pop("deployment")
+
+    with pytest.raises(ScenarioError) as made:
+        Scenario(**keys)
+    with pytest.raises(ScenarioError) as loaded:
+        validate(Scenario, keys, file="chat.yaml", error=ScenarioError)
+
+    assert str(made.value) == "deploymnt: is not a known key; did you mean 'deployment'?"
+    assert str(loaded.value) == f"chat.yaml: {made.value}"
+    assert Scenario(**scenario_mapping()).name == scenario_mapping()["name"]
 
 
 def test_committed_schema_is_the_code_s() -> None:

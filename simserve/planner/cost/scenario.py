@@ -25,8 +25,8 @@ from simserve.planner.cost.month import (
     sent_rate,
     shape_of_day,
 )
-from simserve.planner.load_curve import LoadCurve
-from simserve.planner.scaling import at_most, is_scaled
+from simserve.planner.load_curve import NUM_REQUESTS, LoadCurve
+from simserve.planner.scaling import at_most, is_scaled, steady_rate
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.catalog import weights_name
@@ -52,6 +52,12 @@ MOST_REQUESTS = 1e9
 _STEPS_PER_DECADE = 400
 _CLOSE = 1e-6
 """Volumes per decade at which the ways are compared, and how closely a crossing is then found."""
+MOST_TOGETHER = 16
+"""Most replicas that are simulated together: with the turns of a conversation spread over so many, hardly any prefix
+hit is left to lose."""
+_NO_LOSS = 0.05
+"""Capacities are found to 5 %: smaller losses are not told."""
+_PREFIX_ROUTING = ("prefix", "session")
 _NOT_SHOWN = ("mean_gpus", "gpu_hour_usd", "api_usd_per_hour")
 """Figures of a level that the answer adds up over the day."""
 _FIDELITY = {
@@ -59,6 +65,39 @@ _FIDELITY = {
     "fitted": "curves fitted to measurements",
     "measured": "measured operators",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Together:
+    """A fleet simulated as a whole, because its prefix caches find what routing sends their way.
+
+    Attributes:
+        replicas: Replicas that were simulated together.
+        routing: The policy that spreads requests over them.
+        alone: Requests/s that each of the scenario's own replicas holds.
+        each: Requests/s that each of these holds.
+    """
+
+    replicas: int
+    routing: str
+    alone: float
+    each: float
+
+    @property
+    def loses(self) -> bool:
+        """Whether each holds less than one alone, by more than the search for capacities misses."""
+        return self.each < self.alone * (1 - _NO_LOSS)
+
+    @property
+    def told(self) -> str:
+        """What the fleet holds, beside what its number of replicas would promise."""
+        fleet = f"{self.replicas} replicas, simulated together and routed by {self.routing}"
+        held = f"{fleet}, hold {self.each:.3g} requests/s each"
+        if not self.loses:
+            return held
+        remedy = "" if self.routing in _PREFIX_ROUTING else "; --routing prefix sends requests to where their prefix is"
+        lost = 1 - self.each / self.alone
+        return f"{held}, {lost:.0%} less than one alone: each has a prefix cache of its own{remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +176,17 @@ def _priced(
     shown = None if progress is None else lambda done: progress(min(done, _EXPECTED_RUNS), _EXPECTED_RUNS)
     curve = LoadCurve(scenario, on_run=shown)
     day = _day(resolved, curve, requests_per_month)
+    together = None
+    if day.units > scenario.deployment.replicas and _shares_prefixes(resolved, curve):
+        day, together = _whole_fleet(resolved, curve, day)
     prices, why_api = _api(scenario, api, curve)
     traffic = mean_request(*curve.first(), prices)
     model = _comparison(resolved, day, traffic, prices)
-    return _summary(resolved, curve, day, traffic, model, why_api), model
+    summary = _summary(resolved, curve, day, traffic, model, why_api)
+    if together is not None:
+        told = "warnings" if together.loses else "caveats"
+        summary[told] = [*summary[told], together.told]
+    return summary, model
 
 
 def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> tuple[ApiPrices, str | None]:
@@ -201,6 +247,49 @@ def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float
         busy=over_the_day("busy"),
         watts_per_gpu=over_the_day("watts_per_gpu"),
     )
+
+
+def _shares_prefixes(resolved: ResolvedScenario, curve: LoadCurve) -> bool:
+    """Return whether what a replica holds depends on which requests are routed to it: its prefix cache finds some.
+
+    Pools and scaled fleets are left out: they are not a number of equal replicas.
+    """
+    deployment = resolved.scenario.deployment
+    if deployment.pools or is_scaled(deployment) or curve.own_load is None:
+        return False
+    result, specs = curve.first()
+    return specs.prefixes is not None and bool(result.summary["simserve"]["engine_resolved"]["enable_prefix_caching"])
+
+
+def _whole_fleet(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> tuple[_Day, _Together]:
+    """Return the day of as many replicas as hold it together, and what each of them holds.
+
+    What one replica holds, times their number, counts prefix hits that a fleet loses where the turns of a conversation
+    go to several replicas. So the fleet is simulated at its own number of replicas, until that number is enough; of a
+    larger one than `MOST_TOGETHER`, that many.
+    """
+    scenario, alone = resolved.scenario, day.capacity or 0.0
+    while True:
+        replicas = min(day.units, MOST_TOGETHER)
+        fleet = _with_replicas(scenario, replicas, day.mean_rate * max(day.shape) * replicas / day.units)
+        whole = LoadCurve(fleet, on_run=curve.on_run, num_requests=NUM_REQUESTS * replicas)
+        day = _day(resolve(fleet), whole, day.requests_per_month)
+        if day.units == replicas or replicas == MOST_TOGETHER:
+            routing = scenario.deployment.routing.policy
+            return day, _Together(replicas=replicas, routing=routing, alone=alone, each=day.capacity or 0.0)
+
+
+def _with_replicas(scenario: Scenario, replicas: int, rate: float) -> Scenario:
+    """Return a scenario with so many replicas and, where arrivals are open, so many requests/s, for as long as now."""
+    workload = scenario.workload
+    arrivals, own = workload.arrivals, steady_rate(scenario)
+    if arrivals is not None and own is not None:
+        changed: dict[str, Any] = {"arrivals": arrivals.model_copy(update={"rate": rate})}
+        if workload.num_requests is not None and workload.trace is None:
+            changed["num_requests"] = max(1, round(workload.num_requests * rate / own))
+        workload = workload.model_copy(update=changed)
+    deployment = scenario.deployment.model_copy(update={"replicas": replicas})
+    return scenario.model_copy(update={"workload": workload, "deployment": deployment})
 
 
 def _sent_within_objective(curve: LoadCurve, clients: float) -> float:

@@ -24,7 +24,9 @@ SCRIPT = "benchmark.sh"
 JUDGED_BY = "benchmark.scenario.yaml"
 
 
-def benchmark_files(scenario: Scenario, checkpoint: str, *, served_name: str | None = None) -> dict[str, str]:
+def benchmark_files(
+    scenario: Scenario, checkpoint: str, *, served_name: str | None = None, port: int = 8000
+) -> dict[str, str]:
     """Return the script, and the scenario with which its results are compared.
 
     vLLM's client sends random prompts at the scenario's rate, or from as many clients, with the scenario's mean
@@ -37,6 +39,7 @@ def benchmark_files(scenario: Scenario, checkpoint: str, *, served_name: str | N
         scenario: What was simulated.
         checkpoint: Repository or path of the model, whose tokenizer the client uses.
         served_name: Name under which the server knows it; None: the same.
+        port: Port of the server on this host, for which ``URL`` stands unless it is given.
 
     Raises:
         InputError: The traffic cannot be drawn.
@@ -69,7 +72,7 @@ def benchmark_files(scenario: Scenario, checkpoint: str, *, served_name: str | N
     without = f"# Text alone is sent, and judged: without the scenario's {' and '.join(unsent)}.\n" if unsent else ""
     script = (
         "#!/bin/sh\n# Sends the traffic that was simulated to a server; exit 99 where it is slower than promised by "
-        f'more than TOLERANCE.\n{without}set -eu\ncd "$(dirname "$0")"\nURL=${{URL:-http://localhost:8000}}\n{_joined(words)}\n{each}'
+        f'more than TOLERANCE.\n{without}set -eu\ncd "$(dirname "$0")"\nURL=${{URL:-http://localhost:{port}}}\n{_joined(words)}\n{each}'
         f'{check} "$@" --scenario {JUDGED_BY} --may-be-faster '
         f'--tolerance "${{TOLERANCE:-{_TOLERANCE}}}"\n'
     )

@@ -81,6 +81,12 @@ _SELECTABLE = {("tensorrt-llm", "admission"): ("reserve", "on_demand")}
 """Engine and key -> rules of its scheduler that its own options select."""
 
 
+_PORT = 8000
+_PORTS = {"sglang": 30000, "tgi": 3000, "ollama": 11434}
+"""Target -> port of a server that is told none; others take 8000 (SGLang's ServerArgs; TGI docs, reference/launcher;
+Ollama docs, faq; vLLM and TensorRT-LLM docs, their serve commands)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """What starts a deployment.
@@ -112,6 +118,13 @@ class Export:
     once_up: tuple[str, ...] = ()
     answers: str = ""
     served_name: str | None = None
+
+    @property
+    def port(self) -> int:
+        """Port at which the server, or the router in front, answers on its own host."""
+        if "--port" in self.command:
+            return int(self.command[self.command.index("--port") + 1])
+        return _PORTS.get(self.target, _PORT)
 
     @property
     def script(self) -> str:

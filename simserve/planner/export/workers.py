@@ -507,7 +507,7 @@ def shared_notes(workers: list[Worker]) -> list[str]:
             *worker.serving.notes,
             f"{who} is expected to start in {worker.start_seconds:.0f} s: {size:.1f} GB of weights at "
             f"{size / load:g} GB/s, {worker.startup.engine:.0f} s for the engine (without the image's download)",
-            f"{worker.deployment.checkpoint}: a gated repository needs its token: "
+            f"only if the page of {worker.deployment.checkpoint} asks to accept its terms: "
             "kubectl create secret generic huggingface --from-literal=token=...",
         ]
     return list(dict.fromkeys(notes))

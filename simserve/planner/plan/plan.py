@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +53,17 @@ from simserve.planner.search.roles import (
     search_mixed,
     search_roles,
 )
-from simserve.planner.search.search import Search, held_neighbours, refine_group, search_group
+from simserve.planner.search.search import (
+    Search,
+    best_on,
+    held_neighbours,
+    held_on,
+    joined,
+    refine_group,
+    renewed,
+    search_group,
+    stopped_result,
+)
 from simserve.planner.search.trial import Trial, deployed, has_conversations, is_one_job, is_short, is_uneven
 from simserve.planner.space.makeup import replicas_of
 from simserve.planner.space.roles import is_split
@@ -179,6 +190,7 @@ class _Planning:
         self._passed: dict[str, _Open] = {}
         self._picked: _Open | None = None
         self._shapes: list[GroupResult] = []
+        self._heard: dict[int, tuple[int, Member | None]] = {}
 
     def plan(self) -> Plan:
         was_interrupted, scaled = False, None
@@ -263,7 +275,7 @@ class _Planning:
             each.member.status, each.member.reason = "misses", UNCONFIRMED if fleet in known else UNSURE
             each.member.trial = replace(each.member.run, holds=False)
         for index, (space, group) in enumerate(zip(spaces, found.groups, strict=True)):
-            found.groups[index] = replace(group, best=_best(Search(space, self.goal), group))
+            found.groups[index] = replace(group, best=best_on(Search(space, self.goal), group))
         if self._picked is not None:
             found.group = found.groups[self._picked.index]
 
@@ -306,27 +318,64 @@ class _Planning:
         """Search the shapes of some kinds of GPU, with what is known of them; return the value up to which each was."""
         groups, again = self.findings.groups, []
         tasks = [(spaces[place], goal, *groups[place : place + 1]) for place in places]
-        for place, found in zip(places, self._each(search_group, tasks, _on(tasks)), strict=True):
-            again.append(found)
-            known = [_renewed(Search(spaces[place], self.goal), each, found) for each in groups[place : place + 1]]
-            groups[place : place + 1] = known or [found]
-            self._shapes[place : place + 1] = [found]
+        with self._kept(spaces, places):
+            for place, found in zip(places, self._each(search_group, tasks, _on(tasks), hears=True), strict=True):
+                again.append(found)
+                known = [renewed(Search(spaces[place], self.goal), each, found) for each in groups[place : place + 1]]
+                groups[place : place + 1] = known or [found]
+                self._shapes[place : place + 1] = [found]
         return self._seen_to([spaces[place] for place in places], again, [goal.ceiling for _ in places])
 
     def _ceiling(self) -> float:
         """Return the value of what was confirmed; infinite for latency, or without one."""
         return math.inf if self._picked is None or self.goal.objective == "latency" else self._picked.value[0]
 
-    def _each(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str) -> Iterator[Any]:
-        """Yield the results of tasks in their order, and tell what is being done."""
+    def _each(
+        self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str, *, hears: bool = False
+    ) -> Iterator[Any]:
+        """Yield the results of tasks in their order, and tell what is being done.
+
+        Args:
+            function: Does a task.
+            tasks: The arguments of each.
+            doing: What they do, in words.
+            hears: Whether the function tells how far its search is.
+        """
+        self._heard = {}
+        if not tasks:
+            return
         self._watch.begin(len(tasks), doing, self._best_in_words)
-        for result in each_result(function, tasks, self.options.jobs):
+
+        def heard(place: int, so_far: tuple[int, Member | None]) -> None:
+            self._heard[place] = so_far
+            self._watch.within(doing, self._best_in_words, sum(number for number, _ in self._heard.values()))
+
+        for result in each_result(function, tasks, self.options.jobs, heard if hears else None):
             self._watch.done(doing, self._best_in_words)
             yield result
+
+    @contextmanager
+    def _kept(self, spaces: Sequence[Space], places: Sequence[int]) -> Iterator[None]:
+        """Keep the best that searches of some kinds of GPU had found when they are stopped before their end."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            groups = self.findings.groups
+            for place, (_, best) in self._heard.items():
+                if best is None:
+                    continue
+                space = spaces[places[place]]
+                found = stopped_result(space, best)
+                if places[place] < len(groups):
+                    groups[places[place]] = joined(space, self.goal, groups[places[place]], found)
+                else:
+                    groups.append(found)
+            raise
 
     def _best_in_words(self) -> str:
         found = self.findings
         held = [group.best.run for group in found.groups if group.best is not None and group.best.trial is not None]
+        held += [best.run for _, best in self._heard.values() if best is not None]
         return best_in_words(self.searched, self.goal.objective, held, found.confirmed)
 
     def _spaces(self) -> list[Space]:
@@ -388,9 +437,10 @@ class _Planning:
             values = [_best_value(space, group, self.goal) for space, group in zip(spaces, groups, strict=True)]
             goal = replace(self.goal, ceiling=min(values), is_tight=True)
             tasks = [(spaces[place], goal, self._shapes[place], self.options.trials, groups[place]) for place in order]
-            again = list(self._each(refine_group, tasks, "engine settings"))
+            with self._kept(spaces, order):
+                again = list(self._each(refine_group, tasks, "engine settings", hears=True))
             for place, refined in zip(order, again, strict=True):
-                groups[place] = _joined(spaces[place], self.goal, groups[place], refined)
+                groups[place] = joined(spaces[place], self.goal, groups[place], refined)
             seen = self._seen_to([spaces[place] for place in order], again, [goal.ceiling for _ in order])
             limits |= dict(zip(order, seen, strict=True))
             # Where nothing held, only a few shapes were refined; what holds now is a limit for all of them.
@@ -413,8 +463,8 @@ class _Planning:
                 continue
             goal, gpu = replace(self.goal, ceiling=ceiling, is_tight=True), space.scenario.deployment.hardware
             found = next(self._each(search_roles, [(space, goal, known)], f"prefill and decode workers on {gpu}"))
-            groups[index] = _joined(space, self.goal, groups[index], found)
-            has_found |= bool(_held(found))
+            groups[index] = joined(space, self.goal, groups[index], found)
+            has_found |= bool(held_on(found))
             ceiling = min(ceiling, _best_value(space, found, goal))
             able.append(space)
             costs.append(found.role_costs)
@@ -463,13 +513,14 @@ class _Planning:
         self._equals = [
             (index, member)
             for index, (space, group) in enumerate(zip(spaces, groups, strict=True))
-            for member in _held(group)
+            for member in held_on(group)
             if math.isclose(Search(space, goal).value(member.run)[0], least, rel_tol=EQUAL)
         ]
         self._rank()
         if self.options.trials and not is_split(self._equals[0][1].overrides):
             index, best = self._equals[0]
-            held = next(self._each(held_neighbours, [(spaces[index], goal, best)], "fleets of the same price"))
+            asked = [(spaces[index], goal, best)]
+            held = next(self._each(held_neighbours, asked, "fleets of the same price", hears=True))
             groups[index].members.extend(held)
             self._equals = [self._equals[0], *((index, member) for member in held), *self._equals[1:]]
             self._rank()
@@ -519,10 +570,10 @@ class _Planning:
         """
         groups = self.findings.groups
         bests = [(index, group.best) for index, group in enumerate(groups) if group.best is not None]
-        surest = [(index, max(_held(groups[index]), key=_surety)) for index, _ in bests]
+        surest = [(index, max(held_on(groups[index]), key=_surety)) for index, _ in bests]
         bests += [each for each, (_, best) in zip(surest, bests, strict=True) if each[1] is not best]
         known = {id(member) for _, member in self._equals}
-        held = [(index, member) for index, group in enumerate(groups) for member in _held(group)]
+        held = [(index, member) for index, group in enumerate(groups) for member in held_on(group)]
         others = [(index, member) for index, member in held if id(member) not in known]
         if not self._has_confirmed(spaces, [*self._equals, *others]):
             self._has_confirmed(spaces, bests)
@@ -690,49 +741,6 @@ def _may_be_surer(member: Member, failed: Member) -> bool:
     """Return whether a deployment holds in fresh runs, or is or may be surer to hold than one that has failed."""
     is_promised = member.promise is not None and member.promise.holds
     return is_promised or math.isinf(_surety(member)) or _surety(member) > _surety(failed)
-
-
-def _held(group: GroupResult) -> list[Member]:
-    """Return the deployments that hold on a kind of GPU, the best first."""
-    held = [member for member in group.members if member.trial is not None and member.trial.holds]
-    return sorted(held, key=lambda member: member is not group.best)
-
-
-def _best(search: Search, group: GroupResult) -> Member | None:
-    """Return the best of what holds; of equals the present best, or the first."""
-    best, least = None, math.inf
-    for member in _held(group):
-        value = search.value(member.run)[0]
-        if best is None or is_less((value, 0.0), (least, 0.0)):
-            best, least = member, value
-    return best
-
-
-def _renewed(search: Search, group: GroupResult, again: GroupResult) -> GroupResult:
-    """Return a search of a kind of GPU, updated with what a later search that knew more has found."""
-    members: dict[tuple[tuple[str, str], ...], Member] = {}
-    for member in (*group.members, *again.members):
-        before = members.get(member.key)
-        if before is None or before.trial is None or (member.trial is not None and not before.trial.holds):
-            members[member.key] = member
-    trials = [*group.trials, *again.trials]
-    renewed = replace(group, members=[*members.values()], trials=trials, tried={**group.tried, **again.tried})
-    return replace(renewed, best=_best(search, renewed))
-
-
-def _joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) -> GroupResult:
-    """Return both searches of one kind of GPU as one."""
-    search = Search(space, goal)
-    bests = [best for best in (refined.best, group.best) if best is not None]
-    best = min(bests, key=lambda each: search.value(each.run), default=None)
-    return replace(
-        group,
-        members=[*group.members, *refined.members],
-        best=best,
-        trials=[*group.trials, *refined.trials],
-        tried={**group.tried, **refined.tried},
-        method=refined.method if refined.method == "settings" else group.method,
-    )
 
 
 def _goal(scenario: Scenario, options: PlanOptions) -> Goal:

@@ -38,9 +38,13 @@ class Watch:
         self._done += 1
         self._tell(doing, best)
 
-    def _tell(self, doing: str, best: Callable[[], str]) -> None:
+    def within(self, doing: str, best: Callable[[], str], num_run: int) -> None:
+        """Tell how many fleets the tasks of the stage have run so far."""
+        self._tell(doing, best, f"{num_run:,} fleet{'' if num_run == 1 else 's'} run")
+
+    def _tell(self, doing: str, best: Callable[[], str], within: str = "") -> None:
         if self._on_stage is not None:
-            self._on_stage(doing, best())
+            self._on_stage(doing, "; ".join(filter(None, [within, best()])))
         if self._progress is not None:
             self._progress(self._done, self._known)
 

@@ -79,12 +79,18 @@ FIRST_SECONDS = 20.0
 """Least seconds of arrivals in a first look: the time of several requests from arrival to finish."""
 
 
+Tell = Callable[[tuple[int, Member | None]], None]
+"""Called after every fleet that was run, with their number and the best deployment so far."""
+
+
 class Search:
     """The search on one kind of GPU: members judged, fleets tried, the best kept."""
 
-    def __init__(self, space: Space, goal: Goal) -> None:
+    def __init__(self, space: Space, goal: Goal, tell: Tell | None = None) -> None:
         self.space = space
         self.goal = goal
+        self._tell = tell
+        self._num_run = 0
         self.trials: list[Trial] = []
         self.members: list[Member] = []
         self.best: Member | None = None
@@ -279,7 +285,12 @@ class Search:
         value = self.value(member.run)
         if is_less(value, self.best_value):
             self.best, self.best_value = member, value
+            self._tell_so_far()
         return value
+
+    def _tell_so_far(self) -> None:
+        if self._tell is not None:
+            self._tell((self._num_run, self.best))
 
     @property
     def _ceiling_words(self) -> str:
@@ -377,6 +388,8 @@ class Search:
         fleet = deployed(self.space.scenario, member.overrides, replicas).hash
         if fleet not in self.tried:
             self.tried[fleet] = self._trial(member, replicas)
+            self._num_run += 1
+            self._tell_so_far()
         trial = replace(self.tried[fleet], overrides=dict(member.overrides))
         return replace(trial, holds=False) if fleet in self.goal.refused else trial
 
@@ -435,7 +448,7 @@ def _is_nearer(trial: Trial, other: Trial) -> bool:
     return (trial.attainment or 0.0, trial.requests) > (other.attainment or 0.0, other.requests)
 
 
-def search_group(space: Space, goal: Goal, known: GroupResult | None = None) -> GroupResult:
+def search_group(space: Space, goal: Goal, known: GroupResult | None = None, tell: Tell | None = None) -> GroupResult:
     """Return the best fleet of a space: exact over all dimensions, or over the shapes if those are too many.
 
     Shapes are searched with every option plain, and again with the scenario's own choices.
@@ -444,8 +457,9 @@ def search_group(space: Space, goal: Goal, known: GroupResult | None = None) -> 
         space: What may be deployed.
         goal: What to minimise, and within which limits.
         known: What earlier searches of the space have judged and run; None if there was none.
+        tell: Told how far it is; None: nobody asks.
     """
-    search = Search(space, goal)
+    search = Search(space, goal, tell)
     if known is not None:
         search.recall(known)
     is_small = space.size <= EXHAUSTIVE_COMBINATIONS
@@ -456,7 +470,12 @@ def search_group(space: Space, goal: Goal, known: GroupResult | None = None) -> 
 
 
 def refine_group(
-    space: Space, goal: Goal, found: GroupResult, num_settings: int, known: GroupResult | None = None
+    space: Space,
+    goal: Goal,
+    found: GroupResult,
+    num_settings: int,
+    known: GroupResult | None = None,
+    tell: Tell | None = None,
 ) -> GroupResult:
     """Return the best fleet of the shapes with other engine knobs and options; without a best if there is none.
 
@@ -470,8 +489,9 @@ def refine_group(
         found: The search over the shapes.
         num_settings: Number of settings to try on a shape.
         known: What earlier searches of the space have judged and run; None: only that of the shapes.
+        tell: Told how far it is; None: nobody asks.
     """
-    search = Search(space, goal)
+    search = Search(space, goal, tell)
     search.best_value = (goal.ceiling, -math.inf)
     search.recall(known or found)
     for _, shape in _shapes(search, found):
@@ -487,12 +507,12 @@ def refine_group(
     return group_result(search, "settings")
 
 
-def held_neighbours(space: Space, goal: Goal, best: Member) -> list[Member]:
+def held_neighbours(space: Space, goal: Goal, best: Member, tell: Tell | None = None) -> list[Member]:
     """Return the fleets that hold with as many replicas, at the same price, with one engine knob or option changed.
 
     A knob that shortens the longest request that fits the memory is not equal.
     """
-    search, found = Search(space, goal), []
+    search, found = Search(space, goal, tell), []
     replicas, value = best.run.replicas, search.value(best.run)[0]
     chosen = space.chosen(best.overrides)
     for setting in settings_around(space, chosen, most_changes=1):
@@ -628,4 +648,55 @@ def group_result(search: Search, method: str) -> GroupResult:
         method=method,
         role_costs=search.role_costs,
         tried=search.tried,
+    )
+
+
+def stopped_result(space: Space, best: Member) -> GroupResult:
+    """Return the result of a search that was stopped: the best that it had found."""
+    hardware = str(space.base.get(HARDWARE_KEY, space.scenario.deployment.hardware))
+    return GroupResult(
+        hardware=hardware, members=[best], best=best, trials=[best.run], size=space.size, method="shapes"
+    )
+
+
+def held_on(group: GroupResult) -> list[Member]:
+    """Return the deployments that hold on a kind of GPU, the best first."""
+    held = [member for member in group.members if member.trial is not None and member.trial.holds]
+    return sorted(held, key=lambda member: member is not group.best)
+
+
+def best_on(search: Search, group: GroupResult) -> Member | None:
+    """Return the best of what holds; of equals the present best, or the first."""
+    best, least = None, math.inf
+    for member in held_on(group):
+        value = search.value(member.run)[0]
+        if best is None or is_less((value, 0.0), (least, 0.0)):
+            best, least = member, value
+    return best
+
+
+def renewed(search: Search, group: GroupResult, again: GroupResult) -> GroupResult:
+    """Return a search of a kind of GPU, updated with what a later search that knew more has found."""
+    members: dict[tuple[tuple[str, str], ...], Member] = {}
+    for member in (*group.members, *again.members):
+        before = members.get(member.key)
+        if before is None or before.trial is None or (member.trial is not None and not before.trial.holds):
+            members[member.key] = member
+    trials = [*group.trials, *again.trials]
+    both = replace(group, members=[*members.values()], trials=trials, tried={**group.tried, **again.tried})
+    return replace(both, best=best_on(search, both))
+
+
+def joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) -> GroupResult:
+    """Return both searches of one kind of GPU as one."""
+    search = Search(space, goal)
+    bests = [best for best in (refined.best, group.best) if best is not None]
+    best = min(bests, key=lambda each: search.value(each.run), default=None)
+    return replace(
+        group,
+        members=[*group.members, *refined.members],
+        best=best,
+        trials=[*group.trials, *refined.trials],
+        tried={**group.tried, **refined.tried},
+        method=refined.method if refined.method == "settings" else group.method,
     )

@@ -254,6 +254,45 @@ def test_clients_whose_slo_is_missed_pay_for_the_replicas_that_they_need() -> No
     assert own["day"]["mean_rate"] > missed["rate"]
 
 
+_TALKS = (
+    "workload.sessions={turns: {distribution: fixed, value: 6}, think_time: 1 s}",
+    "workload.prompt_tokens={distribution: fixed, value: 1500}",
+    "workload.output_tokens={distribution: fixed, value: 20}",
+    "workload.num_requests=600",
+    "deployment.engine.max_num_seqs=8",
+)
+
+
+_IN_TIME = (*_TALKS, "slo={ttft: 400 ms, attainment: 0.9}", "workload.arrivals={process: poisson, rate: 4}")
+
+
+def test_a_fleet_of_conversations_is_simulated_as_a_whole() -> None:
+    """Two replicas between which the turns of a conversation alternate hold less than twice what one holds."""
+    alone = cost(*_IN_TIME)
+    asked = 1.5 * alone["day"]["capacity_rate_per_replica"] * 720 * 3600
+
+    spread = cost(*_IN_TIME, "deployment.routing=round_robin", requests_per_month=asked)
+
+    assert spread["day"]["capacity_rate_per_replica"] < 0.95 * alone["day"]["capacity_rate_per_replica"]
+    assert any("--routing prefix sends requests" in each for each in spread["warnings"])
+
+
+@pytest.mark.slow
+def test_a_fleet_that_loses_prefix_hits_is_priced_as_it_holds() -> None:
+    """Conversations whose turns go to any of four replicas: each holds less than one alone, and more are priced. By
+    their number alone, the fleet that is priced missed its SLO."""
+    alone = cost(*_IN_TIME)
+    asked = 4 * alone["day"]["capacity_rate_per_replica"] * 720 * 3600
+
+    spread = cost(*_IN_TIME, "deployment.routing=round_robin", requests_per_month=asked)
+    kept = cost(*_IN_TIME, "deployment.routing=prefix", requests_per_month=asked)
+
+    assert spread["self_host"]["replicas"] > kept["self_host"]["replicas"] >= 4
+    assert spread["day"]["capacity_rate_per_replica"] < 0.95 * alone["day"]["capacity_rate_per_replica"]
+    assert any("--routing prefix sends requests" in each for each in spread["warnings"])
+    assert not any("--routing prefix" in each for each in kept["warnings"])
+
+
 def test_a_scaled_fleet_pays_for_the_hours_it_has() -> None:
     """Over the day between its fewest and its most replicas: less than the most, more than the fewest."""
     scaling = "{metric: running, target: 4, min_replicas: 1, max_replicas: 6}"

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from simserve.planner.export.benchmark import SCRIPT, benchmark_files
+from simserve.planner.export.export import export
+from simserve.scenario.load import load
 from simserve.workload.generate import generate
 from tests.scenario.builders import make_scenario
 
@@ -41,6 +43,35 @@ def test_the_client_sends_at_the_scenarios_pace(arrivals: dict[str, Any], told: 
 
     names = ("--request-rate", "--burstiness", "--max-concurrency")
     assert {name: found[name] for name in names if name in found} == told
+
+
+@pytest.mark.parametrize(
+    ("target", "engine", "port"),
+    [
+        ("vllm", "vllm", 8000),
+        ("sglang", "sglang", 30000),
+        ("trtllm", "tensorrt-llm", 8000),
+        ("tgi", "tgi", 3000),
+        ("ollama", "ollama", 11434),
+    ],
+)
+def test_the_script_asks_where_the_exported_server_listens(target: str, engine: str, port: int) -> None:
+    """Each engine has a default port of its own, and the exported command names none."""
+    scenario = make_scenario(workload={"arrivals": {"process": "poisson", "rate": 3.0}, **LENGTHS, "num_requests": 20})
+    engine_of_its_own = scenario.deployment.engine.model_copy(update={"name": engine, "version": None})
+    deployment = scenario.deployment.model_copy(update={"engine": engine_of_its_own})
+
+    found = export(scenario.model_copy(update={"deployment": deployment}), target)
+
+    script = benchmark_files(scenario, found.checkpoint, port=found.port)[SCRIPT]
+    assert f"URL=${{URL:-http://localhost:{port}}}" in script
+
+
+def test_a_router_answers_at_the_port_that_its_command_names() -> None:
+    """In front of SGLang's prefill and decode servers, whose own ports are others."""
+    command = export(load("disaggregation"), "sglang")
+
+    assert command.port == int(command.command[command.command.index("--port") + 1]) == 8000
 
 
 def test_prompts_spread_as_widely_as_the_scenarios() -> None:

@@ -76,6 +76,15 @@ def test_every_scenario_is_written_for_every_target_or_refused_in_a_line(name: s
     assert written or engine.batching == "static" or not is_served or by_hand
 
 
+@pytest.mark.parametrize("target", ["k8s", "compose", "kserve"])
+def test_no_repository_is_called_gated(target: str) -> None:
+    """Whether one is, its page says; RedHatAI's checkpoint of `chatbot` is open to all."""
+    notes = [note for note in export(load("chatbot"), target).notes if "asks to accept its terms" in note]
+
+    assert len(notes) == 1
+    assert notes[0].startswith("only if the page of RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8")
+
+
 def test_keda_scales_between_the_simulated_bounds() -> None:
     """The metric summed over the pods, its target a replica; none without an autoscaler; from no replica at all."""
     spec = of_kind(export(load("cold-start"), "keda"), "ScaledObject")["spec"]

@@ -26,7 +26,9 @@ from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_sustained, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import promise_of, settled_run
+from simserve.planner.search.member import Member
 from simserve.planner.search.order import smallest_integer
+from simserve.planner.search.search import Search
 from simserve.planner.search.trial import Trial, try_fleet
 from simserve.planner.space.space import KEEPABLE, parse_choices
 from simserve.profiles import catalog
@@ -710,6 +712,25 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert found.was_interrupted
     assert found.is_feasible
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
+
+
+def test_a_stopped_stage_keeps_the_best_that_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while one kind of GPU is searched: it had found a fleet, and told how many it had run."""
+    real, told = Search.trial, list[str]()
+
+    def stopped(search: Search, member: Member, replicas: int) -> Trial:
+        if search.best is not None:
+            raise KeyboardInterrupt
+        return real(search, member, replicas)
+
+    monkeypatch.setattr(Search, "trial", stopped)
+
+    found: Plan = plan(busy_scenario(), options(), on_stage=lambda _, detail: told.append(detail))
+
+    assert found.was_interrupted
+    assert found.is_feasible
+    assert not (found.summary["best"].get("confirmed") or {}).get("is_confirmed")
+    assert any(re.search(r"fleets? run; best so far: ", each) for each in told), told
 
 
 CONVERSATIONS: dict[str, Any] = {
