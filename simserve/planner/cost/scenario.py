@@ -266,7 +266,7 @@ def _whole_fleet(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> tup
 
     What one replica holds, times their number, counts prefix hits that a fleet loses where the turns of a conversation
     go to several replicas. So the fleet is simulated at its own number of replicas, until that number is enough; of a
-    larger one than `MOST_TOGETHER`, that many.
+    larger one than `MOST_TOGETHER`, that many. Fewer lose less: if fewer are enough, these are.
     """
     scenario, alone = resolved.scenario, day.capacity or 0.0
     while True:
@@ -274,7 +274,7 @@ def _whole_fleet(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> tup
         fleet = _with_replicas(scenario, replicas, day.mean_rate * max(day.shape) * replicas / day.units)
         whole = LoadCurve(fleet, on_run=curve.on_run, num_requests=NUM_REQUESTS * replicas)
         day = _day(resolve(fleet), whole, day.requests_per_month)
-        if day.units == replicas or replicas == MOST_TOGETHER:
+        if day.units <= replicas or replicas == MOST_TOGETHER:
             routing = scenario.deployment.routing.policy
             return day, _Together(replicas=replicas, routing=routing, alone=alone, each=day.capacity or 0.0)
 
