@@ -141,6 +141,17 @@ def test_drafts_take_slots() -> None:
     assert preemptions(2) == [0, 1]
 
 
+def test_drafts_need_no_room_of_their_own_in_a_slot() -> None:
+    """Two slots of 12 tokens, whatever is drafted: nobody is preempted, and two tokens a step halve the steps."""
+    specs = paced(make_specs([0.0, 0.0], 6, 5), 2.0)
+    config = make_config(num_blocks=6, max_model_len=12, kv_allocation="static", num_speculative_tokens=3)
+
+    records = assert_agrees(config, SECOND, specs).records
+
+    assert records.num_preemptions.tolist() == [0, 0]
+    assert records.finish_time.tolist() == [3.0, 3.0]
+
+
 def test_reserving_counts_the_last_drafts() -> None:
     """All of the prompt and max_tokens fit twice in four blocks; with a draft behind them only once."""
     specs = paced(make_specs([0.0, 0.0], 4, 4), 1.0)

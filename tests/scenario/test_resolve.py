@@ -233,7 +233,7 @@ def test_memory_report_adds_up() -> None:
         (
             "gpt-oss-20b",
             "llama.cpp",
-            "enable_expert_parallel: True .* llama.cpp b8651 has no expert parallelism",
+            "enable_expert_parallel: True .* llama.cpp b11063 has no expert parallelism",
         ),
     ],
 )

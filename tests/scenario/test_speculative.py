@@ -321,3 +321,18 @@ def test_drafts_break_even_at_the_first_batch_that_they_slow_down(monkeypatch: p
 
     assert (facts.mean_batch, facts.break_even_batch) == (2.5, 3)
     assert facts.decode_speedup == pytest.approx(1.2)
+
+
+def test_llama_cpp_drafts_in_slots() -> None:
+    """Of builds since May 2026, with the model's own layer: the more is accepted, the sooner the next token."""
+    engine = {"name": "llama.cpp", "version": "b9180", "max_num_seqs": 2, "max_model_len": 4096}
+    deployment = {"hardware": "rtx-3090-24gb", "quantization": "gguf-q4_k_m", "engine": engine}
+
+    def tpot(acceptance: float | None, *overrides: str) -> float:
+        drafts = {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": acceptance}
+        asked = {**deployment, "speculative": None if acceptance is None else drafts}
+        return float(run(make_scenario(overrides, model="qwen3.5-27b", deployment=asked)).summary["mean_tpot_ms"])
+
+    assert tpot(0.9) < tpot(0.5) < tpot(None)
+    with pytest.raises(ScenarioError, match="b9000 has no"):
+        tpot(0.9, "deployment.engine.version=b9000")
