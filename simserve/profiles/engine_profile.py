@@ -296,6 +296,9 @@ class Host(FrozenModel):
     eager_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs, seconds: piecewise graphs
     leave its kernels out, and the host cannot launch them faster; 0: as any other layer."""
+    eager_seconds_per_compressed_layer: Seconds = Field(default=0.0, ge=0)
+    """Least time of a layer of compressed attention (DeepSeek-V4) outside CUDA graphs, with its experts and residual
+    streams, seconds: the host cannot launch its kernels faster; 0: as any other layer."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """Additional time for routed experts whose many small kernels are launched one by one (Triton), seconds."""
     eager_expert_formats: tuple[str, ...] = ()

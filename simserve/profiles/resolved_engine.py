@@ -191,6 +191,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """The same in a layer of linear attention."""
     eager_seconds_per_linear_layer: float
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs; 0: as any other layer."""
+    eager_seconds_per_compressed_layer: float
+    """Least time of a layer of compressed attention outside CUDA graphs; 0: as any other layer."""
     eager_seconds_per_expert_layer: float
     """Additional time for routed experts."""
     eager_expert_formats: tuple[str, ...]
