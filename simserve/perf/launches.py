@@ -74,6 +74,15 @@ def launch_wait(
     return np.where(is_eager, np.maximum(launching - beside, 0.0) + gaps, 0.0)
 
 
+def piecewise_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]) -> Array:
+    """Return the time that the GPU waits for its host in decode steps on piecewise graphs: 0 where no graph is.
+
+    Each layer ends one graph at its attention, which the host launches, with the next graph, before it goes on.
+    """
+    launching = stage.num_attention_layers * stage.shape.engine.piecewise_seconds_per_layer
+    return np.where(is_eager, 0.0, np.maximum(launching - gpu_seconds, 0.0))
+
+
 def linear_launch(stage: Stage) -> float:
     """Return the seconds that the host launches a layer of linear attention; 0: as any other (a short convolution)."""
     if stage.shape.model.short_convolution is not None or stage.shape.hardware.is_cpu:

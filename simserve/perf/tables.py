@@ -37,7 +37,7 @@ from simserve.perf.attention_curve import NARROW_KV_BYTES
 from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.launches import launch_wait, linear_launch
+from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token
@@ -394,6 +394,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     host = _host_seconds_of_a_stage(stage) + _host_seconds_of_requests(stage, decoding, width)
     gpu_seconds = _gpu_seconds(stage, seconds.parts, padded)
     waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
+    waits = waits + piecewise_wait(stage, gpu_seconds, is_eager)
     seconds.add_row("host", HOST, waits + _exposed_host_seconds(stage, gpu_seconds, host))
     seconds.add_row("host", HOST, exposed_mask_seconds(shape.masks, decoding, gpu_seconds, width))
     seconds.scale(passes)

@@ -144,7 +144,8 @@ class EngineOptions(FrozenModel):
     cudagraph_mode: CudagraphMode | None = None
     """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for
     the launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
-    those with prompts too; all three are priced alike. Absent: the default of the engine's version."""
+    those with prompts too; from 0.11 on `PIECEWISE` leaves attention to the host, also in steps that only decode, the
+    other two are priced alike. Absent: the default of the engine's version, which is `PIECEWISE` for Llama 4."""
     moe_backend: MoeBackend | None = None
     """vLLM and SGLang: whose kernels multiply experts in MXFP4, which sets their speed (H100 and H200 have both) and
     the tiles to which they are padded in memory. vLLM's `--moe-backend` from 0.17, before that

@@ -326,6 +326,8 @@ class Host(FrozenModel):
     """The same for a draft model whose passes no CUDA graph covers; absent: graphs cover them."""
     decode_graph_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle seconds per layer of a step with prompts kept off graphs by `cudagraph_mode: FULL_DECODE_ONLY`."""
+    piecewise_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """Least time of a layer in decode steps on piecewise graphs, between which the host launches attention, seconds."""
     source: str
     """Where the figures come from."""
 

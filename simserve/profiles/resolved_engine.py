@@ -195,6 +195,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Least time of a layer of compressed attention outside CUDA graphs; 0: as any other layer."""
     eager_seconds_per_expert_layer: float
     """Additional time for routed experts."""
+    piecewise_seconds_per_layer: float
+    """Least time of a layer in decode steps on piecewise graphs; 0: one graph holds a whole step."""
     eager_expert_formats: tuple[str, ...]
     """Weight formats whose experts add it; empty: all."""
     similar_prompts: bool | None = None

@@ -462,6 +462,28 @@ def _launched_layer(model: str, engine: str, version: str, quantization: str) ->
     return float(price(shape, 64).step_times.decode_base[1]) / shape.model.num_hidden_layers
 
 
+@pytest.mark.parametrize(
+    ("model", "mode", "layers"),
+    [
+        ("qwen3-30b-a3b", "PIECEWISE", 48),  # vLLM pull request 25444: 16.2 ms a step of 10 requests on an H100
+        ("qwen3-30b-a3b", None, 0),
+        ("llama-4-maverick", None, 48),  # attention by chunks is never captured (pull request 26034)
+        ("llama-4-maverick", "FULL", 0),
+    ],
+)
+def test_the_host_launches_attention_between_piecewise_graphs(model: str, mode: str | None, layers: int) -> None:
+    """0.33 ms for each layer that attends in a decode step, which a large batch hides."""
+    engine = {"name": "vllm", "version": "0.11", "max_num_seqs": 512, "cudagraph_mode": mode}
+    deployment = {"hardware": "h200-sxm-141gb", "tensor_parallel_size": 8, "engine": engine}
+    traffic = {"arrivals": {"process": "all_at_once"}, "prompt_tokens": 9, "output_tokens": 9, "num_requests": 1}
+    mapping = {"name": "pieces", "model": model, "deployment": deployment, "workload": traffic}
+    base = price(resolve(from_mapping(mapping)).shape, 1024).step_times.decode_base
+
+    least = 48 * 0.33e-3
+    assert (base[1] >= least) == (layers == 48)
+    assert base[1] < least + 2e-3
+
+
 def test_sglang_launches_prompts_of_compressed_attention_layer_by_layer() -> None:
     """43 layers x 2.5 ms, which long prompts hide; decode steps are in graphs.
 
