@@ -497,6 +497,17 @@ def test_sglang_launches_prompts_of_compressed_attention_layer_by_layer() -> Non
     assert times.decode_base[64] < 0.03
 
 
+def test_vllm_launches_prompts_of_compressed_attention_beyond_its_graphs() -> None:
+    """From 0.24 on without a compiler: 512 tokens have a graph, 513 wait for 43 layers x 2.5 ms."""
+    shape = make_shape(
+        "h200-sxm-141gb", "deepseek-v4-flash", version="0.25", tensor_parallel_size=8, quantization="mxfp4"
+    )
+    times = price(shape).step_times
+
+    assert times.token_seconds[512] < 0.5 * times.token_seconds[513]
+    assert times.token_seconds[513] == pytest.approx(43 * 2.5e-3, rel=0.1)
+
+
 def test_inputs_rounded_by_blocks_are_launched_too() -> None:
     """One kernel more for each of a layer's four products; by token or tensor, as Llama's in FP8, none that counts."""
     wide, narrow = (_launched_layer("llama-3.1-70b", "vllm", "0.12", each) for each in ("none", "fp8"))
