@@ -38,8 +38,8 @@ def launch_wait(
 ) -> Array:
     """Return the time that the GPU waits for launches in steps that no CUDA graph covers.
 
-    ``step = max(gpu, layers * layer_seconds) + gaps``, where layers of linear attention, experts and latent attention
-    take longer to launch than others. Contexts and prompts' pairs are added to a step later and not
+    ``step = max(gpu, layers * layer_seconds) + gaps``, where layers of linear attention, experts, latent and compressed
+    attention take longer to launch than others. Contexts and prompts' pairs are added to a step later and not
     compared with it. A CPU's worker calls its kernels one after another on the thread that runs them, and the engine's
     own code between calls adds up: ``step = kernels + layers * layer_seconds + gaps``.
 
@@ -68,8 +68,19 @@ def launch_wait(
     if float(stage.shape.hardware.compute_capability or 0.0) >= engine.latent_launch_since:
         latent = sum(each.share for each in stage.attentions if each.layers.mla is not None)
         launching = max(launching, stage.num_layers * latent * engine.latent_launch * engine.host_slowdown)
+    compressed = sum(each.share for each in stage.attentions if each.layers.compressed is not None)
+    launching = max(launching, stage.num_layers * compressed * engine.eager_seconds_per_compressed_layer)
     beside = 0.0 if stage.shape.hardware.is_cpu else gpu_seconds
     return np.where(is_eager, np.maximum(launching - beside, 0.0) + gaps, 0.0)
+
+
+def piecewise_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]) -> Array:
+    """Return the time that the GPU waits for its host in decode steps on piecewise graphs: 0 where no graph is.
+
+    Each layer ends one graph at its attention, which the host launches, with the next graph, before it goes on.
+    """
+    launching = stage.num_attention_layers * stage.shape.engine.piecewise_seconds_per_layer
+    return np.where(is_eager, 0.0, np.maximum(launching - gpu_seconds, 0.0))
 
 
 def linear_launch(stage: Stage) -> float:

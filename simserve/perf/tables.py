@@ -20,6 +20,7 @@ from simserve.perf.attention import (
     TILE_PAIRS,
     AttentionShape,
     attention_of,
+    compressed_prompt_seconds,
     decode_key_seconds,
     growing_share,
     index_key_seconds,
@@ -37,7 +38,7 @@ from simserve.perf.attention_curve import NARROW_KV_BYTES
 from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.launches import launch_wait, linear_launch
+from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token
@@ -311,9 +312,10 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
 
 
 def _sparse_seconds(stage: Stage, attention: StageAttention, tokens: Array, pair: float) -> Array:
-    """Return the seconds of attention to the chosen part of a latent cache, in all layers of a stage."""
+    """Return the seconds of attention to the chosen part of a latent or compressed cache, in all layers of a stage."""
     ranks = stage.shape.tensor_parallel_size
     chosen = sparse_prompt_seconds(attention.layers, ranks, stage.machine, tokens, pair)
+    chosen = chosen + compressed_prompt_seconds(attention.layers, stage.shape.hardware.compute_capability, tokens)
     return np.asarray(stage.num_layers * attention.share * chosen)
 
 
@@ -394,6 +396,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     host = _host_seconds_of_a_stage(stage) + _host_seconds_of_requests(stage, decoding, width)
     gpu_seconds = _gpu_seconds(stage, seconds.parts, padded)
     waits = launch_wait(stage, gpu_seconds, is_eager, shape.engine.eager_seconds_per_layer)
+    waits = waits + piecewise_wait(stage, gpu_seconds, is_eager)
     seconds.add_row("host", HOST, waits + _exposed_host_seconds(stage, gpu_seconds, host))
     seconds.add_row("host", HOST, exposed_mask_seconds(shape.masks, decoding, gpu_seconds, width))
     seconds.scale(passes)

@@ -81,6 +81,9 @@ class CudaGraphs(FrozenModel):
     """Whether a `max_num_seqs` that is set, of all groups, is captured, and nothing above it."""
     max_batch_of_family: dict[str, int] = Field(default_factory=dict)
     """Model family -> largest captured size, in place of both limits above."""
+    piecewise_families: tuple[str, ...] = ()
+    """Model families whose decode steps run on piecewise graphs where the user does not say which, as their attention
+    cannot be captured."""
     covers_prompts: bool = False
     """Whether steps with prompts also run on graphs, up to the largest captured size in tokens (vLLM V1)."""
     prompts: PromptGraphs | None = None

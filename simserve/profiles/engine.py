@@ -515,6 +515,14 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     return {"eager_prompt_seconds_per_layer": seconds, "eager_gap_seconds_per_layer": gap}
 
 
+def _is_piecewise(choices: _Choices, known: EngineVersion, place: _Place) -> bool:
+    """Return whether the host launches attention between the graphs of a decode step."""
+    if choices.asked.enforce_eager:
+        return False
+    mode = choices.asked.cudagraph_mode
+    return mode == "PIECEWISE" or (mode is None and place.model_family in known.cuda_graphs.piecewise_families)
+
+
 def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixes: bool, sorts: bool) -> dict[str, Any]:
     """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits.
 
@@ -555,7 +563,11 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
         "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
         "eager_seconds_per_linear_layer": slowdown * host.eager_seconds_per_linear_layer,
+        "eager_seconds_per_compressed_layer": slowdown * host.eager_seconds_per_compressed_layer,
         "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,
+        "piecewise_seconds_per_layer": slowdown
+        * host.piecewise_seconds_per_layer
+        * _is_piecewise(choices, known, place),
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
@@ -589,7 +601,9 @@ _HOST_SECONDS = (
     "eager_gap_seconds_per_layer",
     "eager_gap_seconds_per_linear_layer",
     "eager_seconds_per_linear_layer",
+    "eager_seconds_per_compressed_layer",
     "eager_seconds_per_expert_layer",
+    "piecewise_seconds_per_layer",
     "api_server_seconds_per_token",
     "latent_attention_gap",
 )

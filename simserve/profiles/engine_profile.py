@@ -297,6 +297,9 @@ class Host(FrozenModel):
     eager_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs, seconds: piecewise graphs
     leave its kernels out, and the host cannot launch them faster; 0: as any other layer."""
+    eager_seconds_per_compressed_layer: Seconds = Field(default=0.0, ge=0)
+    """Least time of a layer of compressed attention (DeepSeek-V4) outside CUDA graphs, with its experts and residual
+    streams, seconds: the host cannot launch its kernels faster; 0: as any other layer."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """Additional time for routed experts whose many small kernels are launched one by one (Triton), seconds."""
     eager_expert_formats: tuple[str, ...] = ()
@@ -324,6 +327,8 @@ class Host(FrozenModel):
     """The same for a draft model whose passes no CUDA graph covers; absent: graphs cover them."""
     decode_graph_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle seconds per layer of a step with prompts kept off graphs by `cudagraph_mode: FULL_DECODE_ONLY`."""
+    piecewise_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
+    """Least time of a layer in decode steps on piecewise graphs, between which the host launches attention, seconds."""
     source: str
     """Where the figures come from."""
 

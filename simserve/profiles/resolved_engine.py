@@ -191,8 +191,12 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """The same in a layer of linear attention."""
     eager_seconds_per_linear_layer: float
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs; 0: as any other layer."""
+    eager_seconds_per_compressed_layer: float
+    """Least time of a layer of compressed attention outside CUDA graphs; 0: as any other layer."""
     eager_seconds_per_expert_layer: float
     """Additional time for routed experts."""
+    piecewise_seconds_per_layer: float
+    """Least time of a layer in decode steps on piecewise graphs; 0: one graph holds a whole step."""
     eager_expert_formats: tuple[str, ...]
     """Weight formats whose experts add it; empty: all."""
     similar_prompts: bool | None = None

@@ -30,6 +30,7 @@ MANY = settings(max_examples=examples(200), deadline=None)
 DEVICE = GemmDevice(peak=989.4e12, bandwidth=3.35e12, num_multiprocessors=132)
 FITTED = ("h100-sxm-80gb", "h200-sxm-141gb", "a100-sxm-80gb")
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
+MARLIN = (("vllm", "marlin"), ("sglang", "marlin"))
 EXPERTS = ExpertShape(hidden_size=4096.0, intermediate_size=1536.0, up_projections=2.0, weight_bits=16.0)
 
 curves = st.builds(
@@ -168,7 +169,7 @@ def test_fitted_curves_are_monotone_over_tokens(name: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("name", FITTED)
-@pytest.mark.parametrize(("engine", "backend"), [*((engine, None) for engine in ENGINES), ("vllm", "marlin")])
+@pytest.mark.parametrize(("engine", "backend"), [*((engine, None) for engine in ENGINES), *MARLIN])
 def test_fitted_experts_are_monotone_over_tokens(name: str, engine: str, backend: str | None) -> None:
     """More tokens never take less time, with 128 experts of which 8 are visited."""
     load = routed_load(128, 8, np.arange(1.0, 4097.0))
@@ -261,7 +262,7 @@ def test_marlin_and_triton_multiply_experts_in_mxfp4_each_at_its_own_pace(hardwa
     """On Hopper, Marlin: a shorter start, so that it decodes faster, and less of the peak in long prompts."""
 
     def curve(model: str, **engine: str) -> GroupedGemmCurve:
-        shape = make_shape(hardware, model, engine="vllm", version="0.24", **engine)
+        shape = make_shape(hardware, model, **{"engine": "vllm", "version": "0.24", **engine})
         return shape.machine.grouped_gemm_curves["mxfp4_weight_only"]
 
     triton, marlin = curve("gpt-oss-20b"), curve("gpt-oss-20b", moe_backend="marlin")
@@ -270,6 +271,8 @@ def test_marlin_and_triton_multiply_experts_in_mxfp4_each_at_its_own_pace(hardwa
     assert marlin.start_latency < triton.start_latency
     assert marlin.efficiency < triton.efficiency
     assert curve("deepseek-v4-flash") == marlin  # vLLM 0.24.0 oracle/mxfp4.py: Triton's for gpt-oss alone
+    assert curve("deepseek-v4-flash", engine="sglang", version="0.5.15") == marlin  # layers/quantization/fp8.py
+    assert curve("gpt-oss-20b", engine="sglang", version="0.5.15") == triton
     assert curve("deepseek-v4-flash", moe_backend="triton") == triton
     assert load_hardware(hardware).grouped_gemm_curves_of("lmdeploy")["mxfp4_weight_only"] == triton
 

@@ -214,23 +214,25 @@ def test_default_tiles_are_as_slow_as_their_own_benchmarks_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "model", "version", "asked", "arithmetic"),
+    ("gpu", "model", "engine", "version", "asked", "arithmetic"),
     [
-        ("rtx-5090-32gb", "gpt-oss-20b", "0.12", None, "bf16"),  # quantization/mxfp4.py, get_mxfp4_backend
-        ("gb10-128gb", "gpt-oss-120b", "0.20", None, "bf16"),
-        ("rtx-pro-6000-96gb", "gpt-oss-120b", "0.22", None, "fp8"),  # oracle/mxfp4.py
-        ("rtx-pro-6000-96gb", "gpt-oss-120b", "0.28", "marlin", "bf16"),
-        ("rtx-pro-6000-96gb", "deepseek-v4-flash", "0.28", None, "bf16"),
-        ("b200-sxm-180gb", "deepseek-v4-flash", "0.28", None, "fp8"),
-        ("b200-sxm-180gb", "gpt-oss-120b", "0.12", None, "fp8"),
-        ("rtx-4090-24gb", "gpt-oss-20b", "0.28", None, "bf16"),  # no arithmetic in 4 bit
+        ("rtx-5090-32gb", "gpt-oss-20b", "vllm", "0.12", None, "bf16"),  # quantization/mxfp4.py, get_mxfp4_backend
+        ("gb10-128gb", "gpt-oss-120b", "vllm", "0.20", None, "bf16"),
+        ("rtx-pro-6000-96gb", "gpt-oss-120b", "vllm", "0.22", None, "fp8"),  # oracle/mxfp4.py
+        ("rtx-pro-6000-96gb", "gpt-oss-120b", "vllm", "0.28", "marlin", "bf16"),
+        ("rtx-pro-6000-96gb", "deepseek-v4-flash", "vllm", "0.28", None, "bf16"),
+        ("b200-sxm-180gb", "deepseek-v4-flash", "vllm", "0.28", None, "fp8"),
+        ("b200-sxm-180gb", "gpt-oss-120b", "vllm", "0.12", None, "fp8"),
+        ("rtx-4090-24gb", "gpt-oss-20b", "vllm", "0.28", None, "bf16"),  # no arithmetic in 4 bit
+        ("rtx-pro-6000-96gb", "deepseek-v4-flash", "sglang", "0.5.15", None, "bf16"),  # _deepseek_v4_sm120_moe
+        ("b200-sxm-180gb", "deepseek-v4-flash", "sglang", "0.5.15", None, "fp8"),
     ],
 )
-def test_mxfp4_on_workstation_blackwell_meets_the_inputs_that_vllms_kernels_take(
-    gpu: str, model: str, version: str, asked: str | None, arithmetic: str
+def test_mxfp4_on_workstation_blackwell_meets_the_inputs_that_the_engines_kernels_take(
+    gpu: str, model: str, engine: str, version: str, asked: str | None, arithmetic: str
 ) -> None:
-    """Marlin's 16 bit but for gpt-oss from 0.22 on, whose FlashInfer kernels round them to 8."""
-    shape = make_shape(gpu, model, engine="vllm", version=version, quantization="mxfp4", moe_backend=asked)
+    """Marlin's 16 bit but for gpt-oss from vLLM 0.22 on, whose FlashInfer kernels round them to 8."""
+    shape = make_shape(gpu, model, engine=engine, version=version, quantization="mxfp4", moe_backend=asked)
 
     experts = shape.precisions["experts"][0][0]
 

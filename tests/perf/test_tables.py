@@ -462,6 +462,52 @@ def _launched_layer(model: str, engine: str, version: str, quantization: str) ->
     return float(price(shape, 64).step_times.decode_base[1]) / shape.model.num_hidden_layers
 
 
+@pytest.mark.parametrize(
+    ("model", "mode", "layers"),
+    [
+        ("qwen3-30b-a3b", "PIECEWISE", 48),  # vLLM pull request 25444: 16.2 ms a step of 10 requests on an H100
+        ("qwen3-30b-a3b", None, 0),
+        ("llama-4-maverick", None, 48),  # attention by chunks is never captured (pull request 26034)
+        ("llama-4-maverick", "FULL", 0),
+    ],
+)
+def test_the_host_launches_attention_between_piecewise_graphs(model: str, mode: str | None, layers: int) -> None:
+    """0.33 ms for each layer that attends in a decode step, which a large batch hides."""
+    engine = {"name": "vllm", "version": "0.11", "max_num_seqs": 512, "cudagraph_mode": mode}
+    deployment = {"hardware": "h200-sxm-141gb", "tensor_parallel_size": 8, "engine": engine}
+    traffic = {"arrivals": {"process": "all_at_once"}, "prompt_tokens": 9, "output_tokens": 9, "num_requests": 1}
+    mapping = {"name": "pieces", "model": model, "deployment": deployment, "workload": traffic}
+    base = price(resolve(from_mapping(mapping)).shape, 1024).step_times.decode_base
+
+    least = 48 * 0.33e-3
+    assert (base[1] >= least) == (layers == 48)
+    assert base[1] < least + 2e-3
+
+
+def test_sglang_launches_prompts_of_compressed_attention_layer_by_layer() -> None:
+    """43 layers x 2.5 ms, which long prompts hide; decode steps are in graphs.
+
+    One client's prompts of 1 to 8,192 tokens in SGLang's cookbook: 178 ms on four H200, 227 and 191 on B200 and B300.
+    """
+    shape = make_shape("b200-sxm-180gb", "deepseek-v4-flash", engine="sglang", version="0.5.15", quantization="mxfp4")
+    times = price(shape).step_times
+
+    assert times.token_seconds[64] == pytest.approx(43 * 2.5e-3, rel=0.1)
+    assert times.token_seconds[16384] > 2 * times.token_seconds[64]
+    assert times.decode_base[64] < 0.03
+
+
+def test_vllm_launches_prompts_of_compressed_attention_beyond_its_graphs() -> None:
+    """From 0.24 on without a compiler: 512 tokens have a graph, 513 wait for 43 layers x 2.5 ms."""
+    shape = make_shape(
+        "h200-sxm-141gb", "deepseek-v4-flash", version="0.25", tensor_parallel_size=8, quantization="mxfp4"
+    )
+    times = price(shape).step_times
+
+    assert times.token_seconds[512] < 0.5 * times.token_seconds[513]
+    assert times.token_seconds[513] == pytest.approx(43 * 2.5e-3, rel=0.1)
+
+
 def test_inputs_rounded_by_blocks_are_launched_too() -> None:
     """One kernel more for each of a layer's four products; by token or tensor, as Llama's in FP8, none that counts."""
     wide, narrow = (_launched_layer("llama-3.1-70b", "vllm", "0.12", each) for each in ("none", "fp8"))

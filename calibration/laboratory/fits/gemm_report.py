@@ -191,7 +191,7 @@ HOPPER_EXPERTS = (
         dtype="w4a16_mxfp4",
         framework="vllm",
         kernel="marlin",
-        engines=("vllm",),
+        engines=("vllm", "sglang"),
         tile_rows=16,
         beside="int4_wo",
         backend="marlin",
@@ -200,9 +200,10 @@ HOPPER_EXPERTS = (
 """For Hopper. SGLang's table of MXFP4 is left out: its calls are Triton's, with experts written out in 16 bit (the 32
 of gpt-oss-20b take 0.59 ms on an H100, the time to read 1.6 GB), which SGLang runs only under expert parallelism; its
 servers call OpenAI's kernels, which vLLM's table has (server_args.py, triton_kernel). vLLM runs the same for gpt-oss,
-and Marlin for other models and where told to; TensorRT-LLM runs its own build of the Triton kernels, which decodes
-faster than the table says (programmatic launches) and keeps the start of vLLM's Triton. vLLM's FP8 kernels (FlashInfer)
-are left out: neither bandwidth nor peak is their bottleneck, and a fit on H200 is 30 % off on H100."""
+and Marlin for other models and where told to, as SGLang does for DeepSeek-V4. TensorRT-LLM runs its own build of the
+Triton kernels, which decodes faster than the table says (programmatic launches) and keeps the start of vLLM's Triton.
+vLLM's FP8 kernels (FlashInfer) are left out: neither bandwidth nor peak is their bottleneck, and a fit on H200 is 30 %
+off on H100."""
 
 
 TRITON_NARROW = (16, 64)
