@@ -41,12 +41,22 @@ def has_own_clock(scenario: Scenario) -> bool:
     That is rates that change, faults, updates, and an autoscaler whose replicas take minutes to start; but not in a
     closed loop, which has no length in seconds.
     """
+    return clock_of(scenario) is not None
+
+
+def clock_of(scenario: Scenario) -> str | None:
+    """Return what happens at its own times, in words; None where nothing does, as `has_own_clock` says."""
     workload, deployment = scenario.workload, scenario.deployment
     if workload.trace is not None or isinstance(workload.arrivals, ClosedLoopArrivals | AllAtOnceArrivals):
-        return False
+        return None
     own = [each.arrivals for each in workload.classes or ()]
-    changes = any(isinstance(each, PATTERNS | AllAtOnceArrivals) for each in (workload.arrivals, *own))
-    return changes or bool(deployment.faults or is_scaled(deployment) or deployment.updates)
+    if any(isinstance(each, PATTERNS | AllAtOnceArrivals) for each in (workload.arrivals, *own)):
+        return "arrivals have a pattern in time"
+    if deployment.faults:
+        return "faults happen at times of their own"
+    if is_scaled(deployment):
+        return "replicas take minutes to come and go"
+    return "replicas are updated at times of their own" if deployment.updates else None
 
 
 def is_scaled(deployment: DeploymentSpec) -> bool:

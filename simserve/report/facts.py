@@ -120,7 +120,9 @@ def gpus_text(result: RunResult, count: int) -> str:
     replicas, seconds = result.summary["simserve"]["replicas"], result.summary["duration"]
     if len(replicas["timeline"]) <= 1 or not seconds:
         return counted(count, "GPU")
-    return f"{number(replicas['gpu_hours'] * SECONDS_PER_HOUR / seconds)} GPUs on average"
+    mean = number(replicas["gpu_hours"] * SECONDS_PER_HOUR / seconds)
+    # A replica that is lost for a while is paid for all the same.
+    return counted(count, "GPU") if float(mean.replace(",", "")) == count else f"{mean} GPUs on average"
 
 
 def num_encoders(result: RunResult) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,13 +57,23 @@ MISS_PERCENTILE = 95
 _MOST_RUNNERS_UP = 8
 _MOST_FRONT = 8
 _SAME_PRICE = 0.005
+_SAME_GPUS = 0.005
+"""Relative difference up to which the mean number of GPUs is that of a fleet that does not change."""
 """Dollars a month by which two prices may differ and still be printed the same."""
 
 
 def gpus_of(best: Mapping[str, Any]) -> str:
-    """Return the GPUs of a plan in words, with those of an encoder pool."""
+    """Return the GPUs of a plan in words, with those of an encoder pool; of a fleet that is scaled their mean."""
     pool = best["deployment"].get("encoder_disaggregation")
+    mean = best.get("mean_gpus", best["num_gpus"])
+    if not math.isclose(mean, best["num_gpus"], rel_tol=_SAME_GPUS):
+        return f"{number(mean)} GPUs on average ({best['num_gpus']} {'at first' if _starts(best) else 'at most'})"
     return counted(best["num_gpus"], "GPU") + (f" and {pool['replicas']} that encode" if pool else "")
+
+
+def _starts(best: Mapping[str, Any]) -> bool:
+    """Return whether a plan's GPUs are those it starts with: pools with autoscalers of their own."""
+    return bool(best["deployment"].get("pools"))
 
 
 def answer_lines(summary: Mapping[str, Any]) -> list[str]:

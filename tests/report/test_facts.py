@@ -24,6 +24,13 @@ def test_gpus_on_average_are_gpu_hours_over_the_hours_of_the_run() -> None:
     assert facts.gpus_text(result_of(steady, duration=7200.0), 4) == "4 GPUs"
 
 
+def test_a_lost_replica_is_paid_for() -> None:
+    """Its fleet changed, and kept its number of GPUs: "4.00 GPUs on average" said neither."""
+    lost = {"replicas": {"timeline": [{}] * 3, "gpu_hours": 8.0}}
+
+    assert facts.gpus_text(result_of(lost, duration=7200.0), 4) == "4 GPUs"
+
+
 def test_a_scaled_fleet_names_the_gpus_of_a_replica() -> None:
     """Two replicas of four GPUs at first: one to five of four."""
     scaling = {"min_replicas": 1, "max_replicas": 5}

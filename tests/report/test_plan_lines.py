@@ -11,6 +11,7 @@ from simserve.report.plan import PlanPage, plan_brief, writes_file
 from simserve.report.plan_lines import (
     changes,
     front,
+    gpus_of,
     left_out,
     robustness_lines,
     runners_up,
@@ -33,6 +34,19 @@ def planned(sustained: float) -> dict[str, Any]:
         "fidelity": "measured",
     }
     return {"best": best, "spare_replicas": 0}
+
+
+@pytest.mark.parametrize(
+    ("deployment", "mean", "said"),
+    [
+        ({"pools": [{"name": "small"}]}, 6.4, "6.40 GPUs on average (3 at first)"),
+        ({"autoscaling": {"max_replicas": 3}}, 1.7, "1.70 GPUs on average (3 at most)"),
+        ({}, 3.0, "3 GPUs"),
+    ],
+)
+def test_a_fleet_that_is_scaled_has_its_mean_number_of_gpus(deployment: dict[str, Any], mean: float, said: str) -> None:
+    """Its price is theirs; pools with autoscalers of their own were told by the GPUs that they begin with."""
+    assert gpus_of({"deployment": deployment, "num_gpus": 3, "mean_gpus": mean}) == said
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from simserve.planner.capacity.fresh import hold_in_fresh_runs
 from simserve.planner.capacity.level import Found, Level, Prober, Trial
 from simserve.planner.capacity.probe import LoadProbe, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import FIRST_FRESH, Effort, find_capacity
-from simserve.planner.scaling import has_own_clock
+from simserve.planner.scaling import clock_of, has_own_clock
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective, objective_mapping
@@ -353,9 +353,11 @@ def _effort(
             flag = "--requests" if num_requests is not None else "--replications"
             raise UsageError("has no meaning for a trace: its requests are what they are", key=flag)
         effort = replace(effort, replications=1, num_requests=len(traffic))
-    elif has_own_clock(scenario):
+    elif (clock := clock_of(scenario)) is not None:
         if num_requests is not None:
-            raise UsageError("has no meaning here: a run lasts as long as the scenario says", key="--requests")
+            rule = f"has no effect: {clock}, so every run lasts as long as the scenario's own"
+            remedy = f"for another length --set workload.num_requests={num_requests}, which is that at its own rate"
+            raise UsageError(rule, key="--requests", value=num_requests, remedy=remedy)
         fewer = min(effort.replications, WHOLE_REPLICATIONS) if replications is None else effort.replications
         effort = replace(effort, num_requests=len(traffic), replications=fewer)
     elif scenario.workload.has_sessions and replications is None and not is_closed_loop(scenario):

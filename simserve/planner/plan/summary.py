@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simserve.planner.capacity.probe import ramp_of
 from simserve.planner.capacity.search import FRESH_CONFIDENCE
+from simserve.planner.cost.month import fixed_usd_per_month
 from simserve.planner.plan.explain import command, counted, describe
 from simserve.planner.plan.findings import Findings
 from simserve.planner.plan.fleet import CONFIRMING_REPLICATIONS, MOST_TRAFFIC, trial_figures
@@ -28,6 +30,7 @@ from simserve.units import HOURS_PER_MONTH
 from simserve.workload.generate import generate
 
 PRICE_CHANGE = 0.2
+_PER_UNIT = ("self_host_usd_per_request", "self_host_usd_per_million_tokens")
 ENOUGH_OF_RATE = 0.9
 """Share of the requested rate that conversations must have reached, on average over what was measured."""
 
@@ -64,7 +67,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
         "nearest_miss": None if found.miss is None else _miss(found, found.miss),
         "sensitivity": list(_sensitivity(found)),
         "changes": list(_changes(found)),
-        "month": found.month,
+        "month": None if best is None else _month(found, best),
         "single_changes": found.singles,
         "search": _search(found),
     }
@@ -130,6 +133,19 @@ def _best(found: Findings) -> dict[str, Any] | None:
         "link": found.link,
         "arithmetic": list(_arithmetic(found, member, trial)),
     }
+
+
+def _month(found: Findings, best: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the month of the plan; of a fleet that is scaled at the price of the runs that confirm it, as the plan."""
+    month, usd = found.month, best["usd_per_month"]
+    if month is None or usd is None or math.isclose(best["mean_gpus"], best["num_gpus"], rel_tol=1e-3):
+        return month
+    own = usd + fixed_usd_per_month(found.scenario)
+    cheaper = month["cheaper"]
+    if cheaper is not None:
+        cheaper = "self_host" if own < month["api"]["usd_per_month"] else "api"
+    per = {name: month[name] * own / month["self_host_usd_per_month"] for name in _PER_UNIT}
+    return {**month, **per, "self_host_usd_per_month": own, "cheaper": cheaper}
 
 
 def _attainment_interval(found: Findings) -> dict[str, float] | None:

@@ -466,8 +466,10 @@ def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
     deployment, inner = scenario.deployment, summary["simserve"]
     if not is_scaled(deployment):
         return float(deployment.num_gpus)
-    if deployment.pools:
+    if deployment.pools and inner["pools"]:
         return float(sum(pool["gpus"] for pool in inner["pools"].values()))
+    if deployment.pools:  # of one pool alone nothing is told by pool
+        return float(inner["replicas"]["mean"] * deployment.num_gpus / deployment.pools[0].replicas)
     return float(inner["replicas"]["mean"] * deployment.gpus_per_replica)
 
 

@@ -70,6 +70,25 @@ def test_a_limit_below_every_load_is_refused(arrivals: str, highest: float, said
         capacity(scenario, highest=highest)
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("deployment.faults=[{kind: replica, at: 1 min, duration: 1 min}]", "faults happen at times of their own"),
+        ("workload.arrivals={process: daily, rate: 4}", "arrivals have a pattern in time"),
+        (
+            "deployment.autoscaling={metric: running, target: 8, max_replicas: 3}",
+            "replicas take minutes to come and go",
+        ),
+    ],
+)
+def test_requests_of_a_run_that_has_a_length_of_its_own_are_refused_with_the_reason(change: str, why: str) -> None:
+    """And with how to change that length."""
+    scenario = load("chatbot", ["deployment.replicas=2", change])
+
+    with pytest.raises(UsageError, match=f"--requests: 50 has no effect: {why}, .* --set workload.num_requests=50"):
+        capacity(scenario, num_requests=50)
+
+
 def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) -> None:
     """Where all of them at once still hold, more clients would find none left, and the search ends."""
     rows = "".join(f"{time},100,20\n" for time in range(7))

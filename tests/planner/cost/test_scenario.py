@@ -332,6 +332,16 @@ def test_pools_that_may_not_follow_their_load_cost_what_as_many_replicas_do(owne
     assert any("the pool large is scaled from 3 to 3 replicas" in each for each in scaled["caveats"])
 
 
+def test_a_single_pool_that_follows_its_load_is_paid_for() -> None:
+    """A run tells nothing by pool where there is one: it was priced at no GPU, and at $0."""
+    one = "deployment.pools=[{name: a, autoscaling: {metric: running, target: 2, min_replicas: 2, max_replicas: 2}}]"
+
+    own = cost(one, "deployment.engine.max_num_seqs=4")["self_host"]
+
+    assert own["gpus_paid_on_average"] == pytest.approx(2.0)
+    assert own["gpu_usd_per_month"] == pytest.approx(2.0 * own["gpu_hour_usd"] * 720)
+
+
 def test_a_pool_that_follows_its_load_is_paid_by_the_hours_of_its_own_gpus() -> None:
     """Dollars are those of each pool's mean number of GPUs, counted by hand from when its replicas came and went."""
     scaling = "{metric: running, target: 2, max_replicas: 6}"

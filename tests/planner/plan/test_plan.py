@@ -714,6 +714,22 @@ def test_an_interrupted_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPat
     assert not found.summary["best"]["confirmed"]["is_confirmed"]
 
 
+@pytest.mark.slow
+def test_pools_that_are_scaled_cost_what_their_mean_gpus_do() -> None:
+    """In the answer, in the month beside the API, and on the line of the cost: one figure."""
+    own = "{name: a, replicas: 1, autoscaling: {metric: running, target: 2, max_replicas: 4}}"
+    people = ["pricing.operations_hours_per_month=1", "pricing.engineer_usd_per_hour=100"]
+    scenario = from_mapping(busy_scenario().as_mapping(), [f"deployment.pools=[{own}]", *people])
+    kept = tuple(KEEPABLE)
+
+    found = plan(scenario, PlanOptions(trials=0, keep=kept, max_gpus=4))
+
+    best = found.summary["best"]
+    assert best["mean_gpus"] > 1.05 * best["num_gpus"]
+    assert found.summary["month"]["self_host_usd_per_month"] == pytest.approx(best["usd_per_month"] + 100.0)
+    assert "GPUs on average (" in answer_lines(found.summary)[0]
+
+
 def test_a_stopped_stage_keeps_the_best_that_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while one kind of GPU is searched: it had found a fleet, and told how many it had run."""
     real, told = Search.trial, list[str]()
