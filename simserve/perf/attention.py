@@ -67,11 +67,13 @@ INDEX_SCORE_BYTES = 4.0
 """Bytes per score, FP32."""
 INDEX_SCORE_PASSES = 2.0
 """Passes of a score through memory: written, and read to choose."""
-COMPRESSED_TOKEN_SECONDS = 70e-9
-"""Seconds per token of a prompt and layer of compressed attention around FlashMLA's sparse kernel: chosen keys copied
-to 16 bit, queries of a rank padded to 64 heads, compression. Fitted to heavily compressed layers of DeepSeek-V4-Flash
-on an H200 (AIConfigurator's modules, SGLang 0.5.14, 8,192 tokens on 1 to 8 ranks: 59 to 79 ns), tested on H100 and B200
-(62 to 95), under vLLM 0.24 (69 to 118) and on indexed layers (44 to 135): what products, windows and entries leave."""
+COMPRESSED_START_SECONDS, COMPRESSED_TOKEN_SECONDS = 12e-6, 70e-9
+"""Seconds per layer of compressed attention, and further ones per token, around FlashMLA's sparse kernel: chosen
+keys copied to 16 bit, queries of a rank padded to 64 heads, compression, the start of these kernels. Fitted to
+heavily compressed layers of DeepSeek-V4-Flash on an H200 (AIConfigurator's modules, SGLang 0.5.14): decodes of one
+sequence (11 us) and prompts of 8,192 tokens on 1 to 8 ranks (59 to 79 ns). Tested on H100 and B200 (13 us, 62 to 95
+ns), under vLLM 0.24 (11 to 13 us, 69 to 118 ns) and on decodes of 256 (30 us; 32, 51, and 38 to 43): what products
+and entries leave."""
 FLASH_MLA_CAPABILITIES = (9.0, 11.0)
 """CUDA compute capabilities [from, before) of that kernel; others run kernels that no table has."""
 SPARSE_SHARE = 0.65
@@ -312,7 +314,7 @@ def sparse_prompt_seconds(
 ) -> Array:
     """Return the seconds of attention of a prompt in one layer, without the indexer's, shape of ``tokens``.
 
-    0 if nothing is chosen from a latent cache; see `compressed_prompt_seconds`.
+    0 if nothing is chosen from a latent cache.
 
     Args:
         layers: The layers.
@@ -331,8 +333,9 @@ def sparse_prompt_seconds(
     return np.where(tokens > topk, tokens * chosen, 0.5 * pair * tokens * tokens)
 
 
-def compressed_prompt_seconds(layers: AttentionLayers, compute_capability: str | None, tokens: Array) -> Array:
-    """Return the seconds around compressed attention's sparse kernel in one layer of a prompt, shape of ``tokens``."""
+def compressed_seconds(layers: AttentionLayers, compute_capability: str | None, tokens: Array) -> Array:
+    """Return the seconds around compressed attention's sparse kernel in one layer, shape of ``tokens``."""
     first, last = FLASH_MLA_CAPABILITIES
     has_kernel = compute_capability is not None and first <= float(compute_capability) < last
-    return tokens * COMPRESSED_TOKEN_SECONDS * (layers.compressed is not None and has_kernel)
+    seconds = COMPRESSED_START_SECONDS + COMPRESSED_TOKEN_SECONDS * tokens
+    return np.where(layers.compressed is not None and has_kernel, seconds, 0.0)

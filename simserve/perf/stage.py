@@ -14,7 +14,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.perf.attention import indexer_parts
+from simserve.perf.attention import compressed_seconds, indexer_parts
 from simserve.perf.attention_curve import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.collectives import (
     COMBINED_BYTES,
@@ -444,6 +444,9 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
         calls.append(_waiting("attention", kernels * start_latency(machine, "attention_decode")))
     if layers.mla is not None or layers.compressed is not None:
         calls.append(_waiting("attention", stage.shape.engine.latent_attention_gap))
+    if layers.compressed is not None:
+        around = partial(compressed_seconds, layers, stage.shape.hardware.compute_capability)
+        calls.append(Call("attention", partial(_row, COMPUTE, around)))
     if layers.indexer is not None:
         calls.append(Call("attention", partial(indexer_parts, layers.indexer, machine)))
     return tuple(calls)

@@ -20,7 +20,6 @@ from simserve.perf.attention import (
     TILE_PAIRS,
     AttentionShape,
     attention_of,
-    compressed_prompt_seconds,
     decode_key_seconds,
     growing_share,
     index_key_seconds,
@@ -312,10 +311,9 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
 
 
 def _sparse_seconds(stage: Stage, attention: StageAttention, tokens: Array, pair: float) -> Array:
-    """Return the seconds of attention to the chosen part of a latent or compressed cache, in all layers of a stage."""
+    """Return the seconds of attention to the chosen part of a latent cache, in all layers of a stage."""
     ranks = stage.shape.tensor_parallel_size
     chosen = sparse_prompt_seconds(attention.layers, ranks, stage.machine, tokens, pair)
-    chosen = chosen + compressed_prompt_seconds(attention.layers, stage.shape.hardware.compute_capability, tokens)
     return np.asarray(stage.num_layers * attention.share * chosen)
 
 
