@@ -18,6 +18,7 @@ from simserve.errors import UsageError
 if TYPE_CHECKING:
     from simserve.workload.traces.media import RecordedMedia
     from simserve.workload.traces.trace import Trace
+    from simserve.workload.traces.usage import Usage
 
 FormatOption = Annotated[
     str,
@@ -51,7 +52,11 @@ def trace(
 ) -> None:
     """Say what is in a trace (rate, burstiness, lengths, shared prefixes), and write a scenario like it.
 
+    Of an export of usage, with sums by hour or by day, it says what a month comes to and which command prices it.
+
     simserve trace traffic.csv --scenario like-it.yaml
+
+    simserve trace usage.csv
 
     simserve trace log.jsonl --columns arrival_time=sent,prompt_tokens=tokens_in,output_tokens=tokens_out
     """
@@ -66,6 +71,13 @@ def trace(
     path = find_file(str(file), takes_folder=True)
     check_format(trace_format)
     named = trace_columns(columns, trace_format)
+    if trace_format == AUTO and not named and (used := _usage(path)) is not None:
+        if scenario is not None:
+            remedy = "price it with the command that is printed without --scenario"
+            raise UsageError("needs a trace of single requests", key="--scenario", value=str(scenario), remedy=remedy)
+        answer = {"file": str(file), "format": "usage", **used.as_mapping(), "command": _pricing(used)}
+        shown.tell(answer, lambda: _show_usage(answer))
+        return
     known = COLUMNS if named else detect(path) if trace_format == AUTO else trace_format
     read = read_trace(path, known, named)
     answer = _answer(read, file, known)
@@ -77,6 +89,56 @@ def trace(
         write_all(texts, force=force)
         answer |= {"scenario": str(scenario), "notes": list(draft.notes)}
     shown.tell(answer, lambda: _show(answer, columns))
+
+
+def _usage(path: Path) -> Usage | None:
+    """Return what an export of usage comes to; None where the file is something else."""
+    from simserve.workload.traces.columns import header_of
+    from simserve.workload.traces.table import read_text
+    from simserve.workload.traces.usage import is_usage, read_usage, usage_columns
+
+    text = "" if path.is_dir() else read_text(path).lstrip()
+    names = [] if not text or text[0] in "[{" else header_of(text)
+    columns = usage_columns(names)
+    return None if columns is None or not is_usage(path, names) else read_usage(path, columns)
+
+
+def _pricing(used: Usage) -> str | None:
+    """Return the command that prices a month like it; None where its days are not known."""
+    month = used.requests_per_month
+    if month is None:
+        return None
+    lengths = [f"{max(round(each), 1)}" for each in (used.mean_prompt_tokens, used.mean_output_tokens)]
+    words = ["simserve", "cost", "MODEL", "--gpus", "GPU", "--api", "API", "--rate", f"{round(month)}/month"]
+    words += ["--prompt-tokens", lengths[0], "--output-tokens", lengths[1]]
+    if used.hourly is not None:
+        hours = ", ".join(f"{each:.4g}" for each in used.hourly)
+        words += ["--set", f"pricing.daily={{rate_is: mean, hourly: [{hours}]}}"]
+    return shlex.join(words)
+
+
+def _show_usage(answer: dict[str, Any]) -> None:
+    from simserve.units import SECONDS_PER_HOUR, SECONDS_PER_MONTH
+
+    out, month, hourly = console(), answer["requests_per_month"], answer["hourly"]
+    days = "" if answer["days"] is None else f" of {answer['days']} day{'' if answer['days'] == 1 else 's'}"
+    lines = [f"{answer['requests']:,} requests in {answer['rows']:,} rows{days}: each row is a sum, not a request"]
+    if month is not None:
+        rate = f"{month:,.0f} in a month of 30 days, {_figure(month / SECONDS_PER_MONTH)} a second on average"
+        busiest = (
+            "" if hourly is None else f", {_figure(max(hourly) / SECONDS_PER_HOUR)} in the busiest hour of a mean day"
+        )
+        lines.append(rate + busiest)
+    lengths = [f"{_figure(answer[key]['mean'])}" for key in ("prompt_tokens", "output_tokens")]
+    totals = [f"{answer[key]['total'] / 1e6:,.1f} M" for key in ("prompt_tokens", "output_tokens")]
+    lines.append(f"{lengths[0]} prompt and {lengths[1]} output tokens a request; {totals[0]} and {totals[1]} in all")
+    for place, line in enumerate(lines):
+        out.print(line, style="bold" if place == 0 else None, markup=False)
+    if answer["command"] is None:
+        out.print("Without dates no month is known: add a column date", markup=False)
+        return
+    out.print(f"To price a month of it: {answer['command']}", markup=False, soft_wrap=True)
+    out.print("All its requests then have these mean lengths; a log of single requests would say more", markup=False)
 
 
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,25 @@ def test_images_and_recordings_are_counted(simserve: Simserve, folder: Path) -> 
     assert "1 recording in 1 request, of 4.5 s in the mean" in done.stdout
     assert json.loads(told.stdout)["images"] == {"requests": 1, "pieces": 2, "mean_megapixels": 1.5}
     assert json.loads(told.stdout)["audio"] == {"requests": 1, "pieces": 1, "mean_seconds": 4.5}
+
+
+def test_an_export_of_usage_gives_the_command_that_prices_it(simserve: Simserve, tmp_path: Path) -> None:
+    """Its month, its mean lengths and its day; as it is printed, the command is read."""
+    file = tmp_path / "usage.csv"
+    rows = "".join(
+        f"2026-10-01,{hour},{100 + hour},{100_000 + 1000 * hour},{10_000 + 100 * hour}\n" for hour in range(24)
+    )
+    file.write_text(f"date,hour,requests,input_tokens,output_tokens\n{rows}", encoding="utf-8")
+
+    found = json.loads(simserve("trace", str(file), "--json").stdout)
+    text = simserve("trace", str(file)).stdout
+
+    assert (found["format"], found["requests"], found["requests_per_month"]) == ("usage", 2676, 2676 * 30)
+    assert "each row is a sum, not a request" in text
+    words = shlex.split(
+        found["command"].replace("MODEL", "llama-3.1-8b").replace("GPU", "L4").replace("API ", "gpt-4o ")
+    )
+    priced = json.loads(simserve(*words[1:], "--json").stdout)
+    assert priced["day"]["requests_per_month"] == pytest.approx(2676 * 30)
+    assert priced["day"]["hourly_over_mean"][23] == pytest.approx(123 * 24 / 2676, rel=1e-3)
+    assert simserve("trace", str(file), "--scenario", str(tmp_path / "s.yaml")).code == 2

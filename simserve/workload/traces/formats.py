@@ -36,6 +36,7 @@ from simserve.workload.traces.otel import read_otel
 from simserve.workload.traces.sharegpt import read_sharegpt
 from simserve.workload.traces.table import files_of, read_text
 from simserve.workload.traces.trace import Trace
+from simserve.workload.traces.usage import is_usage
 from simserve.workload.traces.vllm_bench import read_vllm_bench
 from simserve.workload.traces.weka import read_weka
 
@@ -137,6 +138,10 @@ def detect(path: Path) -> str:
     if (found == "mooncake" or is_session) and any(f'"{field}":' in text for field in (WAIT_FIELD, *DELAY_FIELDS)):
         # The first row of a task or session has no field that says it waits.
         found = "agentic-mooncake"
+    if found is None and not is_json and is_usage(path, list(first)):
+        rule = "holds sums: a row stands for several requests, whose own times and lengths are not known"
+        remedy = f"simserve trace {path} says what they come to, and which command prices a month of them"
+        raise TraceError(rule, file=path, remedy=remedy)
     if found is None and are_told(first):
         return COLUMNS
     if found is None:

@@ -1,0 +1,160 @@
+"""Exports of usage: a row is the sum of an hour's or a day's requests, as on the invoice of an API. Not a trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError
+from simserve.units import DAYS_PER_MONTH, HOURS_PER_DAY
+from simserve.workload.traces.table import Table, read_table
+
+REQUESTS = ("requests", "num_requests", "n_requests", "num_model_requests", "request_count", "requests_count", "calls")
+"""Usual names of the column that counts the requests of a row (``num_model_requests``: OpenAI's usage API,
+organization/usage/completions; ``n_requests``: its older export)."""
+PROMPTS = ("input_tokens", "prompt_tokens", "n_context_tokens_total", "total_input_tokens", "total_prompt_tokens")
+ANSWERS = (
+    *("output_tokens", "completion_tokens", "n_generated_tokens_total", "total_output_tokens"),
+    "total_completion_tokens",
+)
+TIMES = ("date", "day", "timestamp", "start_time_iso", "start_time", "usage_date_utc", "time", "datetime", "hour_start")
+HOURS = ("hour", "hour_of_day")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an export of usage comes to.
+
+    Attributes:
+        rows: Rows in it.
+        requests: Requests in all.
+        prompt_tokens: Their prompt tokens in all.
+        output_tokens: Their output tokens in all.
+        days: Days that it covers; None where it has no dates.
+        hourly: Requests in each hour of a mean day, in the times of the file; None where rows are whole days.
+    """
+
+    rows: int
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    days: int | None
+    hourly: tuple[float, ...] | None
+
+    @property
+    def requests_per_month(self) -> float | None:
+        """Requests of a month of 30 days like these; None where the days are not known."""
+        return None if self.days is None else self.requests / self.days * DAYS_PER_MONTH
+
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Prompt tokens of a mean request."""
+        return self.prompt_tokens / self.requests
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Output tokens of a mean request."""
+        return self.output_tokens / self.requests
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "rows": self.rows,
+            "requests": self.requests,
+            "days": self.days,
+            "requests_per_month": self.requests_per_month,
+            "prompt_tokens": {"mean": self.mean_prompt_tokens, "total": self.prompt_tokens},
+            "output_tokens": {"mean": self.mean_output_tokens, "total": self.output_tokens},
+            "hourly": None if self.hourly is None else list(self.hourly),
+        }
+
+
+def usage_columns(names: Sequence[str]) -> dict[str, str] | None:
+    """Return the columns of a usage export by what they hold; None where a table counts no requests in its rows."""
+    plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(names)}
+    found = {}
+    kinds = {"requests": REQUESTS, "prompt_tokens": PROMPTS, "output_tokens": ANSWERS, "time": TIMES, "hour": HOURS}
+    for what, usual in kinds.items():
+        named = next((plain[each] for each in (name.replace("_", "") for name in usual) if each in plain), None)
+        if named is not None:
+            found[what] = named
+    return found if {"requests", "prompt_tokens", "output_tokens"} <= found.keys() else None
+
+
+def is_usage(path: Path, names: Sequence[str]) -> bool:
+    """Return whether a row of a table stands for several requests: it counts them, and one at least has more than one.
+
+    Raises:
+        TraceError: The file cannot be read, or a count is no number.
+    """
+    columns = usage_columns(names)
+    if columns is None:
+        return False
+    return bool((_amounts(read_table(path, required=(columns["requests"],)), columns["requests"]) > 1).any())
+
+
+def read_usage(path: Path, columns: dict[str, str]) -> Usage:
+    """Return what a usage export comes to.
+
+    Args:
+        path: The file, plain or gzip.
+        columns: As `usage_columns` finds them.
+
+    Raises:
+        TraceError: The file cannot be read, or a cell is no number or no time.
+    """
+    table = read_table(path, required=tuple(columns.values()))
+    counts, prompts, outputs = (
+        _amounts(table, columns[what]) for what in ("requests", "prompt_tokens", "output_tokens")
+    )
+    if not (counts.sum() and prompts.sum() and outputs.sum()):
+        raise TraceError("counts no request, or no token", file=path, key=columns["requests"])
+    times = _instants(table, columns["time"]) if "time" in columns else None
+    hours = _hours(table, columns, times)
+    hourly = None
+    days = None if times is None else len({each.date() for each in times})
+    if hours is not None:
+        totals = np.bincount(hours, weights=counts, minlength=HOURS_PER_DAY)
+        hourly = tuple(float(total) / (days or 1) for total in totals)
+    return Usage(len(counts), int(counts.sum()), int(prompts.sum()), int(outputs.sum()), days, hourly)
+
+
+def _amounts(table: Table, column: str) -> NDArray[np.float64]:
+    found = []
+    for index, cell in enumerate(table.columns[column]):
+        try:
+            found.append(float(cell.replace(",", "") or 0))
+        except ValueError:
+            raise table.error(index, column, "is not a number") from None
+    return np.array(found)
+
+
+def _instants(table: Table, column: str) -> list[datetime]:
+    found = []
+    for index, cell in enumerate(table.columns[column]):
+        text = cell.strip()
+        try:
+            is_epoch = re.fullmatch(r"\d{9,11}", text) is not None
+            found.append(datetime.fromtimestamp(int(text), UTC) if is_epoch else datetime.fromisoformat(text))
+        except ValueError:
+            raise table.error(index, column, "is not a date", "write 2026-11-16, or 2026-11-16T18:00:00Z") from None
+    return found
+
+
+def _hours(table: Table, columns: dict[str, str], times: list[datetime] | None) -> NDArray[np.int64] | None:
+    """Return the hour of the day of every row; None where rows are whole days."""
+    if "hour" in columns:
+        hours = _amounts(table, columns["hour"]).astype(np.int64)
+        wrong = np.flatnonzero((hours < 0) | (hours >= HOURS_PER_DAY))
+        if len(wrong):
+            raise table.error(int(wrong[0]), columns["hour"], "is not an hour from 0 to 23")
+        return hours
+    hours = np.array([each.hour for each in times or ()], dtype=np.int64)
+    return hours if hours.any() else None
