@@ -88,7 +88,8 @@ def _simulated(pair: PoolPair, priced: Priced) -> Simulation:
     setups = (
         PoolSetup(
             name="prefill",
-            engine=resolved.engine,
+            # Dynamo's front end takes the requests, not a worker's API server.
+            engine=replace(resolved.engine, frontend_seconds_per_request=0.0),
             step_times=prefill.step_times,
             priced=None,
             num_replicas=pair.num_prefills,
@@ -105,7 +106,7 @@ def _simulated(pair: PoolPair, priced: Priced) -> Simulation:
         kv_bytes_per_token=shape.model.kv_bytes_per_token(shape.kv_element_bytes),
     )
     deployment = Deployment(
-        num_replicas=pair.num_prefills, engine=resolved.engine, priced=prefill, control=control, pools=setups
+        num_replicas=pair.num_prefills, engine=setups[0].engine, priced=prefill, control=control, pools=setups
     )
     return simulate(deployment, specs)
 

@@ -572,7 +572,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
-        "frontend_seconds_per_request": slowdown * _chat_seconds(choices, host, place),
+        "frontend_seconds_per_request": slowdown * _api_server_seconds(choices, host, place),
         "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
     }
 
@@ -581,12 +581,12 @@ _FORMATTED_WITHOUT_TEMPLATE = ("gpt_oss",)
 """Families whose chats vLLM formats in code (openai-harmony; entrypoints/openai/serving_chat.py, `use_harmony`)."""
 
 
-def _chat_seconds(choices: _Choices, host: Host, place: _Place) -> float:
+def _api_server_seconds(choices: _Choices, host: Host, place: _Place) -> float:
     """Return the API server's time for a request during which others wait."""
-    if choices.asked.endpoint != "chat" or choices.is_set("frontend_latency"):
+    if choices.is_set("frontend_latency"):
         return 0.0
-    parsing = 0.0 if place.model_family in _FORMATTED_WITHOUT_TEMPLATE else host.chat_template_seconds
-    return host.chat_seconds_per_request + parsing
+    has_template = choices.asked.endpoint == "chat" and place.model_family not in _FORMATTED_WITHOUT_TEMPLATE
+    return host.api_server_seconds_per_request + (host.chat_template_seconds if has_template else 0.0)
 
 
 _HOST_SECONDS = (

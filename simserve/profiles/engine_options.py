@@ -128,8 +128,9 @@ class EngineOptions(FrozenModel):
     llama-bench and llama-batched-bench. Absent: greedy."""
     endpoint: Endpoint | None = None
     """What clients call: `completions` (/v1/completions) or `chat` (/v1/chat/completions). The API server works on
-    chats one after another, so that many at once wait for one another: 1.75 ms each under vLLM, SGLang and
-    TensorRT-LLM; vLLM 0.6.4 to 0.9.1 and 0.11.0 also parse the template anew for each, 7 and 12 ms. Absent:
+    requests one after another, so that many at once wait for one another: 1.75 ms each under vLLM, SGLang and
+    TensorRT-LLM; vLLM 0.6.4 to 0.9.1 and 0.11.0 also parse the template of each chat anew, 7 and 12 ms. Requests that
+    are all there at once (`all_at_once`) are a batch in the engine's own process unless they are chats. Absent:
     completions."""
     enforce_eager: bool | None = None
     """Whether to run without CUDA graphs and compilation: a step takes at least as long as its kernels' launches."""
@@ -140,7 +141,8 @@ class EngineOptions(FrozenModel):
     """Whether a batch between two captured sizes is padded to the larger. Where not, SGLang captures every size, and
     TensorRT-LLM, unless told, 1 to 32, 64 and 128: others wait for launches. Absent: padded, as exports say."""
     frontend_latency: Seconds | None = None
-    """Time from a request's arrival to the scheduler (HTTP, tokenisation)."""
+    """Time from a request's arrival to the scheduler (HTTP, tokenisation). If set it is all of that time, and requests
+    do not wait for one another in the API server."""
     cudagraph_mode: CudagraphMode | None = None
     """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for
     the launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:

@@ -314,8 +314,9 @@ class Host(FrozenModel):
     """From arrival to the scheduler, seconds: HTTP and the hand-over to the queue."""
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
     """Additional time per prompt token, seconds: splitting text into tokens."""
-    chat_seconds_per_request: Seconds = Field(default=0.0, ge=0)
-    """Time of the API server for a chat before the engine gets it, one chat after another, seconds; 0: not known."""
+    api_server_seconds_per_request: Seconds = Field(default=0.0, ge=0)
+    """Time of the API server for a request before the engine gets it, one request after another, seconds; 0: not
+    known."""
     chat_template_seconds: Seconds = Field(default=0.0, ge=0)
     """Time to parse the template of each chat, one after another, seconds; 0: the parsed template is kept."""
     api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)

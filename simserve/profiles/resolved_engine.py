@@ -206,7 +206,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     tokenization_per_token: float
     """Additional front-end time per prompt token; 0 if the scenario sets the latency."""
     frontend_seconds_per_request: float
-    """Additional front-end time per request, serial in the API server; 0 if the scenario sets the latency."""
+    """Additional front-end time per request, serial in the API server; 0 if the scenario sets the latency, and for
+    batches in the engine's own process."""
     api_server_seconds_per_token: float
     """Seconds of the API server per streamed token."""
     plugin: str

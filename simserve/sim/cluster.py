@@ -252,10 +252,11 @@ class Cluster:
             self._note_finishes()
             self._plane.conversations = conversations = conversations_of(specs, arrival_time)
             first = first_sent(conversations, specs)
-        elif not clients.has_own_waits and not clients.spacing:
-            ready_time = np.frombuffer(self.requests.ready_time)
-            ready_time[:] = np.maximum.accumulate(arrival_time + np.asarray(clients.latency))
-            self._plane.num_scheduled = len(ready_time)
+        elif not clients.has_own_waits and not (clients.spacing and any(clients.patience.max_tries)):
+            came, spacing = arrival_time + np.asarray(clients.latency) - clients.spacing, clients.spacing
+            waits = bool(np.any(came[1:] < came[:-1] + spacing))
+            np.frombuffer(self.requests.ready_time)[:] = handed_over(came, spacing) if waits else came + spacing
+            self._plane.num_scheduled = len(came)
             return
         for index in first:
             send(clients, index, float(arrival_time[index]), 0.0)
@@ -524,6 +525,36 @@ def plain_clients(
 def frontend_spacing(config: EngineConfig, num_replicas: int) -> float:
     """Return the seconds that API servers, one for each replica, work on one request."""
     return config.frontend_seconds_per_request / max(num_replicas, 1)
+
+
+def handed_over(came: NDArray[np.float64], spacing: float) -> NDArray[np.float64]:
+    """Return when API servers hand over requests that none of their clients sends again.
+
+    They accept all that have come when they turn to the next, and hand them over when they are done with the last
+    (`simserve.engine.clients.parse_together`). Only where one comes while another is worked on is it walked through.
+
+    Args:
+        came: When each reaches the API servers, in the order in which they are sent, seconds, shape [N].
+        spacing: Seconds of work on one request; 0: they are not held up, and do not overtake.
+    """
+    if not spacing:
+        return np.maximum.accumulate(came)
+    ready, free = came + spacing, 0
+    for late in (np.flatnonzero(came[1:] < ready[:-1]) + 1).tolist():
+        if late < free:
+            continue
+        first, begin = late - 1, float(came[late - 1])
+        while first < len(came):
+            last, done = first + 1, begin + spacing
+            while last < len(came) and came[last] <= begin:
+                last, done = last + 1, done + spacing
+            ready[first:last] = done
+            first = last
+            if first < len(came) and came[first] >= done:
+                break
+            begin = done
+        free = first
+    return ready
 
 
 def kinds_of(specs: RequestSpecs) -> Any:

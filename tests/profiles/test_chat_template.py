@@ -1,9 +1,10 @@
-"""Chats: where the API server parses their template anew for every request."""
+"""What the API server does for one request after another, and where it parses the template of every chat anew."""
 
 from __future__ import annotations
 
 import pytest
 
+from simserve.api import run
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
 
@@ -33,8 +34,33 @@ def test_releases_that_parse_the_template_for_every_chat(version: str, expected:
 
 
 def test_completions_have_no_template() -> None:
-    """What benchmarks call by default is not held up."""
-    assert seconds("0.11.0", "deployment.engine.endpoint=completions") == 0.0
+    """What benchmarks call by default passes the same API server, which parses nothing for it."""
+    assert seconds("0.11.0", "deployment.engine.endpoint=completions") == 1.75
+
+
+def test_a_batch_in_the_engines_process_passes_no_api_server() -> None:
+    """Nobody serves it; chats that are all there at once are sent to a server."""
+    at_once = "workload.arrivals={process: all_at_once}"
+
+    assert seconds("0.12", at_once, "deployment.engine.endpoint=completions") == 0.0
+    assert seconds("0.12", at_once) == 1.75
+
+
+def test_a_burst_of_completions_waits_for_its_api_server() -> None:
+    """64 clients at once: each first token comes 63 x 1.75 ms later than if all took 4.75 ms by themselves."""
+    burst = [
+        *("model=llama-3.1-8b", "deployment.engine={name: vllm, version: '0.12'}", "workload.num_requests=64"),
+        "workload.arrivals={process: closed_loop, concurrency: 64}",
+        *(f"workload.{each}={{distribution: fixed, value: 16}}" for each in ("prompt_tokens", "output_tokens")),
+    ]
+    tokenizing_ms = 16 * 3e-3
+
+    serial, alone = (
+        run(load("chatbot", [*burst, *more])).summary["median_ttft_ms"]
+        for more in ([], ["deployment.engine.frontend_latency=4.75 ms"])
+    )
+
+    assert serial - alone == pytest.approx(63 * 1.75 + tokenizing_ms)
 
 
 def test_gpt_oss_is_formatted_in_code() -> None:
