@@ -19,6 +19,7 @@ from simserve.calibrate.factors import PRIORS, FactorFit, FactorSearch, Priors
 from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of, misfit
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
+from simserve.cli.calibrate_serving import _render_factors
 from simserve.errors import InputError
 from simserve.profiles.engine_options import FACTORS
 from simserve.scenario.load import from_mapping
@@ -440,3 +441,20 @@ class _Slopes:
     def of(self, chosen: Any) -> Any:
         """Return those of the chosen run."""
         return SimpleNamespace(slopes=int(self.clients[chosen][0]))
+
+
+def test_the_command_says_that_the_profile_stays(one_run: ServerFactors, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each factor says why it is 1, and a line says what to do; a fit that is kept says neither."""
+    runs = [replace(run, held_out=run.before) for run in one_run.runs]
+    left = replace(one_run, runs=runs, fit=replace(one_run.fit, log_factors=np.zeros(len(FACTORS)), is_kept=False))
+
+    _render_factors(left, [], None)
+    said = " ".join(capsys.readouterr().out.split())
+    _render_factors(replace(one_run, runs=runs), [], None)
+    kept = " ".join(capsys.readouterr().out.split())
+
+    assert said.count("the profile's value: the loads do not agree)") == len(FACTORS)
+    assert "predict each load no better than the profile alone, so the profile's values stay" in said
+    assert "the profile's values stay" not in kept
+    assert "the loads do not agree in TTFT, TPOT" in kept
+    assert (as_mapping(left)["is_kept"], as_mapping(one_run)["is_kept"]) == (False, True)
