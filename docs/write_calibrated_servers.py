@@ -7,15 +7,17 @@ loads (`inner_places`), and beside that its lowest and its highest; the others a
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from calibration.laboratory.sources import read_points
@@ -189,17 +191,149 @@ def _drawn_errors(spread: Linear, priors: Priors, rng: np.random.Generator) -> t
     scored = ~is_given & np.array([name == "tpot" for name in spread.figures])
     if not scored.any():
         return None
-    factors = priors.scales() * rng.standard_t(FREEDOM, len(FACTORS))
-    noise = SCALE * spread.noise(priors) * rng.standard_t(FREEDOM, len(spread.figures))
-    drawn = Linear(
-        runs=spread.runs, figures=spread.figures, residuals=noise - spread.slopes @ factors, slopes=spread.slopes
-    )
+    drawn = drawn_server(spread, priors, rng)
     given, start = drawn.of(is_given), np.zeros(len(FACTORS))
     aim = solve(given, start, priors)[0]
     aim = believed(given, start, aim, priors) * aim
     logs = drawn.residuals[scored]
     before, after = (np.abs(np.expm1(each)) for each in (logs, logs + drawn.slopes[scored] @ aim))
     return float(np.median(before)), float(np.median(after))
+
+
+def drawn_server(spread: Linear, priors: Priors, rng: np.random.Generator) -> Linear:
+    """Return a server with the same runs whose factors, misfits and repeats are drawn from the priors."""
+    factors = priors.scales() * rng.standard_t(FREEDOM, len(FACTORS))
+    noise = SCALE * spread.noise(priors) * rng.standard_t(FREEDOM, len(spread.figures))
+    return replace(spread, residuals=noise - spread.slopes @ factors)
+
+
+@dataclass(frozen=True, slots=True)
+class Traded:
+    """What a rule brings servers that are far from their profiles, and what it costs the others; TPOT.
+
+    Attributes:
+        share: Of the error that is left, in the median of the far.
+        far_worse: Share of the far that get worse by more than a point.
+        near_worse: The same of the others.
+    """
+
+    share: float
+    far_worse: float
+    near_worse: float
+
+
+Found = Callable[[Linear, Priors], Sequence[NDArray[np.float64]]]
+"""Given runs of a server and its priors -> log factors by each of the rules that are compared."""
+
+
+def traded_by(servers: Sequence[tuple[Linear, Priors]], num_given: int, found: Found) -> list[Traded]:
+    """Return what each of some rules trades, over the ways to give so many of a server's runs; servers count alike.
+
+    Args:
+        servers: Runs linearised at the profile, each with the priors that its source had no part in.
+        num_given: How many runs are given; the others are predicted, along the slopes.
+        found: The rules.
+    """
+    rows: list[list[tuple[float, float, float]]] = []
+    for spread, priors in servers:
+        runs = np.unique(spread.runs).tolist()
+        ways = [
+            way
+            for way in itertools.combinations(runs, min(num_given, len(runs)))
+            if len(way) < len(runs) and runs.index(way[-1]) - runs.index(way[0]) >= SPAN * (len(runs) - 1)
+        ]
+        for way in ways:
+            is_given = np.isin(spread.runs, way)
+            scored = ~is_given & np.array([name == "tpot" for name in spread.figures])
+            if not scored.any():
+                continue
+            logs = spread.residuals[scored]
+            before = float(np.median(np.abs(np.expm1(logs))))
+            row = []
+            for factors in found(spread.of(is_given), priors):
+                after = float(np.median(np.abs(np.expm1(logs + spread.slopes[scored] @ factors))))
+                row.append((before, after, 1.0 / len(ways)))
+            rows.append(row)
+    return [_traded(np.array(each)) for each in zip(*rows, strict=True)]
+
+
+def _traded(rows: NDArray[np.float64]) -> Traded:
+    before, after, weights = rows.T
+    is_far, is_worse = before > FAR, after > before + 0.01
+    ratios, far = (after / np.maximum(before, 1e-12))[is_far], weights[is_far]
+    order = np.argsort(ratios)
+    middle = int(np.searchsorted(np.cumsum(far[order]), 0.5 * far.sum() - 1e-12))
+    return Traded(
+        share=float(ratios[order][middle]),
+        far_worse=float(np.average(is_worse[is_far], weights=far)),
+        near_worse=float(np.average(is_worse[~is_far], weights=weights[~is_far])),
+    )
+
+
+def by_noise(given: Linear, priors: Priors) -> list[NDArray[np.float64]]:
+    """Return what two runs say, less as noise counts more times."""
+    start = np.zeros(len(FACTORS))
+    aim = solve(given, start, priors)[0]
+    share = believed(given, start, aim, priors)
+    return [aim if times == 0.0 else share / (share + times * (1.0 - share)) * aim for times in NOISES]
+
+
+def by_agreement(given: Linear, priors: Priors) -> list[NDArray[np.float64]]:
+    """Return what some runs say, and the same where they foretell one another; nothing where not."""
+    runs = np.unique(given.runs).tolist()
+    places = [{name: place for place, name in enumerate(given.figures) if given.runs[place] == run} for run in runs]
+
+    def figures(run: int, factors: Mapping[str, float]) -> Mapping[str, float]:
+        moved = given.slopes @ np.log([factors[name] for name in FACTORS])
+        return {name: float(np.exp(given.residuals[place] + moved[place])) for name, place in places[run].items()}
+
+    start = np.zeros(len(FACTORS))
+    aim = solve(given, start, priors)[0]
+    kept = FactorSearch([dict.fromkeys(each, 1.0) for each in places], figures, priors).fit().is_kept
+    taken = believed(given, start, aim, priors) * aim
+    return [taken, taken if kept else start]
+
+
+NOISES = (0.0, 0.5, 1.0, 2.0, 5.0)
+"""How many times what noise alone would gain is counted (`believed`: once)."""
+SPAN = 0.5
+"""Least part of the range of a server's loads that those given have between them."""
+DRAWN_SERVERS = 3
+"""Servers drawn for each measured one."""
+
+
+def _trades(spreads: Sequence[Linear], priors: Sequence[Priors]) -> list[str]:
+    """Return tables of what is gained and what is lost, by how much of a fit is taken and by the runs given."""
+    servers, rng = list(zip(spreads, priors, strict=True)), np.random.default_rng(0)
+    drawn = [(drawn_server(each, own, rng), own) for _ in range(DRAWN_SERVERS) for each, own in servers]
+    lines = [
+        "### What is taken of a fit, and what it costs",
+        "",
+        "Two of up to six runs of a server are given, in every way that has half of its range of loads between them,",
+        "and the others are predicted along the slopes at the profile; TPOT. Drawn are servers of the same runs:",
+        "the fit knows all of them but the draw.",
+        "",
+        "| noise counted | far come to | far worse | near worse | drawn: far come to | far worse | near worse |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    pairs = zip(NOISES, *(traded_by(each, 2, by_noise) for each in (servers, drawn)), strict=True)
+    names = {0.0: "never: all is taken", 1.0: "once (in use)"}
+    lines += [f"| {names.get(n, f'{n:g} times')} | {_cells(one)} | {_cells(other)} |" for n, one, other in pairs]
+    lines += [
+        "",
+        "From three runs up the profile is kept where they foretell one another no better than it does:",
+        "",
+        "| runs given | far come to | far worse | near worse | checked: far come to | far worse | near worse |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for num_given in (3, 4):
+        always, checked = traded_by(servers, num_given, by_agreement)
+        lines.append(f"| {num_given} | {_cells(always)} | {_cells(checked)} |")
+    return lines
+
+
+def _cells(each: Traded) -> str:
+    return f"{each.share:.2f} | {each.far_worse:.0%} | {each.near_worse:.0%}"
 
 
 def _as_priors(logs: Sequence[float]) -> Priors:
@@ -338,6 +472,7 @@ def page(folder: Path, date: str) -> tuple[str, dict[str, Any]]:
     unseen = [Pair.of(each, PRIORS) for each in servers_of(read_unseen())]
     errors = calibrated_errors([each.inner for each in (*measured, *unseen)], date)
     lines = [TABLE, "", *_summary(measured), "", *_hoped(hoped_of(spreads, PRIORS, DRAWS)), ""]
+    lines += [*_trades(spreads, [left_out[each.name[0]] for each in servers]), ""]
     lines += ["By source, TPOT:", "", *_by_source(measured), "", *_table(measured), ""]
     lines += ["## Unseen reports", "", "These use the priors of `simserve/calibrate/factors.py`.", ""]
     lines += [*_summary(unseen), "", *_table(unseen), "", "## What is left", "", *_left(errors), "", "## Priors", ""]

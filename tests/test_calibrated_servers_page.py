@@ -107,3 +107,46 @@ def test_inner_places_have_the_mean_and_the_variance_of_all(count: int) -> None:
 
     assert np.mean(found) == places.mean()
     assert found == min(pairs, key=lambda pair: abs(np.std(pair) - places.std()))
+
+
+def _spread(logs: list[float]) -> Linear:
+    """Return the runs of a server whose TPOT a factor on the GPU moves and nothing else."""
+    slopes = np.zeros((len(logs), len(FACTORS)))
+    slopes[:, FACTORS.index("gpu")] = 1.0
+    return Linear(runs=np.arange(len(logs)), figures=("tpot",) * len(logs), residuals=np.array(logs), slopes=slopes)
+
+
+def test_more_noise_counted_takes_less_and_harms_less() -> None:
+    """All that is found, then ever less: far servers keep more of their error, and fewer near ones get worse."""
+    far = [(_spread([-0.08] * 6), PRIORS)] * 3
+    near = [(_spread([-0.06, 0.0, 0.0, 0.0, 0.0, -0.06]), PRIORS)] * 3
+
+    found = script.traded_by([*far, *near], 2, script.by_noise)
+
+    shares, harmed = [each.share for each in found], [each.near_worse for each in found]
+    assert shares == sorted(shares)
+    assert shares[-1] > shares[0] + 0.2
+    assert harmed == sorted(harmed, reverse=True)
+    assert harmed[0] > harmed[-1]
+    assert {each.far_worse for each in found} == {0.0}
+
+
+def test_runs_that_do_not_agree_harm_nobody() -> None:
+    """Two of three fast runs and one slow: the fit makes the rest worse, and the check keeps the profile."""
+    servers = [(_spread([-0.12, 0.0, -0.12, 0.0, 0.09, 0.0]), PRIORS), (_spread([-0.2] * 6), PRIORS)]
+
+    always, checked = script.traded_by(servers, 3, script.by_agreement)
+
+    assert checked.near_worse < always.near_worse
+    assert checked.share == pytest.approx(always.share)
+
+
+def test_servers_count_alike_however_many_ways_they_have() -> None:
+    """One far server of four runs and one of six: one is half of the far, whatever the number of its pairs."""
+    rows = np.array([(0.10, 0.02, 0.5), (0.10, 0.03, 0.5), *[(0.10, 0.12, 0.2)] * 5, (0.02, 0.02, 1.0)])
+
+    found = script._traded(rows)
+
+    assert found.far_worse == pytest.approx(0.5)
+    assert found.near_worse == 0.0
+    assert found.share in (pytest.approx(0.3), pytest.approx(1.2))

@@ -2,8 +2,9 @@
 
 The prior of the log factors (`simserve.profiles.engine_options.FACTORS`) is the profile itself: a factor that the runs
 do not determine keeps the profile's value. Factors and figures follow Student's t, as odd servers and odd runs are
-common. Only the share of the result is taken that explains the runs better than noise alone would (`believed`). Knows
-measured figures and a function that predicts them; no files, no scenario.
+common. Only the share of the result is taken that explains the runs better than noise alone would (`believed`), and
+from three loads up nothing where they foretell one another no better than the profile does. Knows measured figures and
+a function that predicts them; no files, no scenario.
 """
 
 from __future__ import annotations
@@ -182,6 +183,8 @@ class FactorFit:
         before: The figures of each run with the profile alone.
         after: The same with the factors.
         held_out: The same with factors of the runs at other loads; empty below three runs, or with only one load.
+        is_kept: Whether the factors are those found; False: the runs foretell one another no better than the profile
+            does, and every factor is 1.
         num_simulations: Runs simulated for the fit.
     """
 
@@ -191,6 +194,7 @@ class FactorFit:
     before: Sequence[Mapping[str, float]]
     after: Sequence[Mapping[str, float]]
     held_out: Sequence[Mapping[str, float]] = ()
+    is_kept: bool = True
     num_simulations: int = 0
 
     @property
@@ -267,7 +271,11 @@ class FactorSearch:
         return np.asarray(self._logs(figures, log_factors) - measured)
 
     def fit(self, *, is_held_out: bool = True) -> FactorFit:
-        """Return the factors and, from three runs up, the figures of each run with the factors of other loads."""
+        """Return the factors and, from three runs up, the figures of each run with the factors of other loads.
+
+        Args:
+            is_held_out: Whether to predict each load from the others, and to keep the profile where that is no better.
+        """
         place = np.zeros(len(FACTORS))
         linear = self.linear_at(place)
         for _ in range(MAX_ROUNDS):
@@ -284,7 +292,8 @@ class FactorSearch:
         share = believed(told, place, place, self.priors)
         held_out = self._held_out(linear, place) if is_held_out else ()
         covariance = solve(told, place, self.priors)[1]
-        place = share * place
+        is_kept = not held_out or self._foretells(linear, held_out)
+        place = share * place if is_kept else at_start
         return FactorFit(
             log_factors=place,
             covariance=covariance,
@@ -292,6 +301,7 @@ class FactorSearch:
             before=[self.simulated(run, at_start) for run in range(count)],
             after=[self.simulated(run, place) for run in range(count)],
             held_out=held_out,
+            is_kept=is_kept,
             num_simulations=self.num_simulations,
         )
 
@@ -326,6 +336,19 @@ class FactorSearch:
             aim = solve(others, place, self.priors)[0]
             found.append(self.simulated(run, believed(others, place, aim, self.priors) * aim))
         return found
+
+    def _foretells(self, linear: Linear, held_out: Sequence[Mapping[str, float]]) -> bool:
+        """Return whether runs are no less probable with the factors of other loads than with the profile alone."""
+        figures = list(zip(linear.runs.tolist(), linear.figures, strict=True))
+        measured = np.log([self.measured[run][figure] for run, figure in figures])
+        scale = SCALE * self._of_loads(linear).noise(self.priors)
+
+        def missed(simulated: Sequence[Mapping[str, float]]) -> float:
+            residuals = np.log([simulated[run][figure] for run, figure in figures]) - measured
+            return surprise(self._of_loads(replace(linear, residuals=residuals)).residuals / scale)
+
+        at_start = np.zeros(len(FACTORS))
+        return missed(held_out) <= missed([self.simulated(run, at_start) for run in range(len(self.measured))])
 
 
 def surprise(standardised: Array) -> float:

@@ -25,7 +25,7 @@ from simserve.calibrate.serving_search import (
 )
 from simserve.calibrate.simulated import PARAMETERS, EngineParameters, Replay, ServingModel, replay_of
 from simserve.errors import InputError, UsageError, nearest
-from simserve.profiles.expected_errors import FLOORS, load_calibrated_errors
+from simserve.profiles.expected_errors import FLOORS, LEVEL, load_calibrated_errors
 from simserve.workload.benchmarks.result import BenchResult
 
 FEWEST_FOR_HOLDING_OUT = 3
@@ -96,19 +96,38 @@ class Explained:
         return float(np.median(errors)) if errors else None
 
     def num_unexplained(self, latency: str) -> int:
-        """Return how many benchmarks the fit itself misses by more than the 90 % range that `run` states afterwards.
+        """Return how many benchmarks the fit itself misses by more than nine in ten calibrated servers are off.
 
-        That range rests on other servers at loads that they were not calibrated on: a server that is missed even at
-        the loads of its own fit is not one of them.
+        Those are off at loads that they were not calibrated on: a server that is missed even at the loads of its own
+        fit is not one of them, and `run` states a wider range for it.
         """
         known = load_calibrated_errors().metrics.get(latency.removeprefix("output_"))
         if known is None:
             return 0
         most = abs(known.center) + max(known.p90, FLOORS[latency.removeprefix("output_")])
-        errors = (
-            [run.error("after", figure) for figure in run.measured if figure.endswith(latency)] for run in self.runs
-        )
-        return sum(any(each is not None and abs(math.log1p(each)) > most for each in found) for found in errors)
+        return sum(any(each > most for each in found) for found in self._log_errors(latency))
+
+    @property
+    def own_errors(self) -> dict[str, float]:
+        """What holds 90 % of the absolute logarithms of simulated over measured after the fit, for each metric."""
+        found = {
+            latency.removeprefix("output_"): [each for errors in self._log_errors(latency) for each in errors]
+            for latency in ("ttft", "tpot", "output_throughput")
+        }
+        return {
+            name: float(np.quantile(errors, LEVEL, method="higher")) for name, errors in found.items() if any(errors)
+        }
+
+    def _log_errors(self, latency: str) -> list[list[float]]:
+        """Return the absolute logarithms of simulated over measured of each run after the fit."""
+        return [
+            [
+                abs(math.log1p(error))
+                for figure in run.measured
+                if figure.endswith(latency) and (error := run.error("after", figure)) is not None and error > -1.0
+            ]
+            for run in self.runs
+        ]
 
     @property
     def errors(self) -> dict[str, Any]:

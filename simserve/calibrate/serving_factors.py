@@ -54,9 +54,11 @@ class ServerFactors(Explained):
     frontend_is_set: bool
 
     def state_of(self, name: str) -> str:
-        """Return ``fitted``, or why a factor stays close to the profile."""
+        """Return ``fitted``, or why a factor stays at the profile or close to it."""
         if name == "frontend" and self.frontend_is_set:
             return "the scenario sets the latency"
+        if not self.fit.is_kept:
+            return "the profile's value: the loads do not agree"
         if self.fit.is_told(name):
             return "fitted"
         is_near = abs(np.log(self.fit.factors[name])) < self.fit.priors.widths[name]
@@ -191,6 +193,7 @@ def as_mapping(server: ServerFactors) -> dict[str, Any]:
             }
             for name in FACTORS
         },
+        "is_kept": fit.is_kept,
         "simulations": fit.num_simulations,
         "fewest_runs_for_holding_out": FEWEST_FOR_HOLDING_OUT,
         "next_load": None

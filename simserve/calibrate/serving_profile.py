@@ -17,6 +17,9 @@ from simserve.profiles.engine_profile import EngineProfile, load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.schema import Scenario
 
+LEAST_ERROR = 1e-4
+"""Error in logarithms that a profile states for figures which the factors meet to the digit."""
+
 _HOST_KEYS = {
     "host_seconds_per_step": ("seconds_per_step", 1e3, "ms"),
     "host_seconds_per_request": ("seconds_per_request", 1e6, "us"),
@@ -79,6 +82,7 @@ def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str
         "hardware": load_hardware(deployment.hardware, scenario.folder).name,
         "gpus": gpus,
         "runs": len(runs),
+        "own_errors": {name: float(f"{max(each, LEAST_ERROR):.4g}") for name, each in server.own_errors.items()},
         "source": _source_of_factors(server, scenario, is_again=bool(former)),
     }
     return _document(base, version, blocks, name, "factors of a measured server")

@@ -232,9 +232,16 @@ def _render_factors(server: ServerFactors, settings: list[str], out: Path | None
         said = ", ".join(f"{title} {before:.1%} -> {after:.1%}" for title, before, after in pairs)
         print_lines([f"leave-one-out error: {said}"])
         no_better = [title for title, before, after in pairs if after >= before > 0.0]
-        if no_better:
+        if not server.fit.is_kept:
+            print_lines(
+                [
+                    "the loads do not agree: factors of the others predict each load no better than the profile alone, "
+                    "so the profile's values stay. Measure another load, or look for what differs between these"
+                ]
+            )
+        elif no_better:
             what = ", ".join(no_better)
-            print_lines([f"the loads do not agree: the others tell no more of each than the profile alone ({what})"])
+            print_lines([f"the loads do not agree in {what}: the others tell no more of each than the profile alone"])
     if server.next_load is not None:
         clients = server.next_load.num_clients
         open_ = ", ".join(f"{name.upper()} +- {each:.1%}" for name, each in server.next_load.deviations.items())
@@ -264,10 +271,10 @@ def _render_runs(fit: ServingFit | ServerFactors) -> None:
         from simserve.report.quantities import counted
 
         told = (
-            f"Warning: the fit misses {', '.join(missed)} of {counted(len(fit.runs), 'run')} by more than the ranges "
+            f"Warning: the fit misses {', '.join(missed)} of {counted(len(fit.runs), 'run')} by more than nine in ten "
         )
-        told += "that simserve run will state: do not rely on them here; check the GPU, the model, the settings and "
-        print_lines([f"{told}what the client measured"])
+        told += "calibrated servers are off: check the GPU, the model, the settings and what the client measured. "
+        print_lines([f"{told}Ranges of simserve run on the written profile are as wide as that"])
     for note in dict.fromkeys(note for run in fit.runs for note in (*run.replay.result.notes, *run.replay.notes)):
         print_lines([f"- {note}"])
 

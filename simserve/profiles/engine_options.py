@@ -535,6 +535,9 @@ class MeasuredFactors(FrozenModel):
     """GPUs per replica of that server."""
     runs: PositiveInt | None = None
     """Number of measured loads."""
+    own_errors: dict[Literal["ttft", "tpot", "throughput"], PositiveFloat] = Field(default_factory=dict)
+    """Metric -> what holds 90 % of ``|log(simulated / measured)|`` at the measured loads with the factors; of up to ten
+    loads the largest. Intervals of a run on that server are no narrower."""
     source: str
     """Files, and the result of the fit."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,7 @@ class Server:
         mechanism: An unusual mechanism of the server, in words; empty: none.
         calibrated_runs: Loads of this deployment on which its engine profile was calibrated; 0: none.
         calibrated_date: When they were measured, if the profile says so.
+        own_errors: Metric -> half-width of the interval that holds `LEVEL` of its errors at those loads, in logarithms.
     """
 
     generation: str
@@ -128,6 +129,7 @@ class Server:
     mechanism: str = ""
     calibrated_runs: int = 0
     calibrated_date: str = ""
+    own_errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def family(self) -> tuple[str, str, bool]:
@@ -532,6 +534,25 @@ class Expectation:
             },
         }
 
+    def including(self, own_errors: Mapping[str, float]) -> Expectation:
+        """Return the same with intervals that hold what a server's calibration misses at its own loads.
+
+        Args:
+            own_errors: Metric -> half-width about 0, in logarithms.
+        """
+        metrics = dict(self.metrics)
+        for metric, own in own_errors.items():
+            each = metrics[metric]
+            if abs(each.center) + own > each.half_90:
+                wider = (abs(each.center) + own) / each.half_90
+                metrics[metric] = replace(each, half_50=wider * each.half_50, half_90=wider * each.half_90)
+        widened = [name for name, each in metrics.items() if each != self.metrics[name]]
+        if not widened:
+            return self
+        widened = [name if name == "throughput" else name.upper() for name in widened]
+        basis = f"{self.basis}; {' and '.join(widened)} as far off as the calibration is at its own loads"
+        return replace(self, basis=basis, metrics=metrics)
+
 
 def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation:
     """Return the expected errors of a server, calibrated on its own runs or not.
@@ -552,8 +573,9 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
         metrics[metric] = MetricExpectation(center, half_50, half_90, servers)
     foreign = Expectation(_basis(server, distance, family), distance.group, metrics)
     if server.calibrated_runs < FEWEST_CALIBRATED_RUNS or server.mechanism == SPECULATION:
-        return foreign
-    return calibrated_expectation(foreign, server.calibrated_runs, server.calibrated_date)
+        return foreign.including(server.own_errors)
+    calibrated = calibrated_expectation(foreign, server.calibrated_runs, server.calibrated_date)
+    return calibrated.including(server.own_errors)
 
 
 def calibrated_expectation(foreign: Expectation, num_loads: int, date: str = "") -> Expectation:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from simserve.scenario.resolve import ResolvedScenario
     from simserve.sim.own_parts import OwnParts
 from simserve.metrics.throughput import Conditions
+from simserve.profiles.engine_options import MeasuredFactors
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.expected_errors import (
     FEWEST_CALIBRATED_RUNS,
@@ -102,8 +103,9 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
         at_once=found.at_once,
         host=found.host,
         mechanism=_mechanism(resolved),
-        calibrated_runs=calibration[0],
-        calibrated_date=calibration[1],
+        calibrated_runs=(calibration.runs or 0) if calibration else 0,
+        calibrated_date=(calibration.date or "") if calibration else "",
+        own_errors={str(name): own for name, own in calibration.own_errors.items()} if calibration else {},
     )
 
 
@@ -123,16 +125,16 @@ def expectations_of(
     return expect(errors, server), expect(errors, server if resolved.pools else measured)
 
 
-def _calibration(resolved: ResolvedScenario) -> tuple[int, str]:
-    """Return how many loads of this deployment its engine profile was calibrated on, and when; 0: of another."""
+def _calibration(resolved: ResolvedScenario) -> MeasuredFactors | None:
+    """Return the measured factors of this very deployment; None: its engine profile has none, or those of another."""
     shape, engine = resolved.shape, resolved.scenario.deployment.engine
     measured = load_engine(engine.name, resolved.scenario.folder).nearest_version(engine.version).measured_factors
     if measured is None or resolved.pools:
-        return 0, ""
+        return None
     served = measured.model, measured.hardware, measured.gpus
     if served != (shape.model.catalogue_name, shape.hardware.name, shape.num_gpus):
-        return 0, ""
-    return measured.runs or 0, measured.date or ""
+        return None
+    return measured
 
 
 def _mechanism(resolved: ResolvedScenario) -> str:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import yaml
 
 import simserve as ss
 from simserve.calibrate import serving_factors as module
@@ -18,6 +19,7 @@ from simserve.calibrate.factors import PRIORS, FactorFit, FactorSearch, Priors
 from simserve.calibrate.serving_factors import FactorCalibration, ServerFactors, as_mapping, loads_of, misfit
 from simserve.calibrate.serving_profile import factors_text
 from simserve.calibrate.simulated import ServingModel, replay_of, slowed
+from simserve.cli.calibrate_serving import _render_factors
 from simserve.errors import InputError
 from simserve.profiles.engine_options import FACTORS
 from simserve.scenario.load import from_mapping
@@ -209,6 +211,34 @@ def test_what_is_held_out_is_taken_by_its_own_share() -> None:
     assert found.held_out[0]["median_tpot"] < 0.0102
 
 
+@pytest.mark.parametrize(
+    ("shares", "is_kept"),
+    [([1.12, 1.12, 0.9], False), ([1.12, 1.12, 1.09], True), ([1.12, 1.12], True), ([1.0, 1.0, 1.0], True)],
+)
+def test_the_profile_stays_where_loads_do_not_foretell_one_another(shares: Sequence[float], *, is_kept: bool) -> None:
+    """Two slow loads make the third, fast one worse: nothing is taken; two loads alone are taken at their word."""
+    measured = [{"median_tpot": 0.010 * share} for share in shares]
+
+    found = FactorSearch(measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"]}, PRIORS).fit()
+
+    assert found.is_kept == is_kept
+    assert (found.factors["gpu"] == 1.0) == (not is_kept or max(shares) == 1.0)
+    assert found.after == (found.before if not is_kept else found.after)
+    assert len(found.held_out) == (len(shares) if len(shares) > 2 else 0)
+
+
+def test_agreement_weighs_figures_by_what_the_model_leaves_out() -> None:
+    """A TTFT that the others make a little worse does not outweigh TPOTs that they bring much nearer."""
+    measured = [{"median_tpot": 0.013, "median_ttft": 1.3}] * 2 + [{"median_tpot": 0.013, "median_ttft": 1.1}]
+
+    found = FactorSearch(
+        measured, lambda run, f: {"median_tpot": 0.010 * f["gpu"], "median_ttft": f["gpu"] * f["prompts"]}, PRIORS
+    ).fit()
+
+    assert abs(np.log(found.held_out[2]["median_ttft"] / 1.1)) > abs(np.log(found.before[2]["median_ttft"] / 1.1))
+    assert found.is_kept
+
+
 def test_repeats_of_a_load_are_held_out_together() -> None:
     """A load of two runs is predicted from the other load alone; repeats of one load are not predicted at all."""
     measured = [{"median_tpot": 0.013}, {"median_tpot": 0.013}, {"median_tpot": 0.010}]
@@ -317,6 +347,41 @@ def test_a_calibrated_server_is_expected_to_err_as_calibrated_servers_do(
     assert (high / low < 0.95 * wide_high / wide_low) == is_expected
 
 
+def test_a_run_states_no_narrower_range_than_its_calibration_missed(one_run: ServerFactors, tmp_path: Path) -> None:
+    """The profile holds what its own loads are off; one that is off by a factor of e shows it."""
+    text = factors_text(one_run, chat(), "mine")
+    document = yaml.safe_load(text)
+    stated = document["defaults"]["measured_factors"]["own_errors"]
+    document["defaults"]["measured_factors"]["own_errors"] = {**stated, "tpot": 1.0}
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "off.yaml").write_text(yaml.safe_dump({**document, "name": "off"}), encoding="utf-8")
+
+    near, off = (
+        ss.run(from_mapping(CHAT, [f"deployment.engine.name={tmp_path / name}"])).summary["simserve"][
+            "prediction_interval"
+        ]
+        for name in ("mine.yaml", "off.yaml")
+    )
+
+    assert stated == pytest.approx(one_run.own_errors, rel=1e-3, abs=1e-4)
+    assert stated.keys() >= {"ttft", "tpot"}
+    low, high = off["metrics"]["mean_tpot_ms"]
+    assert high / low > np.e**2 * 0.99
+    assert off["basis"] == f"{near['basis']}; TPOT as far off as the calibration is at its own loads"
+
+
+@pytest.mark.parametrize(("errors", "held"), [((0.2, -0.5), np.log(2.0)), ((0.0, 0.0), None)])
+def test_own_errors_hold_nine_in_ten(errors: tuple[float, ...], held: float | None) -> None:
+    """Of up to ten figures the largest, above or below; one of eleven may lie outside; none where all are met."""
+    runs: Any = [
+        SimpleNamespace(measured={"median_tpot": 1.0}, error=lambda which, figure, each=each: each) for each in errors
+    ]
+    odd: Any = [SimpleNamespace(measured={"median_tpot": 1.0}, error=lambda which, figure: 3.0)]
+
+    assert module.Explained(runs=runs).own_errors.get("tpot") == (None if held is None else pytest.approx(held))
+    assert module.Explained(runs=[*runs[:1] * 10, *odd]).own_errors.get("tpot", 0.0) < 0.2
+
+
 @pytest.mark.parametrize(("ratios", "said"), [((7.0, 1 / 7), "still 7 times off"), ((4.0, 1 / 4), None)])
 def test_files_of_another_server_are_told_whichever_way_they_are_off(
     ratios: tuple[float, ...], said: str | None
@@ -376,3 +441,20 @@ class _Slopes:
     def of(self, chosen: Any) -> Any:
         """Return those of the chosen run."""
         return SimpleNamespace(slopes=int(self.clients[chosen][0]))
+
+
+def test_the_command_says_that_the_profile_stays(one_run: ServerFactors, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each factor says why it is 1, and a line says what to do; a fit that is kept says neither."""
+    runs = [replace(run, held_out=run.before) for run in one_run.runs]
+    left = replace(one_run, runs=runs, fit=replace(one_run.fit, log_factors=np.zeros(len(FACTORS)), is_kept=False))
+
+    _render_factors(left, [], None)
+    said = " ".join(capsys.readouterr().out.split())
+    _render_factors(replace(one_run, runs=runs), [], None)
+    kept = " ".join(capsys.readouterr().out.split())
+
+    assert said.count("the profile's value: the loads do not agree)") == len(FACTORS)
+    assert "predict each load no better than the profile alone, so the profile's values stay" in said
+    assert "the profile's values stay" not in kept
+    assert "the loads do not agree in TTFT, TPOT" in kept
+    assert (as_mapping(left)["is_kept"], as_mapping(one_run)["is_kept"]) == (False, True)

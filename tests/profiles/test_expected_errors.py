@@ -105,6 +105,22 @@ def test_an_engine_has_generations(engine: str, version: str, generation: str) -
     assert generation_of(engine, version) == generation
 
 
+@pytest.mark.parametrize("num_loads", [1, 3])
+def test_a_calibration_that_misses_its_own_loads_has_intervals_as_wide(num_loads: int) -> None:
+    """Both intervals of that metric widen alike, and the basis says so; what the loads meet stays as it was."""
+    usual = expect(make_model(), server(calibrated_runs=num_loads))
+    own = {"ttft": usual.metrics["ttft"].half_90 + 0.5, "tpot": 0.001}
+
+    missed = expect(make_model(), server(calibrated_runs=num_loads, own_errors=own))
+
+    before, after = usual.metrics["ttft"], missed.metrics["ttft"]
+    assert after.half_90 == pytest.approx(own["ttft"] + abs(before.center))
+    assert after.half_50 / before.half_50 == pytest.approx(after.half_90 / before.half_90)
+    assert missed.basis == f"{usual.basis}; TTFT as far off as the calibration is at its own loads"
+    assert {**missed.metrics, "ttft": before} == usual.metrics
+    assert expect(make_model(), server(calibrated_runs=num_loads, own_errors={"tpot": 0.001})) == usual
+
+
 def test_a_known_family_says_how_many_servers_are_behind_it() -> None:
     """The basis counts them, and each metric has its own number."""
     found = expect(make_model(), server())
