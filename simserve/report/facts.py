@@ -236,7 +236,7 @@ def memory_lines(result: RunResult) -> list[str]:
     draft = memory["draft_weights_bytes"]
     drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
     if memory["states_bytes"]:
-        drafting += f", states of linear attention {format_bytes(memory['states_bytes'])}"
+        drafting += f", states of sequences {format_bytes(memory['states_bytes'])}"
     if memory.get("lora_bytes"):
         drafting += f", slots of LoRA adapters {format_bytes(memory['lora_bytes'])}"
     pools = result.scenario["deployment"].get("pools")
@@ -315,7 +315,7 @@ def memory_arithmetic(result: RunResult) -> list[str]:
     if memory["draft_weights_bytes"]:
         taken["draft weights"] = memory["draft_weights_bytes"]
     if memory["states_bytes"]:
-        taken["states of linear attention"] = memory["states_bytes"]
+        taken["states of sequences"] = memory["states_bytes"]
     if memory.get("lora_bytes"):
         taken["slots of LoRA adapters"] = memory["lora_bytes"]
     if engine.get("memory_rule") != "static_fraction":

@@ -33,7 +33,7 @@ from simserve.planner.search.explain import clause, plain
 from simserve.planner.search.member import Goal, Member
 from simserve.planner.search.role_rates import Rates
 from simserve.planner.search.roles import fronts, mixed_space
-from simserve.planner.search.search import Search, settings_around
+from simserve.planner.search.search import Search, Tell, settings_around
 from simserve.planner.search.trial import deployed, deployed_overrides, is_steady
 from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
@@ -70,7 +70,7 @@ KNOBS = "deployment.engine."
 UNSCALED = frozenset({"scale", "overflow", "admit"})
 """Options that play no part in what fixed GPUs can do: they stay as the scenario has them."""
 
-Each = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]], str], Iterable[Any]]
+Each = Callable[..., Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +128,12 @@ class _Group:
         space: What may be deployed.
         goal: The GPUs that are available.
         most: Most settings of engine knobs that are tried.
+        tell: Told how far it is; None: nobody asks.
     """
 
-    def __init__(self, space: Space, goal: Goal, most: int) -> None:
+    def __init__(self, space: Space, goal: Goal, most: int, tell: Tell | None = None) -> None:
         self.space = space
+        self._tell = tell
         self.most = most
         self.search = Search(space, goal)
         self.able: list[Able] = []
@@ -229,6 +231,8 @@ class _Group:
         member = replace(self.search.member(overrides))  # the search keeps its own
         able = Able(hardware=self.hardware, member=member)
         self.able.append(able)
+        if self._tell is not None:
+            self._tell((len(self.able), None))
         makeup = member.makeup
         if makeup is None or member.status not in ("not_better", "too_many_gpus"):
             return False  # refused, or out of reach at any load
@@ -344,15 +348,16 @@ def _needed(probe: LoadProbe, look: Look | None, load: float, least: int) -> int
     return min(max(least, settled_requests(load / probe.finishable.rate, in_flight)), MOST_REQUESTS)
 
 
-def able_group(space: Space, goal: Goal, most: int) -> list[Able]:
+def able_group(space: Space, goal: Goal, most: int, tell: Tell | None = None) -> list[Able]:
     """Return what every deployment on a kind of GPU can do, by short looks.
 
     Args:
         space: What may be deployed.
         goal: The GPUs that are available.
         most: Most settings of engine knobs that are tried.
+        tell: Told how far it is; None: nobody asks.
     """
-    return _Group(space, goal, most).run()
+    return _Group(space, goal, most, tell).run()
 
 
 def mixed_group(space: Space, goal: Goal, most: int, beside: Sequence[Able]) -> list[Able]:
@@ -475,7 +480,7 @@ class Throughput:
             num_settings: Most settings of engine knobs that are tried on a kind of GPU.
         """
         tasks: list[tuple[Any, ...]] = [(space, self._alone(space), num_settings) for space in self.spaces]
-        for found in each(able_group, tasks, "deployments"):
+        for found in each(able_group, tasks, "deployments", hears=True):
             self.able += found
         by_hardware = {space.scenario.deployment.hardware: space for space in self.spaces}
         if self.goal.gpus_by_kind:

@@ -39,8 +39,8 @@ class Watch:
         self._tell(doing, best)
 
     def within(self, doing: str, best: Callable[[], str], num_run: int) -> None:
-        """Tell how many fleets the tasks of the stage have run so far."""
-        self._tell(doing, best, f"{num_run:,} fleet{'' if num_run == 1 else 's'} run")
+        """Tell how many fleets the tasks of the stage have tried so far."""
+        self._tell(doing, best, f"{num_run:,} fleet{'' if num_run == 1 else 's'} tried")
 
     def _tell(self, doing: str, best: Callable[[], str], within: str = "") -> None:
         if self._on_stage is not None:

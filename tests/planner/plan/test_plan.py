@@ -746,7 +746,7 @@ def test_a_stopped_stage_keeps_the_best_that_it_has_run(monkeypatch: pytest.Monk
     assert found.was_interrupted
     assert found.is_feasible
     assert not (found.summary["best"].get("confirmed") or {}).get("is_confirmed")
-    assert any(re.search(r"fleets? run; best so far: ", each) for each in told), told
+    assert any(re.search(r"fleets? tried; best so far: ", each) for each in told), told
 
 
 CONVERSATIONS: dict[str, Any] = {

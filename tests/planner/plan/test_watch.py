@@ -37,6 +37,18 @@ def test_stages_come_with_the_best_fleet_so_far() -> None:
     assert stages[-1][1].endswith(f", ${found.summary['best']['usd_per_hour']:.2f}/h")
 
 
+def test_what_fixed_gpus_can_do_tells_how_many_fleets_it_has_tried() -> None:
+    """Within its first stage, which is one task for one kind of GPU."""
+    told: list[str] = []
+    scenario = make_scenario(["slo={ttft: 1 s, tpot: 60 ms}"])
+    options = PlanOptions(hardware=("l40s-48gb",), max_gpus=1, trials=0, objective="throughput")
+
+    plan(scenario, options, on_stage=lambda doing, detail: told.append(f"{doing}: {detail}"))
+
+    assert "deployments: " in told
+    assert any(each.startswith("deployments: 2 fleets tried") for each in told)
+
+
 @pytest.fixture(scope="module")
 def trials() -> tuple[Trial, Trial]:
     """Return one replica and two."""
