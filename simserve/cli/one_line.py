@@ -46,7 +46,8 @@ def _rate(text: str | float) -> float:
 
 def _written(rate: float) -> str:
     """Return a rate in the unit with the shortest text that `_rate` reads back exactly."""
-    whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in (("", 1), ("/min", 60), ("/h", 3600), ("/d", 86400)))
+    units = {"": 1, "/min": 60, "/h": 3600, "/d": 86400, "/week": 7 * 86400, "/month": 30 * 86400}
+    whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in units.items())
     return min((text + unit for text, unit in whole if _rate(text + unit) == rate), key=len, default=repr(rate))
 
 

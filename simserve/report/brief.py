@@ -226,7 +226,7 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
     if inner["slo"]["attainment"] is None:
         longer = 10 * max(int(inner["requests"]["submitted"]), 1)
         return [Way("The run is too short to be judged:", f"simserve run {named} --num-requests {longer}")]
-    return [Way("Nothing has to change. To look for a cheaper deployment:", plan_command(words))]
+    return [Way("Nothing has to change. To look for a cheaper deployment:", plan_command(words, takes_others=True))]
 
 
 def _longer_context(result: RunResult, words: Sequence[str], longest: int) -> Way:

@@ -510,8 +510,8 @@ def _way(summary: Mapping[str, Any], reference: Sequence[str]) -> Way:
     if summary.get("day") is None:
         return Way("This is arithmetic on what was given. To simulate a deployment:", "simserve cost api-vs-self-host")
     if summary["cheaper"] == "api":
-        return Way("To see whether fewer or other GPUs cost less:", plan_command(reference))
-    return Way("To look for a cheaper deployment:", plan_command(reference))
+        return Way("To see whether fewer or other GPUs cost less:", plan_command(reference, takes_others=True))
+    return Way("To look for a cheaper deployment:", plan_command(reference, takes_others=True))
 
 
 @dataclass(frozen=True, slots=True)

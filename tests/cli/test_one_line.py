@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from simserve.cli.one_line import _rate, _written
 from simserve.errors import InputError, UsageError
 from simserve.planner.layout import OneLine
 from simserve.planner.one_line import ask, gpu_and_count, kinds_of_gpus, weight_format
@@ -1019,3 +1020,9 @@ def test_engines_of_gguf_files_ask_whether_16_bit_are_meant(
         if is_told
         else []
     )
+
+
+@pytest.mark.parametrize("text", ["249482/month", "90000/week", "3"])
+def test_a_rate_is_told_as_it_was_given(text: str) -> None:
+    """In commands that are printed: a month's rate was told with seventeen digits a second."""
+    assert _written(_rate(text)) == text

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simserve.planner.overrides import Overrides
-from simserve.profiles.hardware import counted_gpu
+from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu, load_hardware
 from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.units import to_text
@@ -17,12 +17,13 @@ LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
 """Flags of one line whose values a plan finds."""
 
 
-def plan_command(reference: Sequence[str], *, needs_more: bool = False) -> str:
+def plan_command(reference: Sequence[str], *, needs_more: bool = False, takes_others: bool = False) -> str:
     """Return the command that plans a deployment for what was asked, without the flags that lay it out.
 
     Args:
         reference: What follows a command of simserve to name the scenario.
         needs_more: Whether the GPUs given are too few: their number then does not limit the plan.
+        takes_others: Whether other kinds of GPU are looked at too, if those given have a price to compare.
     """
     words = list(reference)
     for flag in LAYOUT_FLAGS:
@@ -30,7 +31,14 @@ def plan_command(reference: Sequence[str], *, needs_more: bool = False) -> str:
     if needs_more and "--gpus" in words:
         place = words.index("--gpus") + 1
         words[place] = counted_gpu(words[place])[1]
+    if takes_others and "--gpus" in words and _has_price(counted_gpu(words[words.index("--gpus") + 1])[1]):
+        words = _without_flag(words, "--gpus")
     return f"simserve plan {' '.join(shlex.quote(word) for word in words)}"
+
+
+def _has_price(gpu: str) -> bool:
+    name = hardware_name(gpu)
+    return is_known_gpu(name) and load_hardware(name).default_price is not None
 
 
 def describe(scenario: Scenario) -> str:

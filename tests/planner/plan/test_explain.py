@@ -69,3 +69,11 @@ def test_a_plan_for_more_gpus_keeps_the_name_of_the_gpu(gpus: str, name: str) ->
     told = plan_command(["qwen3-8b", "--gpus", gpus, "--slo", "chat"], needs_more=True)
 
     assert told == f"simserve plan qwen3-8b --gpus {name} --slo chat"
+
+
+def test_other_gpus_are_looked_at_where_that_is_said() -> None:
+    """``--gpus H100`` keeps a plan to that kind; a card without a price stays, as nothing could be cheaper than it."""
+    line = ["qwen3-8b", "--gpus", "2xH100", "--rate", "3"]
+
+    assert plan_command(line, takes_others=True) == "simserve plan qwen3-8b --rate 3"
+    assert plan_command(["qwen3-8b", "--gpus", "m4-max"], takes_others=True) == "simserve plan qwen3-8b --gpus m4-max"
