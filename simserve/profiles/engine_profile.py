@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -332,6 +332,16 @@ class Host(FrozenModel):
     """Least time of a layer in decode steps on piecewise graphs, between which the host launches attention, seconds."""
     source: str
     """Where the figures come from."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, data: Any) -> Any:
+        """Read files of before November 2026, in which chats alone occupied the API server."""
+        if not isinstance(data, Mapping) or "chat_seconds_per_request" not in data:
+            return data
+        known = dict(data)
+        known.setdefault("api_server_seconds_per_request", known.pop("chat_seconds_per_request"))
+        return known
 
 
 class LoadedMethod(FrozenModel):

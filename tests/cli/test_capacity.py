@@ -23,6 +23,15 @@ _SLO = 'slo={ttft: "200 ms", tpot: "6 ms", attainment: 0.9}'
 _FAST = ["--requests", "300", "--replications", "2"]
 
 
+@pytest.fixture
+def small(folder: Path) -> str:
+    """Return the path of the small scenario behind a front end that takes any number of requests at once."""
+    mapping = scenario_mapping()
+    mapping["deployment"]["engine"]["frontend_latency"] = "3 ms"
+    (folder / "small.yaml").write_text(yaml.safe_dump(mapping), encoding="utf-8")
+    return "small.yaml"
+
+
 def test_the_json_says_how_much_and_what_breaks(simserve: Simserve, small: str) -> None:
     """One object; the load that holds lies below the one that fails, and each probe says what it saw."""
     outcome = simserve("capacity", small, "--set", _SLO, *_FAST, "--json")

@@ -384,7 +384,7 @@ def test_what_an_interrupted_plan_rests_on_is_said(
 ) -> None:
     """Ctrl-C in the first search, while the best is confirmed, or while what surrounds the plan is looked at."""
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"simserve.planner.plan.plan.{part}", interrupt)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from simserve.api import run
+from simserve.profiles.engine_profile import load_engine
 from simserve.scenario.load import load
 from simserve.scenario.resolve import resolve
+
+PROFILES = Path(__file__).parents[2] / "engine_profiles"
 
 
 def seconds(version: str, *overrides: str, model: str = "llama-3.1-8b") -> float:
@@ -31,6 +36,19 @@ def seconds(version: str, *overrides: str, model: str = "llama-3.1-8b") -> float
 def test_releases_that_parse_the_template_for_every_chat(version: str, expected: float) -> None:
     """Not before 0.6.4, kept from 0.9.2 on, parsed again by 0.11.0 alone; each chat is work without it too."""
     assert seconds(version) == expected
+
+
+def test_a_file_of_when_chats_alone_paid_is_read(tmp_path: Path) -> None:
+    """A calibrated engine written before November 2026 has the API server's time under that name."""
+    shipped = (PROFILES / "vllm.yaml").read_text(encoding="utf-8").replace("name: vllm", "name: old", 1)
+    old = tmp_path / "old.yaml"
+    old.write_text(
+        shipped.replace("api_server_seconds_per_request: 1.75 ms", "chat_seconds_per_request: 2.5 ms"), "utf-8"
+    )
+
+    versions = {each.version: each.host.api_server_seconds_per_request for each in load_engine(str(old)).versions}
+
+    assert (versions["0.6"], versions["0.12"]) == (0.0, 2.5e-3)
 
 
 def test_completions_have_no_template() -> None:
