@@ -48,7 +48,7 @@ def test_a_file_of_when_chats_alone_paid_is_read(tmp_path: Path) -> None:
 
     versions = {each.version: each.host.api_server_seconds_per_request for each in load_engine(str(old)).versions}
 
-    assert (versions["0.6"], versions["0.12"]) == (0.0, 2.5e-3)
+    assert (versions["0.6.0"], versions["0.12"]) == (0.0, 2.5e-3)
 
 
 def test_completions_have_no_template() -> None:
