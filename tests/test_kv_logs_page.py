@@ -41,6 +41,8 @@ MISSES = {
     "sm120-fork-2xpro6000-deepseek-v4-flash: no-mtp-0.95",
     "sm120-fork-2xpro6000-deepseek-v4-flash: no-mtp-0.98",
     "sm120-fork-2xpro6000-deepseek-v4-flash: mtp-2-0.98",
+    "bigbirdreturns-mi300x-llama-3.3-70b-fp8: auto",
+    "bigbirdreturns-mi300x-llama-3.3-70b-fp8: aiter-fa",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
