@@ -435,6 +435,8 @@ def test_an_example_of_the_help_works(example: str, folder: Path, simserve: Sims
         ss.run(ss.load(folder / "mine.yaml"), out=folder / "results" / name)
     rows = "".join(f"{index},{90 + index},{10 + index % 5}\n" for index in range(20))
     (folder / "traffic.csv").write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    hours = "".join(f"2026-10-01T{hour:02}:00:00Z,{hour + 1},900,300\n" for hour in range(24))
+    (folder / "usage.csv").write_text(f"timestamp,requests,input_tokens,output_tokens\n{hours}", encoding="utf-8")
     sent = "".join(json.dumps({"sent": each, "tokens_in": 90, "tokens_out": 10}) + "\n" for each in range(20))
     (folder / "log.jsonl").write_text(sent, encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(make_config()), encoding="utf-8")

@@ -279,6 +279,7 @@ def test_capacity_holds_what_the_classes_ask() -> None:
                     "workload.classes="
                     + str([{"name": "chat", "share": 1.0, "slo": {"tpot": bound, "attainment": 0.9}}]),
                     "workload.num_requests=300",
+                    "deployment.engine.frontend_latency=3 ms",
                 ]
             )
         ).summary

@@ -93,9 +93,12 @@ class Level:
 
     @property
     def by_metric(self) -> dict[str, float]:
-        """Mean attainment of the runs, by bound."""
-        names = self.trials[0].by_metric
-        return {name: float(np.mean([trial.by_metric[name] for trial in self.trials])) for name in names}
+        """Mean attainment of the runs, by bound; runs in which no task ended say nothing of tasks."""
+        names = {name: None for trial in self.trials for name in trial.by_metric}
+        return {
+            name: float(np.mean([trial.by_metric[name] for trial in self.trials if name in trial.by_metric]))
+            for name in names
+        }
 
     @property
     def stability(self) -> Stability:

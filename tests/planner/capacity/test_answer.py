@@ -124,6 +124,14 @@ def make_trial(probability: float) -> Trial:
     )
 
 
+def test_a_run_in_which_no_task_ended_says_nothing_of_tasks() -> None:
+    """Of two runs one has ended tasks, half of them in time: the bound is that of the other requests of both."""
+    runs = [replace(make_trial(0.5), by_metric=shares) for shares in ({"ttft": 1.0, "task": 0.5}, {"ttft": 0.5})]
+
+    for trials in (runs, runs[::-1]):
+        assert Level(load=1.0, trials=tuple(trials)).by_metric == {"ttft": 0.75, "task": 0.5}
+
+
 def asked(chance: Chance, most: float, *, is_whole: bool = False) -> tuple[Sustained, list[float]]:
     """Return what is sustained, and the loads that were run for it; the search saw half, 3/4 and all of the most."""
     tried: list[float] = []
