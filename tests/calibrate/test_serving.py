@@ -19,7 +19,7 @@ from tests.calibrate.builders import CHAT, chat, moved, write_benchmarks
 TRUTH = EngineParameters(
     host_seconds_per_step=2.0e-3,
     host_seconds_per_request=4e-6,
-    compute_efficiency=0.85,
+    compute_efficiency=0.8,
     frontend_latency=9e-3,
 )
 
@@ -58,7 +58,7 @@ def test_the_errors_fall_and_are_held_out(calibration: ServingCalibration) -> No
         assert before is not None
         assert after is not None
         assert held_out is not None
-        assert before > 0.09
+        assert before > 0.1
         assert after < 0.02
         assert held_out < 0.1
     assert as_mapping(fit)["median_error"]["tpot"]["after"] == fit.median_error("after", "tpot")
