@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from calibration.real_server.conversations import converse
 from calibration.real_server.serving import ServerError, bench, metrics, served
 
 KV_BLOCK = 128
@@ -56,6 +57,7 @@ class Load:
         prompt_tokens: Mean length, 30 % up and down.
         output_tokens: The same of the answers.
         num_prefixes: Shared beginnings, of three quarters of the prompt; 0: none. All lengths are equal then.
+        turns: Of a conversation, whose prompts are all before them plus ``prompt_tokens``; 1: single requests.
         priority: The smaller the sooner; None: the server does not ask.
         words: Of which all answers consist; 0: of the whole vocabulary. Of two, drawn at random, what was answered
             before is found again and half of the guesses are right.
@@ -69,6 +71,7 @@ class Load:
     prompt_tokens: int = 256
     output_tokens: int = OUTPUT_TOKENS
     num_prefixes: int = 0
+    turns: int = 1
     priority: int | None = None
     words: int = 0
     beside: Load | None = None
@@ -133,6 +136,7 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
         for name, share in ((40, 0.4), (70, 0.7), (90, 0.9))
     ]
     plain.append(Load("prefixes-08", many(80), clients=8, prompt_tokens=4 * prompt, num_prefixes=5))
+    plain.append(_conversations(8, size))
     answer = max(prompt, 2 * OUTPUT_TOKENS)
     pace = Load(PACE, many(32), clients=4, prompt_tokens=prompt)
     wanted = 32 * -(-(prompt + answer) // KV_BLOCK)
@@ -145,6 +149,7 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
                 pace,
                 # Some 100 preemptions.
                 Load("clients-32", many(160), clients=32, prompt_tokens=prompt, output_tokens=answer),
+                _conversations(12, size),  # more than the cache remembers
             ),
             ("--num-gpu-blocks-override", str(blocks)),
             {"num_gpu_blocks_override": blocks},
@@ -171,6 +176,18 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
             {"scheduling_policy": "priority", "max_num_seqs": 4},
         ),
     ]
+
+
+def _conversations(clients: int, size: Size) -> Load:
+    """Return clients that hold conversations of five turns; a turn adds half a prompt."""
+    turns, each = 5, max(1, round(2 * size.share))
+    return Load(
+        f"conversations-{clients:02d}",
+        clients * turns * each,
+        clients=clients,
+        prompt_tokens=size.prompt_tokens // 2,
+        turns=turns,
+    )
 
 
 def _urgent_and_patient(capacity: float, size: Size) -> Load:
@@ -217,18 +234,31 @@ def _measure(
         (folder / "warm.json").unlink()
         for load, turn in missing:
             began, before = time.monotonic(), metrics(address)
-            _send(commands, model, folder, load, turn, address)
+            # A seed of its own: the prompts of another load would still be in the prefix cache.
+            _send(commands, model, folder, load, turn, address, 1000 * turn + 10 * server.loads.index(load) + 7)
             counted = {"before": before, "after": metrics(address)}
             (folder / f"{load.name}-{turn}.metrics.json").write_text(json.dumps(counted), encoding="utf-8")
             tell(f"{server.name} {load.name} {turn}: {time.monotonic() - began:.0f} s")
 
 
-def _send(commands: Path, model: Path, folder: Path, load: Load, turn: int, address: str) -> None:
+def _send(commands: Path, model: Path, folder: Path, load: Load, turn: int, address: str, first_seed: int) -> None:
     """Send all parts of a load at once, each by a client of its own."""
+    if load.turns > 1:
+        converse(
+            address,
+            folder / f"{load.name}-{turn}.json",
+            clients=load.clients,
+            conversations=load.num_prompts // (load.clients * load.turns),
+            turns=load.turns,
+            new_tokens=load.prompt_tokens,
+            output_tokens=load.output_tokens,
+            seed=first_seed,
+        )
+        return
     with ThreadPoolExecutor() as clients:
         sent = [
             clients.submit(bench, commands, model, address, part.arguments(seed), folder / f"{part.name}-{turn}.json")
-            for seed, part in enumerate(load.parts, start=100 * turn + 7)
+            for seed, part in enumerate(load.parts, start=first_seed)
         ]
     for each in sent:
         each.result()

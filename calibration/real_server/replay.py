@@ -17,6 +17,7 @@ import yaml
 from numpy.typing import NDArray
 
 from calibration.real_server.campaign import KV_BLOCK, MAX_TOKENS, MOST_REPEATS, PACE, Load, Server
+from calibration.real_server.conversations import bounds
 from calibration.real_server.environment import VERSION
 from simserve.calibrate.simulated import figures, replay_of
 from simserve.perf.tables import price
@@ -26,12 +27,16 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.simulate import Deployment, simulate
 from simserve.workload.benchmarks.reading import read_results
+from simserve.workload.generate import generate
 from simserve.workload.prefixes import system_prompts
 from simserve.workload.requests import RequestSpecs
+from simserve.workload.spec import WorkloadSpec
 
 FITTED = ("clients-02", "clients-16")
 """Loads of the plain server that the factors are fitted to, all runs of each; all others are held out."""
 PRODUCTS = "gemm_perf.parquet"
+CONVERSING = 8
+"""Draws of conversations, whose mean is compared."""
 Clients = NDArray[np.intp]
 COMPARED = {"mean_tpot": "TPOT", "mean_ttft": "TTFT", "output_throughput": "tokens/s"}
 
@@ -172,6 +177,9 @@ def _rows(out: Path, server: Server, load: Load, profile: Path) -> list[Row]:
     runs: dict[str, list[tuple[list[dict[str, float]], dict[str, float]]]] = {}
     for which, engine in (("kernels", "vllm"), ("fitted", str(profile))):
         scenario = scenario_of(out, server, engine, acceptance)
+        if load.turns > 1:
+            runs[which] = [_simulated(scenario, load, *_conversations(load, seed)) for seed in range(CONVERSING)]
+            continue
         specs = [[replay_of(each, scenario).specs for each in parts] for parts in results]
         sent = [sent_at_once(load, files, parts) for files, parts in zip(turns, specs, strict=True)]
         runs[which] = [_simulated(scenario, load, *each) for each in sent]
@@ -224,6 +232,22 @@ def sent_at_once(load: Load, files: Sequence[Path], parts: Sequence[RequestSpecs
     priority = np.array([each.priority or 0 for each in load.parts], dtype=np.int64)[client]
     specs = replace(parts[0], arrival_time=arrival[order], priority=priority[order], **joined)
     return specs, client[order]
+
+
+def _conversations(load: Load, seed: int) -> tuple[RequestSpecs, Clients]:
+    """Return conversations with lengths like those sent: which turn follows which is in no file of results."""
+    (fewest, most), (shortest, longest) = bounds(load.prompt_tokens), bounds(load.output_tokens)
+    workload = WorkloadSpec.model_validate(
+        {
+            "arrivals": {"process": "closed_loop", "concurrency": load.clients},
+            "prompt_tokens": {"distribution": "uniform", "min": fewest, "max": most},
+            "output_tokens": {"distribution": "uniform", "min": shortest, "max": longest},
+            "sessions": {"turns": load.turns},
+            "num_requests": load.num_prompts,
+        }
+    )
+    specs = generate(workload, seed=seed)
+    return specs, np.zeros(len(specs), dtype=np.intp)
 
 
 def _simulated(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,20 +144,42 @@ async def ask(
     """
     exchange = Exchange(prompt_tokens, output_tokens)
     body = _body(server, dialect, prompt_tokens, output_tokens, rng)
+    await send(client, server.url + dialect.path, body, exchange)
+    return exchange
+
+
+async def send(
+    client: httpx.AsyncClient,
+    url: str,
+    body: Mapping[str, Any],
+    exchange: Exchange,
+    seen: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Send a request and fill its exchange; failures are in its ``error``.
+
+    Args:
+        client: The HTTP client.
+        url: Where completions or chat completions are served.
+        body: The request.
+        exchange: What is filled.
+        seen: Called with each event of the answer.
+    """
     kind = ""
     exchange.sent = time.perf_counter()
     try:
-        async with client.stream("POST", server.url + dialect.path, json=body, timeout=ANSWER_SECONDS) as response:
+        async with client.stream("POST", url, json=body, timeout=ANSWER_SECONDS) as response:
             if response.status_code != httpx.codes.OK:
                 exchange.is_busy = response.status_code in _IS_BUSY
                 exchange.pause = _pause(response)
                 exchange.error = f"HTTP {response.status_code}: {await _beginning(response)}"
-                return exchange
+                return
             kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
             async for event in _events(response):
                 _take(exchange, event, time.perf_counter())
                 if exchange.error:
-                    return exchange
+                    return
+                if seen is not None:
+                    seen(event)
     except httpx.HTTPError as failure:
         exchange.pause = PAUSE_SECONDS
         if not exchange.has_ended:
@@ -169,7 +191,6 @@ async def ask(
     elif not exchange.error and not exchange.has_ended:
         exchange.error = "an answer that breaks off"
     exchange.output_tokens = exchange.output_tokens or len(exchange.pieces)
-    return exchange
 
 
 def _body(

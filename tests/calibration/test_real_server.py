@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from calibration.real_server import environment, llama_cpp, page, replay
+from calibration.real_server import campaign, environment, llama_cpp, page, replay
 from calibration.real_server.__main__ import main
 from calibration.real_server.campaign import Load, Size, servers
+from calibration.real_server.conversations import converse
 from calibration.real_server.model import CONFIG, write
 from calibration.real_server.replay import Row
 from calibration.real_server.serving import ServerError, served
 from calibration.real_server.steps import step_seconds
 from simserve.profiles.catalog import load_model
+from simserve.workload.benchmarks.reading import read_results
 from tests.builders import make_specs
+from tests.observe.stand_in import Ways, stand_in
 
 METRICS = """# HELP vllm:num_preemptions_total Preemptions.
 vllm:num_preemptions_total{engine="0",model_name="tiny"} %d
@@ -70,6 +75,30 @@ def test_every_load_is_sent_with_a_seed_of_its_own_run() -> None:
     assert sum(sizes.values()) == 1024
 
 
+def test_no_load_is_sent_the_prompts_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be in the prefix cache: every part of every load of a server, every time, has a seed of its own."""
+    seeds: dict[str, list[int]] = {}
+
+    def sent(*arguments: Any) -> None:
+        words = arguments[3]
+        seeds.setdefault(arguments[4].parent.name, []).append(int(words[words.index("--seed") + 1]))
+
+    def held(address: str, out: Path, *, seed: int, **of: Any) -> None:
+        seeds.setdefault(out.parent.name, []).append(seed)
+
+    monkeypatch.setattr(campaign, "bench", lambda *each: (each[4].write_text("{}"), sent(*each)))
+    monkeypatch.setattr(campaign, "converse", held)
+    monkeypatch.setattr(campaign, "metrics", lambda address: "")
+    monkeypatch.setattr(campaign, "served", lambda *_: nullcontext("http://127.0.0.1:1"))
+    asked = servers(2.0)
+    campaign.measure(tmp_path, tmp_path, tmp_path / "out", asked, 2, lambda text: None)
+
+    assert {name: len(each) for name, each in seeds.items()} == {
+        server.name: 1 + 2 * sum(len(load.parts) for load in server.loads) for server in asked
+    }
+    assert all(len(set(each)) == len(each) for each in seeds.values())
+
+
 def test_two_clients_at_once_are_one_stream_of_requests(tmp_path: Path) -> None:
     """By the clock that their files share; each request keeps its client's priority."""
     urgent = Load("urgent", 2, rate=1.0, priority=0, beside=Load("patient", 2, rate=1.0, priority=1))
@@ -94,6 +123,50 @@ def test_n_grams_are_found_again_in_answers_of_two_words() -> None:
 
     assert json.loads(asked[asked.index("--extra-body") + 1]) == {"allowed_token_ids": [3, 4]}
     assert "--extra-body" not in drafting.loads[0].arguments(7)
+
+
+def test_a_turn_begins_with_all_that_was_said_before_it(tmp_path: Path) -> None:
+    """Prompts are the ones before, with their answers as the server said them; the file has every turn."""
+    with stand_in() as server:
+        out = tmp_path / "conversations-0.json"
+        converse(server.url, out, clients=2, conversations=2, turns=3, new_tokens=20, output_tokens=5, seed=7)
+        bodies = server.bodies
+    written = read_results([out])
+    prompts = [tuple(each["prompt"]) for each in bodies]
+    follow = 0
+    for body in bodies:
+        answered = (*body["prompt"], *range(7, 7 + body["max_tokens"]))
+        follow += sum(prompt[: len(answered)] == answered and len(prompt) - len(answered) <= 26 for prompt in prompts)
+
+    assert len(bodies) == 2 * 2 * 3
+    assert follow == 2 * 2 * 2
+    assert sorted(json.loads(out.read_text())["input_lens"]) == sorted(map(len, prompts))
+    assert written[0].measured["mean_ttft"] > 0
+
+
+def test_a_conversation_needs_the_ids_of_its_answers(tmp_path: Path) -> None:
+    """Without them the next prompt would not be what the server has in its cache."""
+    out = tmp_path / "conversations-0.json"
+    with (
+        stand_in(Ways(says_ids=False)) as server,
+        pytest.raises(ServerError, match="2 turns were not answered: the ids"),
+    ):
+        converse(server.url, out, clients=2, conversations=1, turns=3, new_tokens=20, output_tokens=5, seed=7)
+    assert not out.exists()
+
+
+def test_conversations_are_simulated_as_they_are_sent() -> None:
+    """As many turns, of lengths between the same bounds, each after the answer before it."""
+    load = next(each for server in servers(2.0) for each in server.loads if each.turns > 1)
+    specs, client = replay._conversations(load, seed=0)
+    new = np.sort(specs.prompt_tokens)[: len(specs) // load.turns]
+
+    assert len(specs) == load.num_prompts == len(client)
+    assert new.min() >= 0.69 * load.prompt_tokens
+    assert new.max() <= 1.31 * load.prompt_tokens
+    assert specs.prompt_tokens.mean() == pytest.approx(
+        load.prompt_tokens * (load.turns + 1) / 2 + load.output_tokens * (load.turns - 1) / 2, rel=0.05
+    )
 
 
 def test_a_server_that_there_is_not_is_refused_before_anything_is_made(

@@ -35,6 +35,7 @@ class Ways:
         takes_ignore_eos: Whether it knows the field.
         has_completions: Whether it has completions, beside chat completions.
         counts: Whether it knows ``stream_options``.
+        says_ids: Whether it says the ids of an answer's tokens to who asks for them: 7, 8, 9 and so on.
         tokens_per_word: Of a prompt of words.
         pages: Pages beside ``/v1/models``: path -> text.
         models: Names that it serves.
@@ -58,6 +59,7 @@ class Ways:
     takes_ignore_eos: bool = True
     has_completions: bool = True
     counts: bool = True
+    says_ids: bool = True
     tokens_per_word: int = 1
     pages: dict[str, str] = field(
         default_factory=lambda: {"/metrics": VLLM_METRICS, "/version": '{"version": "0.20.2"}'}
@@ -210,7 +212,9 @@ class _Handler(BaseHTTPRequestHandler):
             if ways.is_held_back and number + 1 < body["max_tokens"]:
                 continue
             end = "length" if number + 1 == body["max_tokens"] and not ways.is_endless else None
-            piece = {"delta": {"content": "a "}} if is_chat else {"text": "a "}
+            piece: dict[str, Any] = {"delta": {"content": "a "}} if is_chat else {"text": "a "}
+            if ways.says_ids and body.get("return_token_ids"):
+                piece["token_ids"] = [7 + number]
             self._event({"choices": [piece | {"finish_reason": end}]})
         if "stream_options" in body:
             prompt = body["messages"][0]["content"] if is_chat else body["prompt"]
