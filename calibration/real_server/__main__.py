@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--servers", nargs="+", metavar="NAME", help="measure these alone; all are compared")
     arguments = parser.parse_args()
     size = campaign.Size(arguments.prompt_tokens, arguments.share, arguments.repeats)
-    names = [each.name for each in campaign.servers(1.0, size)]
+    names = [each.name for each in campaign.servers(1.0, 1.0, size)]
     if unknown := set(arguments.servers or ()) - set(names):
         parser.error(f"--servers: there is no {', '.join(sorted(unknown))}; use {', '.join(names)}")
     if environment.CPU_INFO.is_file() and (reason := environment.unfit(environment.CPU_INFO.read_text())):
@@ -48,8 +48,8 @@ def main() -> int:
     commands = environment.make(arguments.env.resolve())
     folder = model.write(out / "model")
     measure_kernels(commands, out, arguments.budget, arguments.date)
-    capacity = measure_capacity(commands, folder, out, size)
-    servers = campaign.servers(capacity, size)
+    capacity = measure_capacities(commands, folder, out, size)
+    servers = campaign.servers(capacity[campaign.MOST_CLIENTS], capacity[campaign.SEATS], size)
     wanted = [each for each in servers if not arguments.servers or each.name in arguments.servers]
     campaign.measure(commands, folder, out, wanted, size.repeats, tell)
     rows = replay.rows(out, servers)
@@ -85,16 +85,19 @@ def measure_kernels(commands: Path, out: Path, budget: str, date: str) -> None:
     subprocess.run(fitted, check=True)
 
 
-def measure_capacity(commands: Path, folder: Path, out: Path, size: campaign.Size) -> float:
-    """Return the requests/s that 32 clients get, which the rates are shares of."""
-    file = out / "capacity.json"
-    if not file.is_file():
+def measure_capacities(commands: Path, folder: Path, out: Path, size: campaign.Size) -> dict[int, float]:
+    """Return the requests/s that so many clients get, which the rates are shares of."""
+    files = {clients: out / f"capacity-{clients:02d}.json" for clients in (campaign.MOST_CLIENTS, campaign.SEATS)}
+    missing = {clients: file for clients, file in files.items() if not file.is_file()}
+    if missing:
         tell("capacity")
         with served(commands, folder, (), out / "first.log") as address:
-            load = campaign.Load("capacity", size.requests(96), clients=32, prompt_tokens=size.prompt_tokens)
-            bench(commands, folder, address, load.arguments(5), file)
-    capacity: float = json.loads(file.read_text(encoding="utf-8"))["request_throughput"]
-    return capacity
+            for clients, file in missing.items():
+                load = campaign.Load("capacity", size.requests(3 * clients), clients, prompt_tokens=size.prompt_tokens)
+                bench(commands, folder, address, load.arguments(5), file)
+    return {
+        clients: json.loads(file.read_text(encoding="utf-8"))["request_throughput"] for clients, file in files.items()
+    }
 
 
 def tell(text: str) -> None:

@@ -22,6 +22,8 @@ MOST_REPEATS = 3
 OUTPUT_TOKENS = 64
 FIRST_WORD = 3
 """Of the vocabulary, after its marks."""
+MOST_CLIENTS, SEATS = 32, 4
+"""Clients of the largest load, and seats of the server with priorities."""
 PACE = "clients-04"
 """A load that every server is sent, and that asks the same of each: what a shared machine's pace was by then."""
 
@@ -119,8 +121,14 @@ class Server:
     options: Mapping[str, object] = field(default_factory=dict)
 
 
-def servers(capacity: float, size: Size = Size()) -> list[Server]:
-    """Return what is measured on a machine that finishes ``capacity`` plain requests/s."""
+def servers(capacity: float, seats: float, size: Size = Size()) -> list[Server]:
+    """Return what is measured on a machine.
+
+    Args:
+        capacity: Plain requests/s that it finishes for `MOST_CLIENTS`.
+        seats: The same for as many clients as the server with priorities has seats.
+        size: How long the campaign is.
+    """
     prompt, many = size.prompt_tokens, size.requests
     clients = ((1, 12), (2, 20), (4, 32), (8, 56), (16, 96), (32, 128))
     plain = [
@@ -171,9 +179,9 @@ def servers(capacity: float, size: Size = Size()) -> list[Server]:
         ),
         Server(
             "priorities",
-            (pace, _urgent_and_patient(capacity, size)),
-            ("--scheduling-policy", "priority", "--max-num-seqs", "4"),
-            {"scheduling_policy": "priority", "max_num_seqs": 4},
+            (pace, _urgent_and_patient(seats, size)),
+            ("--scheduling-policy", "priority", "--max-num-seqs", str(SEATS)),
+            {"scheduling_policy": "priority", "max_num_seqs": SEATS},
         ),
     ]
 
@@ -190,12 +198,12 @@ def _conversations(clients: int, size: Size) -> Load:
     )
 
 
-def _urgent_and_patient(capacity: float, size: Size) -> Load:
+def _urgent_and_patient(seats: float, size: Size) -> Load:
     """Return a third of the requests with a better priority: together three quarters of what four seats finish.
 
     At nearly all of it the queue says how fast the machine was at the minute, not how it is scheduled.
     """
-    urgent, patient = (round(share * capacity, 3) for share in (0.15, 0.3))
+    urgent, patient = (round(share * seats, 3) for share in (0.25, 0.5))
     prompt, many = size.prompt_tokens, size.requests
     behind = Load("patient", many(40), rate=patient, prompt_tokens=prompt, priority=1)
     return Load("urgent", many(20), rate=urgent, prompt_tokens=prompt, priority=0, beside=behind)

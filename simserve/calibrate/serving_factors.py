@@ -58,7 +58,7 @@ class ServerFactors(Explained):
         if name == "frontend" and self.frontend_is_set:
             return "the scenario sets the latency"
         if not self.fit.is_kept:
-            return "the profile's value: the loads do not agree"
+            return "the profile's value: the loads show no better one"
         if self.fit.is_told(name):
             return "fitted"
         is_near = abs(np.log(self.fit.factors[name])) < self.fit.priors.widths[name]

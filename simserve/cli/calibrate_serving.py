@@ -235,8 +235,8 @@ def _render_factors(server: ServerFactors, settings: list[str], out: Path | None
         if not server.fit.is_kept:
             print_lines(
                 [
-                    "the loads do not agree: factors of the others predict each load no better than the profile alone, "
-                    "so the profile's values stay. Measure another load, or look for what differs between these"
+                    "the profile predicts each load at least as well as factors of the others do, so its values stay. "
+                    "If its errors are larger than repeats are apart, measure another load, or look for what differs"
                 ]
             )
         elif no_better:

@@ -453,8 +453,8 @@ def test_the_command_says_that_the_profile_stays(one_run: ServerFactors, capsys:
     _render_factors(replace(one_run, runs=runs), [], None)
     kept = " ".join(capsys.readouterr().out.split())
 
-    assert said.count("the profile's value: the loads do not agree)") == len(FACTORS)
-    assert "predict each load no better than the profile alone, so the profile's values stay" in said
-    assert "the profile's values stay" not in kept
+    assert said.count("the profile's value: the loads show no better one)") == len(FACTORS)
+    assert "the profile predicts each load at least as well as factors of the others do, so its values stay" in said
+    assert "its values stay" not in kept
     assert "the loads do not agree in TTFT, TPOT" in kept
     assert (as_mapping(left)["is_kept"], as_mapping(one_run)["is_kept"]) == (False, True)

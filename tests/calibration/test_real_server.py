@@ -64,7 +64,7 @@ def test_the_model_is_read_as_the_server_reads_it(tmp_path: Path) -> None:
 
 def test_every_load_is_sent_with_a_seed_of_its_own_run() -> None:
     """Clients or a rate, never both; lengths of prefixes add up to the prompt's."""
-    for server in servers(2.0):
+    for server in servers(2.0, 1.0):
         for load in (part for each in server.loads for part in each.parts):
             first, second = load.arguments(7), load.arguments(107)
             assert [each for each in zip(first, second, strict=True) if each[0] != each[1]] == [("7", "107")]
@@ -90,7 +90,7 @@ def test_no_load_is_sent_the_prompts_of_another(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(campaign, "converse", held)
     monkeypatch.setattr(campaign, "metrics", lambda address: "")
     monkeypatch.setattr(campaign, "served", lambda *_: nullcontext("http://127.0.0.1:1"))
-    asked = servers(2.0)
+    asked = servers(2.0, 1.0)
     campaign.measure(tmp_path, tmp_path, tmp_path / "out", asked, 2, lambda text: None)
 
     assert {name: len(each) for name, each in seeds.items()} == {
@@ -118,7 +118,7 @@ def test_two_clients_at_once_are_one_stream_of_requests(tmp_path: Path) -> None:
 
 def test_n_grams_are_found_again_in_answers_of_two_words() -> None:
     """Which a request asks for by the tokens that it allows."""
-    drafting = next(each for each in servers(2.0) if each.name == "n-gram")
+    drafting = next(each for each in servers(2.0, 1.0) if each.name == "n-gram")
     asked = drafting.loads[1].arguments(7)
 
     assert json.loads(asked[asked.index("--extra-body") + 1]) == {"allowed_token_ids": [3, 4]}
@@ -157,7 +157,7 @@ def test_a_conversation_needs_the_ids_of_its_answers(tmp_path: Path) -> None:
 
 def test_conversations_are_simulated_as_they_are_sent() -> None:
     """As many turns, of lengths between the same bounds, each after the answer before it."""
-    load = next(each for server in servers(2.0) for each in server.loads if each.turns > 1)
+    load = next(each for server in servers(2.0, 1.0) for each in server.loads if each.turns > 1)
     specs, client = replay._conversations(load, seed=0)
     new = np.sort(specs.prompt_tokens)[: len(specs) // load.turns]
 
@@ -314,7 +314,7 @@ def test_the_readme_says_how_far_off_the_real_server_was() -> None:
 
 def test_a_shorter_campaign_sends_shorter_prompts_and_fewer_requests() -> None:
     """Every load but for its rate; the server short of KV starts with room for one request of the longest length."""
-    whole, short = (servers(2.0, each) for each in (Size(), Size(prompt_tokens=64, share=0.5)))
+    whole, short = (servers(2.0, 1.0, each) for each in (Size(), Size(prompt_tokens=64, share=0.5)))
     pairs = [
         pair for both in zip(whole, short, strict=True) for pair in zip(*(each.loads for each in both), strict=True)
     ]
