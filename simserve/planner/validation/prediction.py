@@ -26,7 +26,7 @@ from simserve.scenario.speculative import with_paces
 from simserve.sim.control import Role
 from simserve.sim.simulate import Simulation, simulate
 from simserve.workload.arrival_spec import AllAtOnceArrivals
-from simserve.workload.generate import generate
+from simserve.workload.generate import decode_contexts, generate
 from simserve.workload.requests import RequestSpecs
 
 
@@ -85,6 +85,10 @@ class Pricer:
             InputError: A profile is missing or not compatible with the rest, or the model does not fit.
         """
         key = f"{role} {_deployment_key(scenario)}"
+        priced_for = self._known[key][0].shape.contexts if key in self._known else None
+        if priced_for is not None:  # windows that are not always full: the traffic sets what layers cost
+            contexts = decode_contexts(scenario.workload, scenario.folder)
+            key += "" if contexts == priced_for else f" {contexts}"
         if key not in self._known:
             resolved = resolve(scenario, role=role)
             if not resolved.memory.fits:

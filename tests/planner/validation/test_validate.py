@@ -179,6 +179,25 @@ def test_a_point_is_predicted_the_same_whatever_came_before_it() -> None:
     assert predict(served, pricer).predicted != predict(batch, pricer).predicted
 
 
+def test_a_window_is_priced_for_the_traffic_of_each_point() -> None:
+    """Not for that of the point before it: contexts beyond a layer's window cost no more than the window."""
+    short, long = (
+        make_point(
+            scenario=scenario_mapping(
+                model="gemma-3-27b",
+                deployment={"hardware": "h200-sxm-141gb"},
+                workload={**scenario_mapping()["workload"], "prompt_tokens": tokens, "num_requests": 8},
+            ),
+            measured=_ALL,
+        )
+        for tokens in (128, 6000)
+    )
+    pricer = Pricer()
+    predict(short, pricer)
+
+    assert predict(long, pricer).predicted == predict(long, Pricer()).predicted
+
+
 def test_a_checkout_has_it() -> None:
     """With what `validate` asks of it."""
     laboratory = load_laboratory("--data", "folder")
