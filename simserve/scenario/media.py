@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
 from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
 from simserve.scenario.schema import Scenario
 from simserve.units import format_bytes
+from simserve.workload.distributions import Draws
 from simserve.workload.media import draw_audio, draw_images
 from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.prefixes import PrefixSegments
@@ -314,17 +315,12 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
         for name in ("count", "tokens", "preprocess_seconds", "num_encoded", "positions", "pairs")
     }
     for spec, rows, suffix in _kinds(key, specs, scenario):
-        drawn: dict[str, Any] = {
-            "seed": scenario.run.seed,
-            "replication": replication,
-            "base_path": scenario.folder,
-            "suffix": suffix,
-        }
+        draws = Draws(scenario.run.seed, replication, scenario.folder, suffix)
         recorded = specs.recorded_images if key == "images" else specs.recorded_audio
         _check_recorded(key, spec, recorded, scenario)
         _check_videos(spec, recorded, tower, scenario)
-        drawn["recorded"] = None if recorded is None else recorded.of_rows(rows)
-        owner, is_cached, each = _pieces(spec, tower, len(rows), **drawn)
+        own = None if recorded is None else recorded.of_rows(rows)
+        owner, is_cached, each = _pieces(spec, tower, len(rows), draws, own)
         for name, values in each.items():
             is_work = name in ("num_encoded", "positions", "pairs")
             weights = values * ~is_cached if is_work else values
@@ -363,31 +359,27 @@ def _check_videos(
 
 
 def _pieces(
-    spec: ImagesSpec | AudioSpec, tower: Tower, num_requests: int, **drawn: Any
+    spec: ImagesSpec | AudioSpec, tower: Tower, num_requests: int, draws: Draws, recorded: RecordedMedia | None
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Return each image's, or recording's, request, whether the encoder's cache has it, and its quantities;
     ``preprocess_seconds`` in megapixels, or in seconds of audio."""
     if isinstance(spec, ImagesSpec):
         assert isinstance(tower, VisionTower)
-        images = draw_images(spec, num_requests, **drawn)
+        images = draw_images(spec, num_requests, draws, recorded)
         sizes = images.sizes.tolist()
         shapes = [
             tower.video(width, height, frames) if frames else tower.image(width, height)
             for width, height, frames in sizes
         ]
+        megapixels = [width * height * max(frames, 1) / MEGAPIXEL for width, height, frames in sizes]
         of_kind = [
-            (
-                shape.tokens,
-                width * height * max(frames, 1) / MEGAPIXEL,
-                shape.pieces * shape.patches,
-                tower.pairs(shape),
-            )
-            for shape, (width, height, frames) in zip(shapes, sizes, strict=True)
+            (shape.tokens, amount, shape.pieces * shape.patches, tower.pairs(shape))
+            for shape, amount in zip(shapes, megapixels, strict=True)
         ]
         owner, is_cached, kind = images.owner, images.is_cached, images.size
     else:
         assert isinstance(tower, AudioTower)
-        audio = draw_audio(spec, num_requests, **drawn)
+        audio = draw_audio(spec, num_requests, draws, recorded)
         lengths, kind = np.unique(audio.seconds, return_inverse=True)
         heard = [tower.recording(float(each)) for each in lengths]
         of_kind = [

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-from simserve.workload.classes import draw_beginnings, draw_own, draw_shared, priorities, with_beginnings, with_thinking
-from simserve.workload.conversations import draw_dialogues, draw_pauses, draw_tasks
+from simserve.workload.classes import arriving, draw_beginnings, draw_rows, with_beginnings, with_thinking
+from simserve.workload.conversations import draw_dialogues, draw_pauses
 from simserve.workload.dependencies import Dependencies, from_counts
-from simserve.workload.distributions import asked_tokens, offered_rate, some
-from simserve.workload.prefixes import PrefixSegments, joined
+from simserve.workload.distributions import Draws, asked_tokens, offered_rate, some
+from simserve.workload.prefixes import PrefixSegments, joined, own_prefixes
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
@@ -26,18 +25,14 @@ _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests drawn at first for a closed loop: at least the first number, and at least the second per client."""
 
 
-def draw_mixture(
-    spec: WorkloadSpec, *, seed: int, replication: int, base_path: Path | None, num_drawn: int | None = None
-) -> RequestSpecs:
+def draw_mixture(spec: WorkloadSpec, draws: Draws, num_drawn: int | None = None) -> RequestSpecs:
     """Return the requests of a workload whose classes are not all of one kind.
 
     Open arrivals come first, in order of their start times; the requests of each closed loop follow.
 
     Args:
         spec: The workload, with classes.
-        seed: Seed of the run.
-        replication: Replication of the run.
-        base_path: Folder in which relative paths are looked up before the working folder.
+        draws: The run's draws.
         num_drawn: Number of requests drawn for the clients of each closed loop; None: some rounds of them all.
 
     Raises:
@@ -51,7 +46,7 @@ def draw_mixture(
     coming: list[RequestSpecs] = []
     for number in numbers:
         arrivals = _arrivals(spec, number)
-        part = _part(_bounded(spec, number, arrivals, num_drawn), number, seed, replication, base_path)
+        part = _part(_bounded(spec, number, arrivals, num_drawn), number, draws)
         if len(part):
             (waiting if isinstance(arrivals, ClosedLoopArrivals) else coming).append(part)
     specs = _together(spec, [*coming, *waiting], [OPEN] * len(coming) + list(range(len(waiting))))
@@ -91,43 +86,30 @@ def _bounded(spec: WorkloadSpec, number: int | None, arrivals: Arrivals, num_dra
     return spec if count is None else spec.model_copy(update={"num_requests": count, "duration": None})
 
 
-def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
+def _part(spec: WorkloadSpec, number: int | None, draws: Draws) -> RequestSpecs:
     """Return the requests of one kind as turns of conversations; a single request is a conversation of one turn."""
-    classes = spec.classes or ()
-    drawn: dict[str, Any] = {"seed": seed, "replication": replication}
-    agents = None if number is None else classes[number].agents
-    if agents is not None:
-        return draw_tasks(spec, agents, base_path=base_path, num_class=number, **drawn)
-    sessions = spec.sessions if number is None else classes[number].sessions
-    if sessions is not None:
-        return draw_dialogues(spec, sessions, base_path=base_path, num_class=number, **drawn)
-    arrivals, suffix = _arrivals(spec, number), "" if number is None else f".{classes[number].name}"
-    if number is None:
-        rows = draw_shared(spec, classes, seed, replication, base_path)
-    else:
-        rows = draw_own(spec, classes[number], number, seed, replication, base_path)
-    count = len(rows)
-    pauses = np.zeros(count)
-    if isinstance(arrivals, ClosedLoopArrivals):
-        pauses = draw_pauses(arrivals, count, suffix=suffix, **drawn)
-    specs = RequestSpecs(
+    each = None if number is None else (spec.classes or ())[number]
+    kind = spec.sessions if each is None else each.agents or each.sessions
+    if kind is not None:
+        return draw_dialogues(spec, kind, draws, number)
+    arrivals, own = _arrivals(spec, number), draws if each is None else draws.own(each.name)
+    rows = draw_rows(spec, number, draws)
+    count = len(rows.arrival_time)
+    specs = arriving(
+        spec,
+        arrivals,
+        rows.request_class,
         arrival_time=rows.arrival_time,
         prompt_tokens=rows.prompt_tokens,
         output_tokens=rows.output_tokens,
         max_tokens=asked_tokens(spec.max_tokens, rows.output_tokens),
-        think_time=pauses,
-        concurrency=getattr(arrivals, "concurrency", None),
-        ramp_up=getattr(arrivals, "ramp_up", None),
-        is_stationary=isinstance(arrivals, STATIONARY),
+        think_time=draw_pauses(arrivals, count, own) if isinstance(arrivals, ClosedLoopArrivals) else np.zeros(count),
         offered_rate=offered_rate(arrivals, rows.arrival_time) if count else 0.0,
-        classes=classes,
-        request_class=rows.request_class,
-        priority=priorities(classes, rows.request_class),
         session=-1 - np.arange(count, dtype=np.int64),
         turn=np.ones(count, dtype=np.int64),
     )
-    specs = with_thinking(specs, spec, base_path=base_path, **drawn)
-    return with_beginnings(specs, draw_beginnings(spec, count, class_of=rows.request_class, suffix=suffix, **drawn))
+    specs = with_thinking(specs, spec, own)
+    return with_beginnings(specs, draw_beginnings(spec, count, own, rows.request_class))
 
 
 def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence[int]) -> RequestSpecs:
@@ -174,7 +156,8 @@ def _prefixes(spec: WorkloadSpec, parts: Sequence[RequestSpecs]) -> PrefixSegmen
         return None
     blocks = [spec.shared_prefix, *(each.shared_prefix for each in spec.classes or ())]
     num_shared = sum(block.num_groups for block in blocks if block is not None)
-    return joined([part.prefixes or _alone(part, num_shared) for part in parts], num_shared)
+    segments = [part.prefixes or own_prefixes(part.prompt_tokens + part.output_tokens, num_shared) for part in parts]
+    return joined(segments, num_shared)
 
 
 def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
@@ -197,13 +180,6 @@ def _time_limit(parts: Sequence[RequestSpecs]) -> NDArray[np.float64] | None:
     return np.concatenate(
         [np.full(len(part), np.inf) if part.time_limit is None else part.time_limit for part in parts]
     )
-
-
-def _alone(part: RequestSpecs, num_shared: int) -> PrefixSegments:
-    """Return the segments of requests that share nothing."""
-    numbers = np.arange(len(part) + 1, dtype=np.int64)
-    ends = part.prompt_tokens + part.output_tokens
-    return PrefixSegments(offsets=numbers, segments=num_shared + numbers[:-1], ends=ends)
 
 
 def _by_beginning(specs: RequestSpecs, num_requests: int | None) -> NDArray[np.int64]:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
-from simserve import rng
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals, Entry
 from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
+from simserve.workload.distributions import Draws
 from simserve.workload.length_spec import AnswerLength, Length, NoLength
 from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.requests import RequestSpecs
@@ -101,12 +101,12 @@ class LorasSpec(FrozenModel):
         return np.asarray(weights / weights.sum())
 
 
-def with_adapters(specs: RequestSpecs, loras: LorasSpec, *, seed: int, replication: int) -> RequestSpecs:
+def with_adapters(specs: RequestSpecs, loras: LorasSpec, draws: Draws) -> RequestSpecs:
     """Return requests with an adapter drawn for each, from the stream ``loras``.
 
     Requests with different adapters share no KV, so what their prompts share is kept apart by adapter.
     """
-    uniforms = rng.stream(seed, "loras", replication).random(len(specs))
+    uniforms = draws.stream("loras").random(len(specs))
     if specs.session is not None:
         # All turns of a conversation use the draw of its first row.
         _, first, inverse = np.unique(specs.session, return_index=True, return_inverse=True)
