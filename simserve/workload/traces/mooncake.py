@@ -73,12 +73,7 @@ def prefix_blocks(records: Records, block_tokens: int) -> PrefixBlocks:
     Raises:
         TraceError: It is missing in a row, or is not a list of whole numbers.
     """
-    lists = records.lists("hash_ids")
-    return PrefixBlocks(
-        block_tokens=block_tokens,
-        ids=np.array([each for ids in lists for each in ids], dtype=np.int64),
-        counts=np.array([len(ids) for ids in lists], dtype=np.int64),
-    )
+    return PrefixBlocks.of(block_tokens, records.lists("hash_ids"))
 
 
 def read_bailian(path: Path) -> Trace:
@@ -394,13 +389,6 @@ def _blocks(rows: Records, size: int) -> PrefixBlocks | None:
     if any(row.get("hash_ids") is None for row in rows.rows):
         return None
     lists, known = rows.lists("hash_ids"), dict[tuple[str, int], int]()
-    ids = [
-        known.setdefault((row[_PLAY], each), len(known))
-        for row, own in zip(rows.rows, lists, strict=True)
-        for each in own
-    ]
-    return PrefixBlocks(
-        block_tokens=size,
-        ids=np.array(ids, dtype=np.int64),
-        counts=np.array([len(each) for each in lists], dtype=np.int64),
-    )
+    told = (row[_PLAY] for row in rows.rows)
+    ids = [[known.setdefault((play, each), len(known)) for each in own] for play, own in zip(told, lists, strict=True)]
+    return PrefixBlocks.of(size, ids)
