@@ -57,6 +57,30 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
     return None if kind is None else kind(reader, ConfigReader(block, reader.file))
 
 
+def _grid(
+    tower: ConfigReader, told: str, merge: int, pixels: tuple[int, int], sizes: Mapping[str, Any], **others: Any
+) -> dict[str, Any]:
+    """Return a tower whose images keep their proportions, with the fewest and most pixels of an image."""
+    return {
+        "source": f"vision_config of the file{told}",
+        "rule": "grid",
+        "patch_size": tower.integer("patch_size"),
+        "merge": merge,
+        "min_pixels": pixels[0],
+        "max_pixels": pixels[1],
+        **sizes,
+        **others,
+    }
+
+
+def _qwen(tower: ConfigReader, processor: str, pixels: tuple[int, int], **others: Any) -> dict[str, Any]:
+    """Return a tower whose sizes have the names of Qwen's."""
+    names = {"num_hidden_layers": "depth", "hidden_size": "hidden_size", "num_attention_heads": "num_heads"}
+    sizes = {name: tower.integer(key) for name, key in names.items()}
+    told = f"; pixels of an image by the processor of {processor}"
+    return _grid(tower, told, tower.integer("spatial_merge_size"), pixels, sizes, **others)
+
+
 def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Qwen3-VL's tower, and Qwen3.5's, which passes on only the output of its last layer.
 
@@ -67,20 +91,14 @@ def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "min_video_pixels": QWEN3_MIN_VIDEO_PIXELS,
         "max_video_pixels": QWEN3_MAX_VIDEO_PIXELS,
     }
-    return {
-        "source": "vision_config of the file; pixels of an image by the processor of Qwen3-VL",
-        "rule": "grid",
-        "patch_size": tower.integer("patch_size"),
-        "merge": tower.integer("spatial_merge_size"),
-        "min_pixels": QWEN3_MIN_PIXELS,
-        "max_pixels": QWEN3_MAX_PIXELS,
+    return _qwen(
+        tower,
+        "Qwen3-VL",
+        (QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS),
+        intermediate_size=tower.integer("intermediate_size"),
+        num_mergers=1 + len(tower.sequence("deepstack_visual_indexes") or ()),
         **({} if "omni" in str(tower.value("model_type")) else videos),
-        "num_hidden_layers": tower.integer("depth"),
-        "hidden_size": tower.integer("hidden_size"),
-        "num_attention_heads": tower.integer("num_heads"),
-        "intermediate_size": tower.integer("intermediate_size"),
-        "num_mergers": 1 + len(tower.sequence("deepstack_visual_indexes") or ()),
-    }
+    )
 
 
 def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
@@ -91,15 +109,8 @@ def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
 def _moonvit(tower: ConfigReader, processor: str, most: int, prefix: str = "") -> dict[str, Any]:
     """Return a MoonViT of at most ``most`` patches an image, whose sizes are named with a prefix."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
-    return {
-        "source": f"vision_config of the file; pixels of an image by the processor of {processor}",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": merge,
-        "min_pixels": (merge * patch) ** 2,
-        "max_pixels": most * patch**2,
-        **_tower_sizes(tower, prefix),
-    }
+    told = f"; pixels of an image by the processor of {processor}"
+    return _grid(tower, told, merge, ((merge * patch) ** 2, most * patch**2), _tower_sizes(tower, prefix))
 
 
 def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -107,40 +118,23 @@ def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
     EXAONE 4.5's has fewer key-value heads (``Exaone4_5_VisionConfig`` of transformers).
     """
-    patch = tower.integer("patch_size")
-    return {
-        "source": "vision_config of the file; pixels of an image by the processor of Qwen2.5-VL",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": tower.integer("spatial_merge_size"),
-        "min_pixels": QWEN2_5_MIN_PIXELS,
-        "max_pixels": QWEN2_5_MAX_PIXELS,
-        "num_hidden_layers": tower.integer("depth"),
-        "hidden_size": tower.integer("hidden_size"),
-        "num_attention_heads": tower.integer("num_heads"),
-        **({"num_key_value_heads": tower.integer("num_key_value_heads")} if tower.value("num_key_value_heads") else {}),
-        "intermediate_size": tower.integer("intermediate_size"),
-        "is_gated_mlp": True,
-        "window": (tower.integer("window_size") // patch) ** 2,
-        "num_full_layers": len(tower.sequence("fullatt_block_indexes") or ()),
-    }
+    heads = {"num_key_value_heads": tower.integer("num_key_value_heads")} if tower.value("num_key_value_heads") else {}
+    return _qwen(
+        tower,
+        "Qwen2.5-VL",
+        (QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS),
+        intermediate_size=tower.integer("intermediate_size"),
+        is_gated_mlp=True,
+        window=(tower.integer("window_size") // tower.integer("patch_size")) ** 2,
+        num_full_layers=len(tower.sequence("fullatt_block_indexes") or ()),
+        **heads,
+    )
 
 
 def _glm4v_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return GLM-4.1V's tower, whose MLPs are as wide as the language model (``Glm4vVisionMLP`` of transformers)."""
-    return {
-        "source": "vision_config of the file; pixels of an image by the processor of GLM-4.1V",
-        "rule": "grid",
-        "patch_size": tower.integer("patch_size"),
-        "merge": tower.integer("spatial_merge_size"),
-        "min_pixels": GLM4V_MIN_PIXELS,
-        "max_pixels": GLM4V_MAX_PIXELS,
-        "num_hidden_layers": tower.integer("depth"),
-        "hidden_size": tower.integer("hidden_size"),
-        "num_attention_heads": tower.integer("num_heads"),
-        "intermediate_size": tower.integer("out_hidden_size"),
-        "is_gated_mlp": True,
-    }
+    pixels, width = (GLM4V_MIN_PIXELS, GLM4V_MAX_PIXELS), tower.integer("out_hidden_size")
+    return _qwen(tower, "GLM-4.1V", pixels, intermediate_size=width, is_gated_mlp=True)
 
 
 def _moonvit_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -166,17 +160,16 @@ def _muse_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Muse Glimmer's tower: windows as large as its table of positions, but in every fourth and the last layer
     (``MuseGlimmerVisionModel`` of transformers)."""
     layers, patch, merge = tower.integer("num_hidden_layers"), tower.integer("patch_size"), tower.integer("merge_size")
-    return {
-        "source": "vision_config of the file; pixels of an image by the processor of Muse Glimmer",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": merge,
-        "min_pixels": (merge * patch) ** 2,
-        "max_pixels": MUSE_MAX_TOKENS * (merge * patch) ** 2,
-        "window": tower.integer("pos_emb_height") * tower.integer("pos_emb_width"),
-        "num_full_layers": layers // 4 + (1 if layers % 4 else 0),
-        **_tower_sizes(tower),
-    }
+    fewest = (merge * patch) ** 2
+    return _grid(
+        tower,
+        "; pixels of an image by the processor of Muse Glimmer",
+        merge,
+        (fewest, MUSE_MAX_TOKENS * fewest),
+        _tower_sizes(tower),
+        window=tower.integer("pos_emb_height") * tower.integer("pos_emb_width"),
+        num_full_layers=layers // 4 + (1 if layers % 4 else 0),
+    )
 
 
 def _gemma4_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -212,17 +205,9 @@ def _gemma3_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] |
 def _pixtral_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Pixtral's tower, also Mistral Small 3.1's and Ministral 3's, which limits an image's longer side."""
     merge = reader.integer("spatial_merge_size", default=1)
-    patch = tower.integer("patch_size")
-    return {
-        "source": "vision_config of the file, without the tokens that end a row of patches",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": merge,
-        "min_pixels": (patch * merge) ** 2,
-        "max_pixels": tower.integer("image_size") ** 2,
-        "is_gated_mlp": True,
-        **_tower_sizes(tower),
-    }
+    pixels = (tower.integer("patch_size") * merge) ** 2, tower.integer("image_size") ** 2
+    told = ", without the tokens that end a row of patches"
+    return _grid(tower, told, merge, pixels, _tower_sizes(tower), is_gated_mlp=True)
 
 
 def _llama4_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -246,21 +231,14 @@ def _tower_sizes(tower: ConfigReader, prefix: str = "") -> dict[str, Any]:
     return {name: tower.integer(prefix + name) for name in names}
 
 
+_QWEN3 = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "qwen4_exp_vision")
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
-    "qwen2_5_vl": _qwen2_5_tower,
-    "exaone4_5_vision": _qwen2_5_tower,
-    "glm4v": _glm4v_tower,
-    "glm4v_vision": _glm4v_tower,
+    **dict.fromkeys(("qwen2_5_vl", "exaone4_5_vision"), _qwen2_5_tower),
+    **dict.fromkeys(("glm4v", "glm4v_vision"), _glm4v_tower),
     "moonvit": _moonvit_tower,
     "intern_vit_6b": _intern_tower,
     "muse_glimmer_vision": _muse_tower,
-    "qwen3_vl": _qwen3_tower,
-    "qwen3_vl_moe": _qwen3_tower,
-    "qwen3_5": _qwen3_tower,
-    "qwen3_5_moe": _qwen3_tower,
-    "qwen4_exp": _qwen3_tower,
-    "qwen4_exp_vision": _qwen3_tower,
-    "qwen3_omni_moe_vision_encoder": _qwen3_tower,
+    **dict.fromkeys((*_QWEN3, "qwen3_omni_moe_vision_encoder"), _qwen3_tower),
     "gemma4_vision": _gemma4_tower,
     "siglip_vision_model": _gemma3_tower,
     "llama4_vision_model": _llama4_tower,
@@ -300,45 +278,33 @@ def _qwen3_encoder(encoder: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _qwen2_5_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions per token."""
+def _whisper(encoder: ConfigReader, window: int, positions: int, *, is_padded: bool, **others: Any) -> dict[str, Any]:
+    """Return an encoder with Whisper's layers, windows of some frames and that many positions per token."""
     return {
         "source": "audio_config of the file",
         "stride": 2,
-        "window_frames": 2 * encoder.integer("n_window", default=100),
-        "is_padded": False,
-        "positions_per_token": 2,
+        "window_frames": window,
+        "is_padded": is_padded,
+        "positions_per_token": positions,
         **_encoder_sizes(encoder),
         "convolutions": _in_one_dimension(encoder),
+        **others,
     }
+
+
+def _qwen2_5_encoder(encoder: ConfigReader) -> dict[str, Any]:
+    """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions per token."""
+    return _whisper(encoder, 2 * encoder.integer("n_window", default=100), 2, is_padded=False)
 
 
 def _qwen2_encoder(encoder: ConfigReader) -> dict[str, Any]:
     """Return Qwen2-Audio's: one window of 30 s, completely encoded, of which the tokens of the recording are kept."""
-    return {
-        "source": "audio_config of the file",
-        "stride": 2,
-        "window_frames": WHISPER_FRAMES,
-        "is_padded": True,
-        "max_frames": WHISPER_FRAMES,
-        "positions_per_token": 2,
-        **_encoder_sizes(encoder),
-        "convolutions": _in_one_dimension(encoder),
-    }
+    return _whisper(encoder, WHISPER_FRAMES, 2, is_padded=True, max_frames=WHISPER_FRAMES)
 
 
 def _voxtral_encoder(encoder: ConfigReader) -> dict[str, Any]:
     """Return Voxtral's: as many windows of 30 s as needed, 375 tokens each."""
-    return {
-        "source": "audio_config of the file",
-        "stride": 2,
-        "window_frames": WHISPER_FRAMES,
-        "is_padded": True,
-        "keeps_padding": True,
-        "positions_per_token": VOXTRAL_POSITIONS,
-        **_encoder_sizes(encoder),
-        "convolutions": _in_one_dimension(encoder),
-    }
+    return _whisper(encoder, WHISPER_FRAMES, VOXTRAL_POSITIONS, is_padded=True, keeps_padding=True)
 
 
 def _in_two_dimensions(encoder: ConfigReader) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simserve.profiles.hf_families import EXPERT_KEYS, LAYER_KEYS, layer_switches, shared_layers
-from simserve.profiles.hf_layers import STATE_BYTES, experts, indexer
+from simserve.profiles.hf_layers import STATE_BYTES, equal_heads, experts, indexer
 from simserve.profiles.hf_reader import ConfigReader
 
 
@@ -220,10 +220,7 @@ def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
         "has_attention_gate": gate == "element_wise",
         "linear_attention": {
             "num_layers": linear * (group - 1),
-            "num_key_heads": heads,
-            "num_value_heads": heads,
-            "key_head_dim": width,
-            "value_head_dim": width,
+            **equal_heads(heads, width),
             "conv_kernel": reader.integer("short_conv_kernel_size", default=4),
             "has_full_rank_decay": True,
             "has_bounded_decay": reader.flag("kda_safe_gate", default=True),
@@ -244,10 +241,7 @@ def _lightning(reader: ConfigReader, num_layers: int) -> dict[str, Any]:
         "num_other_parameters": num_layers * normed,
         "linear_attention": {
             "num_layers": num_layers,
-            "num_key_heads": heads,
-            "num_value_heads": heads,
-            "key_head_dim": width,
-            "value_head_dim": width,
+            **equal_heads(heads, width),
             "conv_kernel": 1,
             "has_fixed_decay": True,
         },
@@ -349,32 +343,21 @@ def _ngram_rows(reader: ConfigReader, num_heads: int) -> int:
 
 
 _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
-    "gemma3n": _gemma3n,
-    "gemma3n_text": _gemma3n,
-    "gemma4": _gemma4,
-    "gemma4_text": _gemma4,
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), _gemma3n),
+    **dict.fromkeys(("gemma4", "gemma4_text"), _gemma4),
     "bailing_hybrid": _bailing_hybrid,
     "cohere2_moe": _cohere2_moe,
     "jamba": _jamba,
     "laguna": _laguna,
     "granitemoehybrid": _granite_hybrid_norms,
-    "minimax": _minimax_01,
-    "minimax_m1": _minimax_01,
-    "minimax_text_01": _minimax_01,
-    "minimax_m3": _minimax_m3,
-    "minimax_m3_vl": _minimax_m3,
-    "minimax_m3_vl_text": _minimax_m3,
+    **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _minimax_01),
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _minimax_m3),
     "deepseek_v4": _deepseek_v4,
     "hy_v4": _hy_v4,
-    "qwen4_exp": _qwen4_exp,
-    "qwen4_exp_text": _qwen4_exp,
-    "glm5_next": _glm5_next,
-    "glm5_next_text": _glm5_next,
+    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _qwen4_exp),
+    **dict.fromkeys(("glm5_next", "glm5_next_text"), _glm5_next),
     "kimi_linear": _kimi_linear,
-    "mimo_v2_flash": _mimo_v2,
-    "mimo_v2": _mimo_v2,
-    "step3_text": _step3,
-    "step3_vl": _step3,
-    "step3p5": _step3p5,
-    "step3p7": _step3p5,
+    **dict.fromkeys(("mimo_v2", "mimo_v2_flash"), _mimo_v2),
+    **dict.fromkeys(("step3_text", "step3_vl"), _step3),
+    **dict.fromkeys(("step3p5", "step3p7"), _step3p5),
 }
