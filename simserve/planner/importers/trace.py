@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.lengths import lognormal
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model import ModelProfile
 from simserve.units import to_text
@@ -233,12 +234,7 @@ def _fit_lengths(lengths: NDArray[np.int64]) -> tuple[dict[str, Any] | None, flo
     statistics = length_statistics(lengths)
     if statistics.minimum == statistics.maximum:
         return {"distribution": "fixed", "value": statistics.maximum}, 0.0
-    block = {
-        "distribution": "lognormal",
-        "mean": float(f"{statistics.mean:.5g}"),
-        "cv": float(f"{statistics.cv:.4g}"),
-        "max": statistics.maximum,
-    }
+    block = lognormal(float(f"{statistics.mean:.5g}"), float(f"{statistics.cv:.4g}"), statistics.maximum)
     try:
         fitted = length_distribution(LognormalLength.model_validate(block))
     except ValueError:  # a truncated lognormal cannot reach such a mean
