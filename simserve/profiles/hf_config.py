@@ -83,7 +83,8 @@ def from_hf_config(
     rules = family or Family()
     pattern = layer_pattern(ConfigReader(config, file))
     counted = {} if pattern is None else {"num_hidden_layers": len(pattern)}
-    reader = ConfigReader({**rules.defaults, **counted, **_present(config), "model_type": model_type}, file)
+    told = {key: value for key, value in config.items() if value is not None}
+    reader = ConfigReader({**rules.defaults, **counted, **told, "model_type": model_type}, file)
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
@@ -133,10 +134,6 @@ def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
             raise reader.refusal("means layers that simserve has no formula for", key)
     if "attn_type_list" not in read:
         check_softmax_layers(reader)
-
-
-def _present(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if value is not None}
 
 
 def _text_part(mapping: Mapping[str, Any], file: object) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
     if not block:
         return None
     if "vt_hidden_size" in block:
-        return _kimi_tower(ConfigReader(block, reader.file))
+        return _moonvit(ConfigReader(block, reader.file), "Kimi-K2.5", KIMI_MAX_PATCHES, prefix="vt_")
     kind = _TOWERS.get(str(block.get("model_type") or reader.value("model_type")))
     return None if kind is None else kind(reader, ConfigReader(block, reader.file))
 
@@ -101,11 +101,6 @@ def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     )
 
 
-def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
-    """Return Kimi-K2.5's tower, whose file gives only its own sizes."""
-    return _moonvit(tower, "Kimi-K2.5", KIMI_MAX_PATCHES, prefix="vt_")
-
-
 def _moonvit(tower: ConfigReader, processor: str, most: int, prefix: str = "") -> dict[str, Any]:
     """Return a MoonViT of at most ``most`` patches an image, whose sizes are named with a prefix."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
@@ -135,11 +130,6 @@ def _glm4v_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return GLM-4.1V's tower, whose MLPs are as wide as the language model (``Glm4vVisionMLP`` of transformers)."""
     pixels, width = (GLM4V_MIN_PIXELS, GLM4V_MAX_PIXELS), tower.integer("out_hidden_size")
     return _qwen(tower, "GLM-4.1V", pixels, intermediate_size=width, is_gated_mlp=True)
-
-
-def _moonvit_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Kimi-VL's tower."""
-    return _moonvit(tower, "MoonViT", MOONVIT_MAX_PATCHES)
 
 
 def _intern_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -235,7 +225,7 @@ _QWEN3 = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "qw
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
     **dict.fromkeys(("qwen2_5_vl", "exaone4_5_vision"), _qwen2_5_tower),
     **dict.fromkeys(("glm4v", "glm4v_vision"), _glm4v_tower),
-    "moonvit": _moonvit_tower,
+    "moonvit": lambda _, tower: _moonvit(tower, "MoonViT", MOONVIT_MAX_PATCHES),
     "intern_vit_6b": _intern_tower,
     "muse_glimmer_vision": _muse_tower,
     **dict.fromkeys((*_QWEN3, "qwen3_omni_moe_vision_encoder"), _qwen3_tower),

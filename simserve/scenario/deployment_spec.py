@@ -257,20 +257,16 @@ def with_loras(config: EngineConfig, loras: LorasSpec, load: LoraLoadSpec | None
     _check_options(config, loras, shape)
     seats = config.max_loras - (shape.engine.name in _COUNTS_BASE and loras.base_share > 0)
     load = load or LoraLoadSpec()
+    kept = loras.num_adapters if shape.engine.name in _KEEPS_ALL else shape.engine.max_loras
     stored = stored_adapter_bytes(shape, loras.rank, loras.target_modules)
     held = adapter_bytes(shape, loras.rank, loras.target_modules)
     return replace(
         config,
         max_loras=seats,
-        max_cpu_loras=max(config.max_cpu_loras or _kept_by_default(shape, loras), config.max_loras),
+        max_cpu_loras=max(config.max_cpu_loras or kept, config.max_loras),
         lora_host_seconds=held / (load.host_bandwidth or link_bandwidth(shape)),
         lora_disk_seconds=load.latency + stored / (load.disk_bandwidth or DISK_BANDWIDTH),
     )
-
-
-def _kept_by_default(shape: ReplicaShape, loras: LorasSpec) -> int:
-    """Return the adapters that host memory keeps by default: all in SGLang, no more than the GPU in vLLM."""
-    return loras.num_adapters if shape.engine.name in _KEEPS_ALL else shape.engine.max_loras
 
 
 def _check_options(config: EngineConfig, loras: LorasSpec, shape: ReplicaShape) -> None:

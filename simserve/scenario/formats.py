@@ -355,15 +355,12 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
 
 def available_as(shape: ReplicaShape) -> AvailableFormat | None:
     """Return how the weights of a replica are available in its format; None if they are not."""
-    offered = next((each for each in _offers(shape.model, shape.engine) if _is_of(each, shape)), None)
+    asked = as_offered(shape.quantization, shape.model)
+    offered = next((each for each in _offers(shape.model, shape.engine) if each.format == asked), None)
     if offered is None:
         return None
     loaded = ReplicaShape(hardware=shape.hardware, model=as_loaded(shape.model, shape.engine), engine=shape.engine)
     return offered if _runs(replace(loaded, quantization=offered.format)) else None
-
-
-def _is_of(available: AvailableFormat, shape: ReplicaShape) -> bool:
-    return available.format == as_offered(shape.quantization, shape.model)
 
 
 def as_offered(asked: str, model: ModelProfile) -> str:

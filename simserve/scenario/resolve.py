@@ -163,13 +163,7 @@ def resolve(
     if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or not at all
     check_engine(scenario, engine)
-    return ResolvedScenario(
-        scenario=scenario,
-        shape=shape,
-        memory=memory,
-        engine=engine,
-        gpu_hour=price,
-    )
+    return ResolvedScenario(scenario=scenario, shape=shape, memory=memory, engine=engine, gpu_hour=price)
 
 
 def _with_options(engine: EngineConfig, scenario: Scenario, shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
@@ -347,6 +341,9 @@ def _shape_as_asked(
     if overlaps is None:
         is_assumed = deployment.all2all_backend == "auto" and backend.startswith("deepep")
         overlaps = is_assumed and "two_batch_overlap" in engine.features
+    windows = (layers.sliding_window or 0 for layers in model.attention_layers) if engine.attends_windows else ()
+    has_long_windows = any(each > SHORT_WINDOW for each in windows)  # which are not always full
+    partition = deployment.pipeline_layer_partition
     shape = ReplicaShape(
         hardware=hardware,
         model=model,
@@ -354,7 +351,7 @@ def _shape_as_asked(
         tensor_parallel_size=deployment.tensor_parallel_size,
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
-        pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
+        pipeline_layer_partition=None if partition is None else tuple(partition),
         enable_expert_parallel=deployment.enable_expert_parallel,
         all2all_backend=backend,
         num_redundant_experts=deployment.num_redundant_experts,
@@ -365,9 +362,7 @@ def _shape_as_asked(
         masks=_masks(scenario, engine),
         encodes_images=_loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images),
         encodes_audio=_loads_encoder(scenario, engine, "audio", is_asked=scenario.workload.has_audio),
-        contexts=decode_contexts(scenario.workload, scenario.folder)
-        if engine.attends_windows and _depends_on_contexts(model)
-        else None,
+        contexts=decode_contexts(scenario.workload, scenario.folder) if has_long_windows else None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -483,10 +478,6 @@ def _with_state_format(model: ModelProfile, engine: ResolvedEngine) -> ModelProf
     return model.model_copy(update={name: each and each.model_copy(update=kept) for name, each in layers.items()})
 
 
-def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if asked is None else tuple(asked)
-
-
 def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
     """Check that an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted.
 
@@ -506,11 +497,8 @@ def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
             f"takes CUDA compute capability {own.capability_at_least} and newer, and {hardware.name} has {capability}"
         )
         raise ScenarioError(rule, value=profile.name, remedy=f"choose from {', '.join(able)}")
-    raise ScenarioError(
-        f"does not run on {maker}'s devices ({hardware.name}), only on those of {', '.join(own.makers)}",
-        value=profile.name,
-        remedy=f"for {maker} choose from {', '.join(able)}",
-    )
+    rule = f"does not run on {maker}'s devices ({hardware.name}), only on those of {', '.join(own.makers)}"
+    raise ScenarioError(rule, value=profile.name, remedy=f"for {maker} choose from {', '.join(able)}")
 
 
 def engine_of(scenario: Scenario) -> ResolvedEngine:
@@ -563,8 +551,7 @@ def _resolved_engine(
             traits=server_traits(profile, scenario, hardware, model, role),
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
-        sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
-        engine = engine.model_copy(update={"sources": sources})
+        engine = _with_knob(engine, "async_scheduling", engine.async_scheduling, f"{profile.name}, off on a CPU")
     if profile.devices is not None:
         keys = ("supported_quantizations", "quantises_on_load", "quantises_before_loading")
         known = {key: getattr(engine, key) for key in keys}
@@ -627,6 +614,11 @@ def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOpti
     return options.model_copy(update=known)
 
 
+def _with_knob(engine: ResolvedEngine, key: str, value: object, source: str) -> ResolvedEngine:
+    """Return an engine with another value of a knob, and where it comes from."""
+    return engine.model_copy(update={key: value, "sources": {**engine.sources, key: source}})
+
+
 def _with_kernel_block(
     engine: ResolvedEngine, profile: EngineProfile, hardware: HardwareProfile, model: ModelProfile
 ) -> ResolvedEngine:
@@ -638,8 +630,7 @@ def _with_kernel_block(
     tokens = next((each.tokens for each in profile.kernel_blocks if each.holds(version, kind, capability)), None)
     if tokens is None or tokens > engine.max_model_len:
         return engine
-    sources = {**engine.sources, "block_size": f"forced by the kernel of {kind} attention"}
-    return engine.model_copy(update={"block_size": tokens, "sources": sources})
+    return _with_knob(engine, "block_size", tokens, f"forced by the kernel of {kind} attention")
 
 
 def server_traits(
@@ -697,8 +688,7 @@ def _with_prompt_graphs(
         return engine
     chunk = engine.max_num_batched_tokens
     tokens = chunk if model.mla is None else min(chunk, graphs.latent_tokens)
-    sources = {**engine.sources, "cuda_graph_max_expert_tokens": f"{profile.name}, graphs of prompts"}
-    return engine.model_copy(update={"cuda_graph_max_expert_tokens": tokens, "sources": sources})
+    return _with_knob(engine, "cuda_graph_max_expert_tokens", tokens, f"{profile.name}, graphs of prompts")
 
 
 def _under_attention(
@@ -713,9 +703,7 @@ def _under_attention(
     if asked != rule.backend if asked is not None else not is_usual:
         return engine
     source = f"{engine.sources['gpu_memory_utilization']}, x {rule.factor:g} under {rule.backend} attention"
-    share = engine.gpu_memory_utilization * rule.factor
-    sources = {**engine.sources, "gpu_memory_utilization": source}
-    return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
+    return _with_knob(engine, "gpu_memory_utilization", engine.gpu_memory_utilization * rule.factor, source)
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
@@ -726,8 +714,7 @@ def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelPr
         return engine
     layers = TOWER_LAYERS if model.family.startswith(_DEPTH_FAMILIES) else model.vision.num_hidden_layers
     share = engine.gpu_memory_utilization * reserve.share(layers, model.vision.hidden_size)
-    sources = {**engine.sources, "gpu_memory_utilization": f"{source}, beside a vision tower"}
-    return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
+    return _with_knob(engine, "gpu_memory_utilization", share, f"{source}, beside a vision tower")
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
@@ -788,8 +775,3 @@ def _launching_seconds(shape: ReplicaShape) -> float:
     layer = engine.eager_prompt_seconds_per_layer
     layer = engine.eager_seconds_per_layer if layer is None else layer
     return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer
-
-
-def _depends_on_contexts(model: ModelProfile) -> bool:
-    """Return whether the cost of layers depends on the contexts of the traffic: a window that is not always full."""
-    return any((layers.sliding_window or 0) > SHORT_WINDOW for layers in model.attention_layers)

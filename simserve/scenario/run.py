@@ -19,11 +19,21 @@ from simserve.metrics.gateway import drafted
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.summary import RunFacts, add_interval, frozen, latency_values, measure, steady_rates, summarize
-from simserve.metrics.throughput import LIMITS, UsersFacts, conditions
+from simserve.metrics.throughput import LIMITS, Conditions, UsersFacts, conditions
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.api import load_api
-from simserve.profiles.engine_profile import version_note
+from simserve.profiles.engine_options import MeasuredFactors
+from simserve.profiles.engine_profile import load_engine, version_note
+from simserve.profiles.expected_errors import (
+    FEWEST_CALIBRATED_RUNS,
+    SPECULATION,
+    Expectation,
+    Server,
+    expect,
+    generation_of,
+    load_error_model,
+)
 from simserve.scenario.combinations import feature_notes, without_effect
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, offered_load
@@ -46,26 +56,12 @@ from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import Control, DisaggregationSpec, OverflowSpec, StreamingSpec
 from simserve.sim.simulate import Deployment, Simulation
 from simserve.version import __version__
+from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
-    from simserve.scenario.resolve import ResolvedScenario
     from simserve.sim.own_parts import OwnParts
-from simserve.metrics.throughput import Conditions
-from simserve.profiles.engine_options import MeasuredFactors
-from simserve.profiles.engine_profile import load_engine
-from simserve.profiles.expected_errors import (
-    FEWEST_CALIBRATED_RUNS,
-    SPECULATION,
-    Expectation,
-    Server,
-    expect,
-    generation_of,
-    load_error_model,
-)
-from simserve.scenario.resolve import ResolvedScenario
-from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 LEAST_WAITING_SHARE = 0.1
 """Share of time spent waiting below which limits of the scheduler are not examined; half of what
@@ -190,8 +186,7 @@ def run(
     check_fit(resolved)
     if own is not None:
         check_own_parts(own, resolved)
-        finishable = None
-    if served is not None:
+    if own is not None or served is not None:
         finishable = None
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
@@ -476,16 +471,12 @@ def _part(progress: Progress | None, replication: int, replications: int) -> Pro
     return lambda done, total: progress(replication * total + done, replications * total)
 
 
-def _version_notes(resolved: ResolvedScenario) -> list[str]:
-    engine = resolved.shape.engine
-    note = version_note(engine.name, engine.requested_version, engine.sources["version"])
-    return [note] if note else []
-
-
 def _facts(
     resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs, *, explain: bool
 ) -> RunFacts:
-    scenario = resolved.scenario
+    scenario, engine = resolved.scenario, resolved.shape.engine
+    version = version_note(engine.name, engine.requested_version, engine.sources["version"])
+    notes = [version, *priced.notes, *feature_notes(scenario), *without_effect(scenario, specs)]
     return RunFacts(
         version=__version__,
         seed=scenario.run.seed,
@@ -496,13 +487,8 @@ def _facts(
         **_of_run(resolved, simulation),
         warnings=leading_warnings(resolved),
         engine_resolved={
-            **resolved.shape.engine.model_dump(),
-            "notes": [
-                *_version_notes(resolved),
-                *priced.notes,
-                *feature_notes(scenario),
-                *without_effect(scenario, specs),
-            ],
+            **engine.model_dump(),
+            "notes": [note for note in notes if note],
         },
         formats=resolved.formats,
         memory=resolved.memory,
@@ -591,7 +577,6 @@ def _overflow_prices(scenario: Scenario) -> ApiPrices | None:
     if overflow is None:
         return None
     from simserve.metrics.api_cost import ApiPrices
-    from simserve.profiles.api import load_api
 
     with scenario.blaming("deployment.overflow.api"):
         return ApiPrices.of(load_api(overflow.api, scenario.folder))
@@ -668,18 +653,15 @@ def check_own_parts(own: OwnParts, resolved: ResolvedScenario) -> None:
     """
     for name in own.names:
         if not callable(getattr(own, name)):
-            raise UsageError(
-                "is not a function", key=name, value=getattr(own, name), remedy="pass what is called with its arguments"
-            )
+            remedy = "pass what is called with its arguments"
+            raise UsageError("is not a function", key=name, value=getattr(own, name), remedy=remedy)
     deployment = resolved.scenario.deployment
     if own.autoscaler is not None:
         scaled = [deployment.autoscaling, *(pool.autoscaling for pool in deployment.pools)]
         if not any(scaled):
-            raise UsageError(
-                "has nothing to decide without deployment.autoscaling, which says how often it is asked",
-                key="autoscaler",
-                remedy="set deployment.autoscaling; its metric and target are then not looked at",
-            )
+            rule = "has nothing to decide without deployment.autoscaling, which says how often it is asked"
+            remedy = "set deployment.autoscaling; its metric and target are then not looked at"
+            raise UsageError(rule, key="autoscaler", remedy=remedy)
     if own.router is not None and deployment.routing.rules:
         raise UsageError("does not go with deployment.routing.rules", key="router", remedy="leave one of the two out")
     if own.step_seconds is not None:
@@ -759,18 +741,12 @@ def _overflow(scenario: Scenario) -> OverflowSpec | None:
         measured = load_api(spec.api, scenario.folder).latency
     if measured is None:
         return spec
-    known = {
-        "ttft": measured.mean_ttft,
-        "ttft_cv": measured.ttft_cv,
-        "tokens_per_second": measured.tokens_per_second,
-    }
-    is_given = "ttft" in spec.model_fields_set
-    told = {
-        name: value
-        for name, value in known.items()
-        if value is not None and name not in spec.model_fields_set and not (name == "ttft_cv" and is_given)
-    }
-    return spec.model_copy(update=told)
+    speed, given = measured.tokens_per_second, spec.model_fields_set
+    known = {"ttft": measured.mean_ttft, "ttft_cv": measured.ttft_cv, "tokens_per_second": speed}
+    known = {name: value for name, value in known.items() if value is not None and name not in given}
+    if "ttft" in given:
+        known.pop("ttft_cv", None)
+    return spec.model_copy(update=known)
 
 
 def _streaming(resolved: ResolvedScenario) -> StreamingSpec | None:

@@ -217,7 +217,7 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
         urls = [f"{names[each.host]}:{each.port}" for each in servers if each.worker.role == role]
         front[group] = {"num_instances": len(urls), "urls": urls}
     files = {CONFIG_FILE: yaml_text(front)}
-    files |= {_options_file(worker): _pool_options(worker) for worker in workers}
+    files |= {_options_file(each): options_text(role_options(each), each.serving.version) for each in workers}
     files[SERVERS_FILE] = start_script(servers, names, _command)
     policy, link = workers[0].whole.routing.policy, workers[0].whole.disaggregation
     assert link is not None  # pools have roles
@@ -231,10 +231,6 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
 
 def _options_file(worker: Worker) -> str:
     return f"{worker.name}.yaml"
-
-
-def _pool_options(worker: Worker) -> str:
-    return options_text(role_options(worker), worker.serving.version)
 
 
 def role_options(worker: Worker) -> dict[str, Any]:

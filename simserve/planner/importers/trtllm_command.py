@@ -85,7 +85,8 @@ def _settle(reading: Reading) -> None:
     if reading.shares_attention_ranks:
         reading.data_parallel_size = reading.deployment.get("tensor_parallel_size", 1)
         reading.shares_attention_ranks = reading.data_parallel_size > 1
-    if not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"} and _captures(reading.version):
+    captures = reading.version is None or version_key(reading.version) >= _PYTORCH_SINCE
+    if captures and not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"}:
         _graphs(reading, {})
     _settle_admission(reading)
     tokens = reading.options.pop("kv_tokens", None)
@@ -103,10 +104,6 @@ def _settle_admission(reading: Reading) -> None:
             reading.notes.append("use_kv_cache_manager_v2 is simulated from 1.4 on: here as MAX_UTILIZATION.")
     elif is_default:
         reading.options.setdefault("admission", "reserve")
-
-
-def _captures(version: str | None) -> bool:
-    return version is None or version_key(version) >= _PYTORCH_SINCE
 
 
 def _options_file(reading: Reading, _: str, value: Any, files: Mapping[str, str] | None = None) -> None:
