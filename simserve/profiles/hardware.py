@@ -422,13 +422,8 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
         memory = profile.memory.model_copy(update={"total": profile.sizes[name]})
         return profile.model_copy(update={"name": name, "memory": memory, "sizes": {}})
     if path.stem == name and profile.name != name:
-        raise ProfileError(
-            "must equal the name of the file",
-            file=path,
-            key="name",
-            value=profile.name,
-            remedy=f"write {name}",
-        )
+        rule = "must equal the name of the file"
+        raise ProfileError(rule, file=path, key="name", value=profile.name, remedy=f"write {name}")
     return profile
 
 

@@ -162,13 +162,9 @@ def _check_generic(config: Mapping[str, Any], model_type: str, file: object) -> 
         )
     named = [key for key, value in config.items() if _EXPERT_COUNT.search(key) and type(value) is int and value > 0]
     if named and not any(config.get(key) for key in EXPERT_KEYS):
-        raise ProfileError(
-            f"speaks of experts under a name that is not known of the model_type {model_type}",
-            file=file,
-            key=named[0],
-            value=config[named[0]],
-            remedy="experts are read under " + ", ".join(EXPERT_KEYS) + "; or write a model profile",
-        )
+        rule = f"speaks of experts under a name that is not known of the model_type {model_type}"
+        remedy = "experts are read under " + ", ".join(EXPERT_KEYS) + "; or write a model profile"
+        raise ProfileError(rule, file=file, key=named[0], value=config[named[0]], remedy=remedy)
 
 
 def _name(config: Mapping[str, Any], file: object) -> str:

@@ -72,12 +72,9 @@ def heads_per_rank(num_heads: int, tensor_parallel_size: int) -> int:
     """
     if tensor_parallel_size < 1 or num_heads % tensor_parallel_size:
         sizes = [str(size) for size in range(1, min(num_heads, 64) + 1) if num_heads % size == 0]
-        raise InputError(
-            f"must divide the {num_heads} attention heads of the model",
-            key="tensor_parallel_size",
-            value=tensor_parallel_size,
-            remedy="choose from " + ", ".join(sizes),
-        )
+        rule = f"must divide the {num_heads} attention heads of the model"
+        remedy = "choose from " + ", ".join(sizes)
+        raise InputError(rule, key="tensor_parallel_size", value=tensor_parallel_size, remedy=remedy)
     return num_heads // tensor_parallel_size
 
 
@@ -91,11 +88,8 @@ def kv_heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
         return num_kv_heads // tensor_parallel_size
     if tensor_parallel_size % num_kv_heads == 0:
         return 1
-    raise InputError(
-        f"must divide the {num_kv_heads} key-value heads of the model, or be a multiple of them",
-        key="tensor_parallel_size",
-        value=tensor_parallel_size,
-    )
+    rule = f"must divide the {num_kv_heads} key-value heads of the model, or be a multiple of them"
+    raise InputError(rule, key="tensor_parallel_size", value=tensor_parallel_size)
 
 
 class MixtureOfExperts(FrozenModel):

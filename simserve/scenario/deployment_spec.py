@@ -156,9 +156,8 @@ def with_tiers(
     key = "engine.kv_tiers" if offload is None else "engine.kv_offload"
     if not config.enable_prefix_caching:
         rule = "stands behind the prefix cache, and that is off"
-        raise ScenarioError(
-            rule, key=key, remedy="set deployment.engine.enable_prefix_caching to true, or leave it out"
-        )
+        remedy = "set deployment.engine.enable_prefix_caching to true, or leave it out"
+        raise ScenarioError(rule, key=key, remedy=remedy)
     if shape.data_parallel_size > 1:
         rule = f"must be 1 with {key}: ranks that step together would wait for each other's loads"
         raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)

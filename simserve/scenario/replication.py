@@ -100,12 +100,9 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
     last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
     if not isinstance(warmup, str) and specs.concurrency is None and warmup >= last:
         with scenario.blaming("run"):
-            raise ScenarioError(
-                f"must end before the last of the arrivals, {to_text(last, 'time')}",
-                key="warmup",
-                value=to_text(warmup, "time"),
-                remedy="nothing would be left to measure",
-            )
+            rule = f"must end before the last of the arrivals, {to_text(last, 'time')}"
+            remedy = "nothing would be left to measure"
+            raise ScenarioError(rule, key="warmup", value=to_text(warmup, "time"), remedy=remedy)
     return specs
 
 

@@ -257,9 +257,8 @@ class Scenario(FrozenModel):
         workload = self.workload
         is_drawn = workload.trace is None or workload.arrivals is not None or workload.classes is not None
         if not is_drawn and run.replications > 1:
-            raise ValueError(
-                "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
-            )
+            rule = "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
+            raise ValueError(rule)
         if not is_drawn and run.precision is not None:
             raise ValueError("run.precision has no meaning with a trace: nothing is drawn, so there is no interval")
         if run.precision is None and run.max_replications != RunSpec.model_fields["max_replications"].default:

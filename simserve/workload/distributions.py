@@ -235,11 +235,8 @@ def arrival_times(
     curve = rate_curve_of(arrivals, phases, until=duration)
     expected = curve.integral(duration)
     if expected > MAX_REQUESTS / 2:
-        raise ScenarioError(
-            f"asks for about {expected:.3g} requests, more than {MAX_REQUESTS // 2:,}",
-            key="workload.duration",
-            remedy="shorten it or lower the rate",
-        )
+        rule = f"asks for about {expected:.3g} requests, more than {MAX_REQUESTS // 2:,}"
+        raise ScenarioError(rule, key="workload.duration", remedy="shorten it or lower the rate")
     times = curve.inverse(_sums_beyond(expected, _unit_exponential, generator))
     return times[times <= duration]
 

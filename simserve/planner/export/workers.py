@@ -472,12 +472,8 @@ def refuse_scaling(worker: Worker, target: str, remedy: str) -> None:
         ScenarioError: There is an autoscaler.
     """
     if worker.scaling is not None:
-        raise ScenarioError(
-            f"cannot be exported to {target}: the autoscaler that was simulated has no counterpart there",
-            key="deployment.autoscaling",
-            value=worker.scaling.metric,
-            remedy=remedy,
-        )
+        rule = f"cannot be exported to {target}: the autoscaler that was simulated has no counterpart there"
+        raise ScenarioError(rule, key="deployment.autoscaling", value=worker.scaling.metric, remedy=remedy)
 
 
 def dns_name(name: str) -> str:

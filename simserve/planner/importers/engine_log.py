@@ -474,9 +474,8 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
         if block != _DEFAULT_BLOCK["vllm"]:
             reading.options["block_size"] = block
     if room.tokens < block:
-        raise ScenarioError(
-            f"is less than one block of {block}", file=reading.where, key="KV tokens", value=room.tokens
-        )
+        rule = f"is less than one block of {block}"
+        raise ScenarioError(rule, file=reading.where, key="KV tokens", value=room.tokens)
     return replace(room, blocks=room.tokens // block, block_size=block)
 
 

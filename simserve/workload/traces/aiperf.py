@@ -185,9 +185,8 @@ def read_aiperf_conversations(path: Path) -> Trace:
     started = {child for each in known.values() for child in each.children()}
     roots = [name for name in known if name not in started]
     if not roots:
-        raise TraceError(
-            "has no conversation that no other starts", file=path, remedy="they start each other in a circle"
-        )
+        rule = "has no conversation that no other starts"
+        raise TraceError(rule, file=path, remedy="they start each other in a circle")
     calls = _Calls(path, known)
     for number, root in enumerate(roots):
         calls.task = number
