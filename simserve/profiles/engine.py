@@ -236,9 +236,6 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_sh
     """Return the scheduling order, the admission rule and the allocation of KV memory.
 
     Slots that share one buffer take what they need from it, token by token (llama.cpp's pull request 16736).
-
-    Raises:
-        ScenarioError: A key of static batching without it, or an admission rule that does not fit the KV allocation.
     """
     rules = known.scheduling
     batching = choices.pick("batching", rules.batching)
@@ -305,11 +302,7 @@ def _caches_states(rules: Scheduling, place: _Place) -> bool:
 def _limits(
     choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, scheduling: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return seats, budget, chunking, context length, block size and static batch size.
-
-    Raises:
-        ScenarioError: The budget the user set cannot hold a prompt that may not be split.
-    """
+    """Return seats, budget, chunking, context length, block size and static batch size."""
     batching = scheduling["batching"]
     seats = _seats(choices, known, place, batching)
     slots = seats if scheduling["kv_allocation"] == "static" else 1
@@ -441,11 +434,7 @@ def _graph_sizes(
 
 
 def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int, max_num_seqs: int) -> dict[str, Any]:
-    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV.
-
-    Raises:
-        ScenarioError: A largest CUDA graph on an engine without graphs.
-    """
+    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV."""
     memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
     mode = choices.asked.cudagraph_mode
     is_eager = bool(choices.asked.enforce_eager) or mode == "NONE"
@@ -524,11 +513,7 @@ def _is_piecewise(choices: _Choices, known: EngineVersion, place: _Place) -> boo
 
 
 def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixes: bool, sorts: bool) -> dict[str, Any]:
-    """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits.
-
-    Raises:
-        ScenarioError: Asynchronous scheduling for a version without it.
-    """
+    """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits."""
     host = known.host
     host = host.model_copy(update=_launched_singly(choices.asked, host))
     is_async = _is_async(choices, known.scheduling, place, shares_prefixes)

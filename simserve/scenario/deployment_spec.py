@@ -194,11 +194,7 @@ def _tier(spec: KVTierSpec, gpu_block: float, shape: ReplicaShape, key: str) -> 
 
 
 def _blocks(size: float, block_bytes: float, key: str) -> int:
-    """Return the number of blocks that ``size`` bytes hold.
-
-    Raises:
-        ScenarioError: They hold none.
-    """
+    """Return the number of blocks that ``size`` bytes hold."""
     num_blocks = int(size // block_bytes)
     if not num_blocks:
         rule = f"holds no KV block, {to_text(block_bytes, 'bytes')} over all GPUs"

@@ -181,11 +181,7 @@ def _lacking_arithmetic(name: WeightFormatName, engine: ResolvedEngine, hardware
 
 
 def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
-    """Check that an engine loads checkpoints made by the method of this one.
-
-    Raises:
-        ScenarioError: It does not.
-    """
+    """Check that an engine loads checkpoints made by the method of this one."""
     if not loads(engine, checkpoint):
         scales = f", one scale a {checkpoint.fp8_scales}" if checkpoint.format == "fp8" else ""
         made = f"{checkpoint.format} by {checkpoint.method}{scales}"
@@ -227,11 +223,7 @@ def kv_of_auto(shape: ReplicaShape) -> str:
 
 
 def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
-    """Return the KV format that an engine uses for a checkpoint.
-
-    Raises:
-        InputError: The engine does not run the weights, or the GPU has no arithmetic for them.
-    """
+    """Return the KV format that an engine uses for a checkpoint."""
     wide = shape.precision.wide_arithmetic
     _ = shape.precisions
     if shape.model.compressed_attention is not None:

@@ -167,11 +167,7 @@ def resolve(
 
 
 def _with_options(engine: EngineConfig, scenario: Scenario, shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return the scheduler's configuration with the scenario's tiers and adapters; without adapters, no slots for them.
-
-    Raises:
-        ScenarioError: They are incompatible with the rest of the scenario.
-    """
+    """Return the scheduler's configuration with the scenario's tiers and adapters, or without slots for adapters."""
     asked, loras = scenario.deployment.engine, scenario.workload.loras
     if asked.kv_offload is not None or asked.kv_tiers:
         engine = with_tiers(engine, asked.kv_offload, asked.kv_tiers, shape, memory)
@@ -387,9 +383,6 @@ def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_
     """Return whether a replica loads an encoder: with the model, or because prompts need it.
 
     With a separate pool of encoders, only engines that always do.
-
-    Raises:
-        ScenarioError: The engine is told to leave out an encoder that prompts need.
     """
     if engine.language_model_only:
         if is_asked and scenario.deployment.encoder_disaggregation is None:
@@ -402,11 +395,7 @@ def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_
 
 
 def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelProfile) -> None:
-    """Refuse to hold a tower whole on each rank if the engine splits this model's tower anyway, or there is none.
-
-    Raises:
-        ScenarioError: ``mm_encoder_tp_mode: data`` is set for such a model.
-    """
+    """Refuse to hold a tower whole on each rank if the engine splits this model's tower anyway, or there is none."""
     families = _WHOLE_TOWERS.get(load_engine(engine.name, scenario.folder).base or engine.name, ())
     if engine.mm_encoder_tp_mode != "data" or (model.vision is not None and model.family.startswith(families)):
         return
@@ -479,11 +468,7 @@ def _with_state_format(model: ModelProfile, engine: ResolvedEngine) -> ModelProf
 
 
 def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
-    """Check that an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted.
-
-    Raises:
-        ScenarioError: The engine does not run there; names the engines that do.
-    """
+    """Check that an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted."""
     maker, capability = hardware.vendor, hardware.compute_capability
     own = profile.devices
     if own is None or not own.makers or own.runs_on(maker, capability):

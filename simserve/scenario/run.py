@@ -364,11 +364,7 @@ def _replicate(
 
 
 def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simulation]:
-    """Return the function that serves requests by the reference.
-
-    Raises:
-        ScenarioError: It does not cover the deployment.
-    """
+    """Return the function that serves requests by the reference."""
     from simserve.scenario.reference_run import refuse, simulate_by_reference, uncounted
 
     refuse(scenario, uncounted(deployment, scenario.deployment), "run the scenario without --reference")

@@ -156,11 +156,7 @@ def _refuse_many_hosts(workers: list[Worker]) -> None:
 
 
 def _options(worker: Worker) -> dict[str, Any]:
-    """Return the options of a TensorRT-LLM worker, including its flags, as a ConfigMap.
-
-    Raises:
-        ScenarioError: The TensorRT-LLM of Dynamo's image lacks one of the keys.
-    """
+    """Return the options of a TensorRT-LLM worker, including its flags, as a ConfigMap."""
     options = role_options(worker)
     words = worker.flags
     for flag, value in itertools.pairwise(words):

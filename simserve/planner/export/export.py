@@ -122,11 +122,7 @@ def _has_several_servers(scenario: Scenario) -> bool:
 
 
 def _refuse_several_servers(scenario: Scenario) -> None:
-    """Refuse pools: one command starts one server, and no router is exported here.
-
-    Raises:
-        ScenarioError: There are pools.
-    """
+    """Refuse pools: one command starts one server, and no router is exported here."""
     pools = scenario.deployment.pools
     if pools:
         rule = "cannot be exported as one command: each pool has servers of its own"
@@ -135,11 +131,7 @@ def _refuse_several_servers(scenario: Scenario) -> None:
 
 
 def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
-    """Refuse pools of another engine than that of the export.
-
-    Raises:
-        InputError: There is one, or the scenario is invalid.
-    """
+    """Refuse pools of another engine than that of the export."""
     others = {pool.shape.engine.name for pool in resolve(scenario).pools} - {engine}
     if others:
         rule = f"cannot be exported here: its gateway sends requests to servers of {engine} alone"

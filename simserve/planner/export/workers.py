@@ -296,11 +296,7 @@ def workers_of(
 
 
 def _refuse_other_weights(workers: list[Worker]) -> None:
-    """Refuse prefill and decode workers that load different checkpoints: engines transfer no KV caches between them.
-
-    Raises:
-        ScenarioError: There are such workers.
-    """
+    """Refuse roles that load different checkpoints: engines transfer no KV caches between them."""
     loaded: dict[str, set[str]] = {}
     for each in workers:
         if each.role != "both":

@@ -66,11 +66,7 @@ _METHODS = {name.lower(): method for method, name in DRAFTERS.items()} | {"eagle
 
 
 def _spelled(_: Reading, words: Sequence[str]) -> Sequence[str]:
-    """Return the arguments of a server.
-
-    Raises:
-        ScenarioError: They are those of the server in front of others.
-    """
+    """Return the arguments of a server."""
     if words[:1] == ["disaggregated"]:
         rule, remedy = "starts the server in front of others", "paste the line of one of these: it serves the model"
         raise ScenarioError(rule, file=TRTLLM.where, value="trtllm-serve disaggregated", remedy=remedy)
@@ -118,11 +114,7 @@ def _options_file(reading: Reading, _: str, value: Any, files: Mapping[str, str]
 
 
 def _read_options(reading: Reading, options: Mapping[str, Any], path: str = "") -> None:
-    """Read the keys of an options file, which are arguments of TensorRT-LLM's LLM API.
-
-    Raises:
-        ScenarioError: A value is invalid for its key.
-    """
+    """Read the keys of an options file, which are arguments of TensorRT-LLM's LLM API."""
     for name, value in options.items():
         key = f"{path}{name}"
         if f"--{name}" in _COUNTS and value is not None:

@@ -81,11 +81,7 @@ def _leveled(word: str, flags: Flags) -> list[str]:
 
 
 def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[str]:
-    """Return the arguments of the ``--config`` file, followed by the others, which override them.
-
-    Raises:
-        ScenarioError: The file is not a mapping.
-    """
+    """Return the arguments of the ``--config`` file, followed by the others, which override them."""
     place = next((place for place, word in enumerate(words) if word.partition("=")[0] == "--config"), None)
     if place is None:
         return list(words)

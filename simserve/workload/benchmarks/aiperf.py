@@ -132,11 +132,7 @@ def _arrivals(fields: Fields) -> dict[str, Any]:
 
 
 def _load_blocks(fields: Fields) -> Iterator[Fields]:
-    """Yield the mappings that may contain the load; in a list of phases, the profiled ones first.
-
-    Raises:
-        TraceError: Several phases were profiled, whose figures are mixed in the summary.
-    """
+    """Yield the mappings that may contain the load; in a list of phases, the profiled ones first."""
     config = fields.find("input_config")
     if config is not None and isinstance(config.values.get("phases"), list):
         phases = [each for each in config.items_of("phases") if "profiling" in (each.text("kind"), each.text("name"))]

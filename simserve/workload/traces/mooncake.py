@@ -260,9 +260,6 @@ def _read_agentic_graph(records: Records) -> Trace:
 
     Args:
         records: The rows, the header first.
-
-    Raises:
-        TraceError: A row breaks a rule; with its line in the file.
     """
     header = records.rows[0]
     if header.get("version") != _VERSION:
