@@ -282,21 +282,6 @@ def _whisper(encoder: ConfigReader, window: int, positions: int, *, is_padded: b
     }
 
 
-def _qwen2_5_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions per token."""
-    return _whisper(encoder, 2 * encoder.integer("n_window", default=100), 2, is_padded=False)
-
-
-def _qwen2_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2-Audio's: one window of 30 s, completely encoded, of which the tokens of the recording are kept."""
-    return _whisper(encoder, WHISPER_FRAMES, 2, is_padded=True, max_frames=WHISPER_FRAMES)
-
-
-def _voxtral_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Voxtral's: as many windows of 30 s as needed, 375 tokens each."""
-    return _whisper(encoder, WHISPER_FRAMES, VOXTRAL_POSITIONS, is_padded=True, keeps_padding=True)
-
-
 def _in_two_dimensions(encoder: ConfigReader) -> list[dict[str, Any]]:
     """Return Qwen3-Omni's: three of 3 x 3 and stride 2 over time and frequency, then a product to the layers' width."""
     frames, bins = 2 * encoder.integer("n_window", default=50), encoder.integer("num_mel_bins", default=128)
@@ -334,8 +319,15 @@ def _encoder_sizes(encoder: ConfigReader) -> dict[str, Any]:
 
 _ENCODERS: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "qwen3_omni_moe_audio_encoder": _qwen3_encoder,
-    "qwen2_5_omni_audio_encoder": _qwen2_5_encoder,
-    "qwen2_audio_encoder": _qwen2_encoder,
-    "voxtral_encoder": _voxtral_encoder,
+    # Attention within ``2 n_window`` frames, two positions per token.
+    "qwen2_5_omni_audio_encoder": lambda encoder: _whisper(
+        encoder, 2 * encoder.integer("n_window", default=100), 2, is_padded=False
+    ),
+    # One window of 30 s, completely encoded, of which the tokens of the recording are kept.
+    "qwen2_audio_encoder": lambda own: _whisper(own, WHISPER_FRAMES, 2, is_padded=True, max_frames=WHISPER_FRAMES),
+    # As many windows of 30 s as needed, 375 tokens each.
+    "voxtral_encoder": lambda encoder: _whisper(
+        encoder, WHISPER_FRAMES, VOXTRAL_POSITIONS, is_padded=True, keeps_padding=True
+    ),
 }
 """``model_type`` of the encoder -> its reader."""
