@@ -113,19 +113,14 @@ def _make(staging: Path, folder: Path) -> list[Path]:
             each.mkdir()
             made.append(each)
         if folder.is_dir():
-            _probe(folder)
+            probe = folder / f".{os.getpid()}.probe"  # permissions alone are not conclusive
+            probe.touch()
+            probe.unlink()
     except OSError as failure:
         _remove(made)
         reason = failure.strerror or str(failure)
         raise UsageError(f"cannot be written: {reason}", file=folder, key="--out") from None
     return made
-
-
-def _probe(folder: Path) -> None:
-    """Create and remove a file in ``folder``: permissions alone are not conclusive."""
-    probe = folder / f".{os.getpid()}.probe"
-    probe.touch()
-    probe.unlink()
 
 
 def _move(staging: Path, folder: Path) -> None:

@@ -277,6 +277,8 @@ def simulation_of(
     records, stream = seen(cluster, records, end_time)
     if stream is not None:
         totals = replace(totals, itl=stream.itl)
+    pool, waits, parts = specs.encoder_pool, cluster.clients.encoder_wait, cluster.clients.encoder_parts
+    split = [] if pool is None else [parts.get(row, most) for row, most in enumerate(pool.num_parts.tolist())]
     num_schedulers = sum(len(replica.scheduler.schedulers) for replica in cluster.replicas)
     return Simulation(
         records=_in_order(records, specs),
@@ -294,8 +296,8 @@ def simulation_of(
         transfers=_transfer_sums(cluster),
         stream=None if stream is None else stream.totals,
         front=_front(cluster),
-        encoder_wait=_encoder_wait(cluster),
-        encoder_parts=_encoder_parts(cluster),
+        encoder_wait=None if pool is None else np.array([waits.get(row, math.nan) for row in range(len(specs))]),
+        encoder_parts=None if pool is None else np.array(split),
         encoder_lives=_encoder_lives(cluster),
         steps=NotedSteps(np.array(cluster.steps, dtype=np.float64).reshape(-1, len(COLUMNS)).T) if keep_steps else None,
         api_token_seconds=min(each.engine.api_token_seconds for each in setups),
@@ -373,22 +375,6 @@ def _front(cluster: Cluster) -> FrontTotals | None:
         discarded_tokens=0 if rules is None else rules.num_discarded_tokens,
         service={} if gateway.fair is None else dict(zip(names, gateway.fair.service, strict=True)),
     )
-
-
-def _encoder_wait(cluster: Cluster) -> np.ndarray[Any, Any] | None:
-    """Return how long images waited for the encoder pool, NaN for requests without work there; None without a pool."""
-    if cluster.specs.encoder_pool is None:
-        return None
-    waits = cluster.clients.encoder_wait
-    return np.array([waits.get(index, math.nan) for index in range(len(cluster.specs))])
-
-
-def _encoder_parts(cluster: Cluster) -> np.ndarray[Any, Any] | None:
-    """Return how many workers encoded the images of each request; None without an encoder pool."""
-    if cluster.specs.encoder_pool is None:
-        return None
-    parts = cluster.specs.encoder_pool.num_parts.tolist()
-    return np.array([cluster.clients.encoder_parts.get(index, most) for index, most in enumerate(parts)])
 
 
 def _encoder_lives(cluster: Cluster) -> EncoderLives | None:
