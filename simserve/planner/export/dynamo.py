@@ -90,8 +90,12 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     _TARGET.check(workers)
     _refuse_other_pools(workers)
     target = workers[0].serving.target
-    if target == "trtllm":
-        _refuse_many_hosts(workers)
+    for worker in workers if target == "trtllm" else []:
+        if worker.num_nodes > 1:
+            rule = "GPUs a worker cannot be exported to dynamo: TensorRT-LLM's are started by MPI over several hosts"
+            key = "deployment.pools" if worker.role != "both" else "deployment"
+            remedy = "make tensor_parallel_size x pipeline_parallel_size smaller"
+            raise ScenarioError(rule, key=key, value=worker.num_gpus, remedy=remedy)
     encoders = encoders_of(workers)
     if encoders is not None and target == "trtllm":
         rule, remedy = "cannot be exported to dynamo with TensorRT-LLM's workers", "use vllm or sglang"
@@ -142,17 +146,6 @@ _ENCODER_NOTE = (
     "the encode workers are those of Dynamo's arguments and were not run; embeddings go over NIXL, at the speed of "
     "your network"
 )
-
-
-def _refuse_many_hosts(workers: list[Worker]) -> None:
-    for worker in workers:
-        if worker.num_nodes > 1:
-            raise ScenarioError(
-                "GPUs a worker cannot be exported to dynamo: TensorRT-LLM's are started by MPI over several hosts",
-                key="deployment.pools" if worker.role != "both" else "deployment",
-                value=worker.num_gpus,
-                remedy="make tensor_parallel_size x pipeline_parallel_size smaller",
-            )
 
 
 def _options(worker: Worker) -> dict[str, Any]:

@@ -406,35 +406,28 @@ class Target:
         Raises:
             ScenarioError: Names the key.
         """
+        cannot = f"cannot be exported to {self.name}"
         for worker in workers:
             hardware = worker.deployment.resolved.shape.hardware
             if hardware.vendor != "NVIDIA":
-                rule = f"cannot be exported to {self.name}: the images and resources written here are for NVIDIA's GPUs"
+                rule = f"{cannot}: the images and resources written here are for NVIDIA's GPUs"
                 raise ScenarioError(rule, key="deployment.hardware", value=hardware.name)
             if worker.role != "both" and not self.has_roles:
-                raise ScenarioError(
-                    f"cannot be exported to {self.name}, which has no router that prefills on one server and decodes "
-                    "on another",
-                    key="deployment.disaggregation",
-                    remedy="use --to dynamo, --to llm-d or --to kserve",
-                )
+                rule = "which has no router that prefills on one server and decodes on another"
+                remedy = "use --to dynamo, --to llm-d or --to kserve"
+                raise ScenarioError(f"{cannot}, {rule}", key="deployment.disaggregation", remedy=remedy)
             if self.engines and worker.serving.target not in self.engines:
-                raise ScenarioError(
-                    f"cannot be exported to {self.name}, whose workers are those of {' and '.join(self.engines)}",
-                    key="deployment.engine.name",
-                    value=worker.deployment.engine.name,
-                    remedy=f"use --to k8s, or --set deployment.engine.name={self.engines[0]}",
-                )
+                rule = f"{cannot}, whose workers are those of {' and '.join(self.engines)}"
+                own = worker.deployment.engine.name
+                remedy = f"use --to k8s, or --set deployment.engine.name={self.engines[0]}"
+                raise ScenarioError(rule, key="deployment.engine.name", value=own, remedy=remedy)
             if self.without_scaling:
                 refuse_scaling(worker, self.name, self.without_scaling)
             if worker.num_nodes > 1 and not self.spans_nodes:
-                raise ScenarioError(
-                    f"GPUs a replica cannot be exported to {self.name}: a pod lies on one node, and one of "
-                    f"{hardware.name} has {worker.gpus_per_node}",
-                    key="deployment",
-                    value=worker.num_gpus,
-                    remedy="use --to lws, or make tensor_parallel_size x pipeline_parallel_size smaller",
-                )
+                why = f"a pod lies on one node, and one of {hardware.name} has {worker.gpus_per_node}"
+                remedy = "use --to lws, or make tensor_parallel_size x pipeline_parallel_size smaller"
+                rule = f"GPUs a replica {cannot}: {why}"
+                raise ScenarioError(rule, key="deployment", value=worker.num_gpus, remedy=remedy)
 
     def route(self, workers: Sequence[Worker], policies: Mapping[str, _Rule], alone: _Rule | None, why: str) -> _Rule:
         """Return what stands for the simulated routing policy.
