@@ -101,9 +101,8 @@ def _flags(deployment: Deployment, flags: Flags) -> list[str]:
         if size > 1 or deployment.is_explicit:
             words += flags.render(flag, size, key=f"deployment.{key}")
     if asked.enable_expert_parallel:
-        words += flags.render(
-            "--ep_size", asked.tensor_parallel_size * asked.data_parallel_size, key="deployment.enable_expert_parallel"
-        )
+        ranks = asked.tensor_parallel_size * asked.data_parallel_size
+        words += flags.render("--ep_size", ranks, key="deployment.enable_expert_parallel")
     for key, flag in _NUMBERS.items():
         if key in deployment.says:
             words += flags.render(flag, getattr(deployment.engine, key), key=f"deployment.engine.{key}")
@@ -138,13 +137,9 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         rule = f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model"
         raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked, remedy="it stores auto, fp8")
     if asked in ("fp16", "bf16") and deployment.kv_of_auto != asked:
-        raise ScenarioError(
-            f"cannot be exported: {deployment.checkpoint} asks for a {deployment.kv_of_auto} KV cache, and "
-            f"{deployment.label} keeps it so",
-            key="deployment.kv_cache_dtype",
-            value=asked,
-            remedy="leave it at auto",
-        )
+        why = f"{deployment.checkpoint} asks for a {deployment.kv_of_auto} KV cache, and {deployment.label} keeps it so"
+        rule = f"cannot be exported: {why}"
+        raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked, remedy="leave it at auto")
     if _KV_CACHE[asked] != "auto" or deployment.is_explicit:
         kv_cache["dtype"] = _KV_CACHE[asked]
     if "enable_prefix_caching" in says:
