@@ -53,21 +53,18 @@ def draw_mixture(spec: WorkloadSpec, draws: Draws, num_drawn: int | None = None)
     some(specs.arrival_time)
     sources = [_arrivals(spec, number) for number in numbers]
     rates = [each.rate for each in sources if isinstance(each, STATIONARY)]
-    is_steady = len(rates) == len(sources)
+    is_steady, rate = len(rates) == len(sources), sum(rates)
+    if not is_steady:  # over the time of the last open arrival; NaN if answers set the pace
+        last = float(np.nanmax(specs.arrival_time, initial=0.0))
+        rate = float("nan") if waiting or not last else len(specs) / last
     return replace(
         specs,
         concurrency=sum(part.concurrency or 0 for part in waiting) or None,
         loops=tuple(ClientLoop(part.concurrency or 0, part.ramp_up) for part in waiting),
         closes_at=spec.duration if waiting else None,
         is_stationary=is_steady,
-        offered_rate=sum(rates) if is_steady else _mean_rate(specs, has_clients=bool(waiting)),
+        offered_rate=rate,
     )
-
-
-def _mean_rate(specs: RequestSpecs, *, has_clients: bool) -> float:
-    """Return the number of requests over the time of the last open arrival; NaN if answers set the pace."""
-    last = float(np.nanmax(specs.arrival_time, initial=0.0))
-    return float("nan") if has_clients or not last else len(specs) / last
 
 
 def _arrivals(spec: WorkloadSpec, number: int | None) -> Arrivals:
@@ -114,7 +111,8 @@ def _part(spec: WorkloadSpec, number: int | None, draws: Draws) -> RequestSpecs:
 
 def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence[int]) -> RequestSpecs:
     """Return the rows of all parts: open arrivals in order of their start times, then those of the closed loops."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, Any] = dict.fromkeys(("arrival_time", "think_time"), np.zeros(0))
+    columns |= dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), np.zeros(0, dtype=np.int64))
     for each in fields(RequestSpecs):
         values = [getattr(part, each.name) for part in parts]
         if values and isinstance(values[0], np.ndarray):
@@ -127,28 +125,22 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         sessions.append(np.where(session < 0, session - num_single, session + num_conversations))
         num_conversations += max(int(session.max(initial=-1)) + 1, 0)
         num_single += int(np.count_nonzero(session < 0))
-    columns.pop("time_limit", None)
+    columns["time_limit"] = None
+    if any(part.time_limit is not None for part in parts):
+        limits = (np.full(len(part), np.inf) if part.time_limit is None else part.time_limit for part in parts)
+        columns["time_limit"] = np.concatenate([*limits])
     columns["session"] = np.concatenate([*sessions, np.zeros(0, dtype=np.int64)])
     columns["loop"] = np.repeat(np.array(loops, dtype=np.int8), [len(part) for part in parts])
     together = RequestSpecs(
-        **_empty() | columns,
+        **columns,
         concurrency=None,
         is_stationary=False,
         offered_rate=float("nan"),
         classes=spec.classes or (),
         prefixes=_prefixes(spec, parts),
         dependencies=_dependencies(parts),
-        time_limit=_time_limit(parts),
     )
     return together.without_answers().of_rows(_by_beginning(together, spec.num_requests))
-
-
-def _empty() -> dict[str, Any]:
-    none = np.zeros(0, dtype=np.int64)
-    return {
-        **dict.fromkeys(("arrival_time", "think_time"), np.zeros(0)),
-        **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), none),
-    }
 
 
 def _prefixes(spec: WorkloadSpec, parts: Sequence[RequestSpecs]) -> PrefixSegments | None:
@@ -171,15 +163,6 @@ def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
         parents.append(np.zeros(0, dtype=np.int64) if graph is None else graph.parents + num_before)
         num_before += len(part)
     return from_counts(np.concatenate(counts), np.concatenate(parents))
-
-
-def _time_limit(parts: Sequence[RequestSpecs]) -> NDArray[np.float64] | None:
-    """Return the time limit of the task of each row, seconds; None if there are no limits."""
-    if all(part.time_limit is None for part in parts):
-        return None
-    return np.concatenate(
-        [np.full(len(part), np.inf) if part.time_limit is None else part.time_limit for part in parts]
-    )
 
 
 def _by_beginning(specs: RequestSpecs, num_requests: int | None) -> NDArray[np.int64]:

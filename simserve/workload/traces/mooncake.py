@@ -267,7 +267,9 @@ def _read_agentic_graph(records: Records) -> Trace:
     size = header.get("block_size")
     if type(size) is not int or not 1 <= size <= MAX_TOKENS:
         raise records.error(0, "block_size", "must be a whole number >= 1")
-    rows = Records(records.file, _renamed(records.rows[1:]), records.lines[1:])
+    other = {"input_tokens": "input_length", "output_tokens": "output_length"}
+    renamed = [{other.get(name, name): value for name, value in row.items()} for row in records.rows[1:]]
+    rows = Records(records.file, renamed, records.lines[1:])
     if not rows.rows:
         raise TraceError("holds no calls behind its header", file=records.file)
     waits = _waits(rows)
@@ -296,11 +298,6 @@ def _read_agentic_graph(records: Records) -> Trace:
             earliest=offset,
         ),
     )
-
-
-def _renamed(rows: Any) -> list[Mapping[str, Any]]:
-    other = {"input_tokens": "input_length", "output_tokens": "output_length"}
-    return [{other.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def _waits(rows: Records) -> list[list[tuple[int, bool, float]]]:
