@@ -16,7 +16,6 @@ from simserve.perf.memory import ENCODER_BYTES
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import ModelProfile
 from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
 from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
 from simserve.scenario.schema import Scenario
@@ -72,12 +71,16 @@ def check_encoders(scenario: Scenario) -> None:
         return
     shapes, spec = _prompt_takers(scenario), scenario.deployment.encoder_disaggregation
     encoders = shapes if spec is None else [encoder_worker(shapes[0], spec, scenario)]
-    for key, is_there in (("images", scenario.workload.has_images), ("audio", scenario.workload.has_audio)):
-        if is_there:
-            tower = _tower(key, shapes, scenario)
-            with scenario.blaming("deployment"):
-                for each in encoders:
-                    check_cut(each, tower)
+    for key in _asked(scenario):
+        tower = _tower(key, shapes, scenario)
+        with scenario.blaming("deployment"):
+            for each in encoders:
+                check_cut(each, tower)
+
+
+def _asked(scenario: Scenario) -> list[str]:
+    workload = scenario.workload
+    return ["images"] * workload.has_images + ["audio"] * workload.has_audio
 
 
 def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
@@ -91,11 +94,7 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
     if not scenario.workload.has_media:
         return specs
     shapes, spec = _prompt_takers(scenario), scenario.deployment.encoder_disaggregation
-    media = {
-        key: _drawn(key, specs, scenario, _tower(key, shapes, scenario), replication)
-        for key, is_there in (("images", scenario.workload.has_images), ("audio", scenario.workload.has_audio))
-        if is_there
-    }
+    media = {key: _drawn(key, specs, scenario, _tower(key, shapes, scenario), replication) for key in _asked(scenario)}
     encoders = shapes if spec is None else [encoder_worker(shapes[0], spec, scenario)]
     seconds = {}
     for key, medium in media.items():
@@ -264,19 +263,17 @@ def _prompt_takers(scenario: Scenario) -> list[ReplicaShape]:
 
 def _tower(key: str, shapes: list[ReplicaShape], scenario: Scenario) -> Tower:
     """Return the encoder of images, or audio, in all pools that take prompts."""
-    first, *others = (_tower_of(key, shape.model, scenario) for shape in shapes)
-    if any(each != first for each in others):
+    towers: list[Tower] = []
+    for model in (shape.model for shape in shapes):
+        found: Tower | None = model.vision if key == "images" else model.audio
+        if found is None:
+            block = "vision" if key == "images" else key
+            rule = f"needs a model that takes {key}, and the profile of {model.name} has no {block} block"
+            scenario.refuse(f"workload.{key}", rule, f"choose a model such as {_EXAMPLES[key]}")
+        towers.append(found)
+    if any(each != towers[0] for each in towers):
         _refuse_unlike(key, scenario)
-    return first
-
-
-def _tower_of(key: str, model: ModelProfile, scenario: Scenario) -> Tower:
-    found: Tower | None = model.vision if key == "images" else model.audio
-    if found is None:
-        what, block = {"images": ("images", "vision"), "audio": ("audio", "audio")}[key]
-        rule = f"needs a model that takes {what}, and the profile of {model.name} has no {block} block"
-        scenario.refuse(f"workload.{key}", rule, f"choose a model such as {_EXAMPLES[key]}")
-    return found
+    return towers[0]
 
 
 _EXAMPLES = {

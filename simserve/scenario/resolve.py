@@ -158,22 +158,19 @@ def resolve(
     shape = memory.shape
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
+    asked, loras = scenario.deployment.engine, scenario.workload.loras
     with scenario.blaming("deployment"):
-        engine = _with_options(engine_config(shape, memory), scenario, shape, memory)
+        engine = engine_config(shape, memory)
+        if asked.kv_offload is not None or asked.kv_tiers:
+            engine = with_tiers(engine, asked.kv_offload, asked.kv_tiers, shape, memory)
+        if loras is None:
+            engine = replace(engine, max_loras=0, max_cpu_loras=0)
+        else:
+            engine = with_loras(engine, loras, asked.lora_load, shape)
     if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or not at all
     check_engine(scenario, engine)
     return ResolvedScenario(scenario=scenario, shape=shape, memory=memory, engine=engine, gpu_hour=price)
-
-
-def _with_options(engine: EngineConfig, scenario: Scenario, shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return the scheduler's configuration with the scenario's tiers and adapters, or without slots for adapters."""
-    asked, loras = scenario.deployment.engine, scenario.workload.loras
-    if asked.kv_offload is not None or asked.kv_tiers:
-        engine = with_tiers(engine, asked.kv_offload, asked.kv_tiers, shape, memory)
-    if loras is None:
-        return replace(engine, max_loras=0, max_cpu_loras=0)
-    return with_loras(engine, loras, asked.lora_load, shape)
 
 
 def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
@@ -216,7 +213,6 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
         check_engine(scenario, pool.engine)
     link = scenario.deployment.disaggregation
     if link is not None:
-        _check_transfer(scenario, pools)
         _check_kv_transfer(scenario, pools)
         pools = tuple(
             replace(own, gpu_hour=with_link(own.gpu_hour, None if pool.role == "both" else link.usd_per_gpu_hour))
@@ -254,20 +250,15 @@ def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> Gpu
     return GpuHour(sum(weighted) / sum(pool.num_gpus for pool in pools), f"mean over the pools; {words}", pays)
 
 
-def _check_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse prefill and decode pools whose engines cannot transfer KV caches."""
-    for number, (pool, spec) in enumerate(zip(pools, scenario.deployment.pools, strict=True)):
-        if spec.role == "both":
-            continue
-        deployment, asked = pool.scenario.deployment, AskedFeature("kv_transfer", f"pools.{number}.role", spec.role)
-        with scenario.blaming("deployment"):
-            profile = load_engine(deployment.engine.name, scenario.folder)
-            check_feature(deployment, profile, pool.shape.hardware, asked)
-
-
 def _check_kv_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse a pool that prefills or decodes without a counterpart of its model, KV format and region."""
+    """Refuse pools whose engine cannot transfer KV caches, or without a counterpart of their model, format, region."""
     specs = scenario.deployment.pools
+    for number, (pool, spec) in enumerate(zip(pools, specs, strict=True)):
+        if spec.role != "both":
+            engine, asked = pool.scenario.deployment, AskedFeature("kv_transfer", f"pools.{number}.role", spec.role)
+            with scenario.blaming("deployment"):
+                profile = load_engine(engine.engine.name, scenario.folder)
+                check_feature(engine, profile, pool.shape.hardware, asked)
     keys = [
         (pool.shape.model.name, pool.shape.kv_cache_dtype, spec.region) for pool, spec in zip(pools, specs, strict=True)
     ]
@@ -376,7 +367,9 @@ def _shape_as_asked(
         if not shape.model.num_sliding_layers:
             return shape
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
-        return with_windowed_kv(shape, rules, _connector(scenario, connector))
+        asked = deployment.engine
+        mover = "kv_offload" if asked.kv_offload is not None else "kv_tiers" if asked.kv_tiers else connector
+        return with_windowed_kv(shape, rules, mover)
 
 
 def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_asked: bool) -> bool:
@@ -438,15 +431,6 @@ def _all2all_backend(
         if "nvlink_two_sided" in features and num_gpus > model.moe.num_experts_per_tok:
             return "nvlink_two_sided"
     return "deepep_low_latency" if is_wide and "deepep" in features else "allgather_reducescatter"
-
-
-def _connector(scenario: Scenario, connector: str | None) -> str | None:
-    """Return what moves KV caches in and out of the engine, in words; None: nothing does."""
-    if scenario.deployment.engine.kv_offload is not None:
-        return "kv_offload"
-    if scenario.deployment.engine.kv_tiers:
-        return "kv_tiers"
-    return connector
 
 
 def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
@@ -704,7 +688,15 @@ def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelPr
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     """Return the configuration of one replica's scheduler: the engine's fields of the same name, and derived ones."""
-    engine = shape.engine
+    engine, model = shape.engine, shape.model
+    # One API server per node with data-parallel attention, an assumption: LMSYS measured 200,000 tokens/s from 72 ranks
+    # on nine nodes, ten times what one of SGLang's sends.
+    per_node = shape.hardware.intra_node.gpus_per_node
+    api_servers = -(-shape.num_gpus // per_node) if shape.data_parallel_size > 1 and per_node else 1
+    # The host launches the kernels of a step with prompts that no CUDA graph covers.
+    layer = engine.eager_prompt_seconds_per_layer
+    launching = model.num_hidden_layers * (engine.eager_seconds_per_layer if layer is None else layer)
+    launching += model.num_moe_layers * engine.eager_seconds_per_expert_layer
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
     derived = _window_fields(memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
     return EngineConfig(
@@ -716,19 +708,10 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         data_parallel_size=shape.data_parallel_size,
         transfer_step_seconds=engine.host_seconds_per_step,
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
-        transfer_prompt_seconds=_launching_seconds(shape),
+        transfer_prompt_seconds=launching,
         num_speculative_tokens=shape.num_speculative_tokens,
-        api_token_seconds=engine.api_server_seconds_per_token / _num_api_servers(shape),
+        api_token_seconds=engine.api_server_seconds_per_token / api_servers,
     )
-
-
-def _num_api_servers(shape: ReplicaShape) -> int:
-    """Return how many API servers share the answers of a replica: one per node with data-parallel attention.
-
-    An assumption: LMSYS measured 200,000 tokens/s from 72 ranks on nine nodes, ten times what one of SGLang's sends.
-    """
-    per_node = shape.hardware.intra_node.gpus_per_node
-    return -(-shape.num_gpus // per_node) if shape.data_parallel_size > 1 and per_node else 1
 
 
 def _window_fields(memory: MemoryPlan) -> dict[str, int]:
@@ -752,11 +735,3 @@ def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
     if not offsets or (shape.windowed_kv is None and not shape.model.has_states):
         return {}
     return {"checkpoint_tokens": offsets[0], "last_checkpoint_tokens": offsets[-1]}
-
-
-def _launching_seconds(shape: ReplicaShape) -> float:
-    """Return how long the host launches the kernels of a step with prompts that no CUDA graph covers."""
-    engine, model = shape.engine, shape.model
-    layer = engine.eager_prompt_seconds_per_layer
-    layer = engine.eager_seconds_per_layer if layer is None else layer
-    return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer

@@ -88,6 +88,7 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
     shape = resolved.shape
     version = shape.engine.requested_version or shape.engine.version
     calibration = _calibration(resolved)
+    rare = (each.shape.model.rare_layers for each in resolved.pools or (resolved,))
     return Server(
         generation=generation_of(shape.engine.name, version),
         hardware=shape.hardware.name,
@@ -98,7 +99,7 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
         in_flight=found.in_flight,
         at_once=found.at_once,
         host=found.host,
-        mechanism=_mechanism(resolved),
+        mechanism=SPECULATION if shape.speculation is not None else next(filter(None, rare), ""),
         calibrated_runs=(calibration.runs or 0) if calibration else 0,
         calibrated_date=(calibration.date or "") if calibration else "",
         own_errors={str(name): own for name, own in calibration.own_errors.items()} if calibration else {},
@@ -131,14 +132,6 @@ def _calibration(resolved: ResolvedScenario) -> MeasuredFactors | None:
     if served != (shape.model.catalogue_name, shape.hardware.name, shape.num_gpus):
         return None
     return measured
-
-
-def _mechanism(resolved: ResolvedScenario) -> str:
-    """Return in words a mechanism that few servers have; empty: none."""
-    if resolved.shape.speculation is not None:
-        return SPECULATION
-    models = [pool.shape.model for pool in resolved.pools] or [resolved.shape.model]
-    return next((model.rare_layers for model in models if model.rare_layers), "")
 
 
 def run(
@@ -348,13 +341,16 @@ def _replicate(
                 _add_more(runs, deployment, count, progress, further)
             if not _asks_longer(runs):
                 break
-            longer = _lengthened(runs)
+            workload = runs.scenario.workload
+            twice: dict[str, Any] = {"num_requests": 2 * len(runs.specs)}
+            if workload.duration is not None:
+                twice = {"duration": 2 * workload.duration}
+            longer = runs.scenario.model_copy(update={"workload": workload.model_copy(update=twice)})
             specs, first = replicate(deployment, longer, 0, progress=shown, **options)
             if first.was_interrupted:
                 break
-            runs = _Runs(
-                longer, first, specs, _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
-            )
+            its = _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
+            runs = _Runs(longer, first, specs, its)
             runs.add(first, specs)
     except KeyboardInterrupt:
         if not runs.summaries:
@@ -425,16 +421,6 @@ def _asks_longer(runs: _Runs) -> bool:
     width = widest(runs.summaries, asked.precision, runs.samples)
     is_reached = width is None or width.is_narrow
     return not is_reached and 2 * len(runs.specs) * asked.max_replications <= MOST_TOGETHER
-
-
-def _lengthened(runs: _Runs) -> Scenario:
-    """Return the scenario with runs of twice the length."""
-    workload = runs.scenario.workload
-    if workload.duration is not None:
-        changes: dict[str, Any] = {"duration": 2 * workload.duration}
-    else:
-        changes = {"num_requests": 2 * len(runs.specs)}
-    return runs.scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
 
 
 def _with_load(facts: RunFacts, specs: RequestSpecs, finishable: Finishable | None) -> RunFacts:
