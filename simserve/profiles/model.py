@@ -505,13 +505,11 @@ class ModelProfile(FrozenModel):
         inputs = [] if self.layer_inputs is None else self.layer_inputs.gemms(self.hidden_size, self.num_hidden_layers)
         copies = self.alternating_updates
         updates = [] if copies is None else copies.gemms(self.hidden_size, self.num_hidden_layers)
-        return attention + linear + streams + inputs + updates + self._ngram_gemms()
-
-    def _ngram_gemms(self) -> list[tuple[int, Gemm]]:
-        if self.ngrams is None:
-            return []
-        layers = self.ngrams.num_layers
-        return [(layers, gemm) for gemm in self.ngrams.gemms(self.hidden_size, self.num_residual_streams)]
+        ngrams: list[tuple[int, Gemm]] = []
+        if self.ngrams is not None:
+            own = self.ngrams.gemms(self.hidden_size, self.num_residual_streams)
+            ngrams = [(self.ngrams.num_layers, gemm) for gemm in own]
+        return attention + linear + streams + inputs + updates + ngrams
 
     def stream_gemms(self) -> list[Gemm]:
         """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream."""

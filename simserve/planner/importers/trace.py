@@ -289,18 +289,16 @@ def _fit_media(recorded: RecordedMedia) -> dict[str, Any]:
         return {**block, "sizes": [ASSUMED_IMAGE]}
     if recorded.sizes.shape[1] == 1:
         seconds = np.maximum(np.rint(recorded.sizes[:, 0]), 1).astype(np.int64)
-        return {
-            **block,
-            "seconds": _fit_lengths(seconds)[0] or {"distribution": "fixed", "value": round(mean(seconds))},
-        }
+        block["seconds"] = _fit_lengths(seconds)[0] or {"distribution": "fixed", "value": round(mean(seconds))}
+        return block
     sizes, weights = np.unique(recorded.sizes.astype(np.int64), axis=0, return_counts=True)
     most = np.argsort(-weights, kind="stable")[:MOST_SIZES]
     each = zip(sizes[most].tolist(), weights[most].tolist(), strict=True)
-    shapes = [
+    block["sizes"] = [
         {"width": width, "height": height, **({"frames": frames} if frames else {}), "weight": weight}
         for (width, height, frames), weight in each
     ]
-    return {**block, "sizes": shapes}
+    return block
 
 
 def _trace_notes(trace: Trace) -> list[str]:
