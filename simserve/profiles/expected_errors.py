@@ -257,10 +257,7 @@ class MetricErrors(FrozenModel):
         beyond = math.exp(BEYOND * (server.num_beyond + float(not distance.is_mechanism_measured)))
         floor = FLOORS[metric]
         kind = (self.examined_p50, self.examined_p90) if distance.is_examined else (self.p50, self.p90)
-        return (
-            max(kind[0] * scale, floor * FLOOR_OF_HALF) * beyond,
-            max(kind[1] * scale, floor) * beyond,
-        )
+        return (max(kind[0] * scale, floor * FLOOR_OF_HALF) * beyond, max(kind[1] * scale, floor) * beyond)
 
 
 class Family(FrozenModel):

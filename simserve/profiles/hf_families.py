@@ -63,8 +63,7 @@ _HYBRID_MOE = {**_HYBRID, "num_shared_experts": 1, "has_shared_expert_gate": Tru
 _GATED = {**_HEAD_NORMS, "has_attention_gate": True}
 _GEMMA = {"max_position_embeddings": 8192, **_TIED}
 _SMALL_GEMMA = Family(
-    defaults={"sliding_window": 512, **_TIED},
-    reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"}),
+    defaults={"sliding_window": 512, **_TIED}, reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"})
 )
 _EVERY_FOURTH = {"sliding_window_pattern": 4}
 _ONE_NORM = {"num_norms_per_layer": 1, "has_parallel_attention": True}

@@ -89,11 +89,7 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
     seed = scenario.run.seed
     with scenario.blaming("workload"):
         specs = generate(
-            scenario.workload,
-            seed=seed,
-            replication=replication,
-            base_path=scenario.folder,
-            num_requests=num_requests,
+            scenario.workload, seed=seed, replication=replication, base_path=scenario.folder, num_requests=num_requests
         )
     specs = as_sent(specs, scenario, replication)
     warmup = scenario.run.warmup

@@ -468,10 +468,7 @@ def _facts(
         fidelity_by_operator=dict(priced.operators),
         **_of_run(resolved, simulation),
         warnings=leading_warnings(resolved),
-        engine_resolved={
-            **engine.model_dump(),
-            "notes": [note for note in notes if note],
-        },
+        engine_resolved={**engine.model_dump(), "notes": [note for note in notes if note]},
         formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,

@@ -165,9 +165,7 @@ class RunSpec(FrozenModel):
     replications: Annotated[int, Field(ge=1, le=MAX_REPLICATIONS)] = 1
     """Independent runs; two or more give 95 % confidence intervals. With a precision: the fewest runs."""
     precision: Annotated[
-        float | None,
-        Field(gt=0, lt=1),
-        BeforeValidator(_as_precision, json_schema_input_type=float | str | None),
+        float | None, Field(gt=0, lt=1), BeforeValidator(_as_precision, json_schema_input_type=float | str | None)
     ] = None
     """Runs are added until the 95 % interval of every latency is this narrow: half its width relative to the mean (and
     one percentage point for the attainment); `2%` or 0.02. Absent: `replications` runs."""

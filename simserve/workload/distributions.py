@@ -242,11 +242,7 @@ def arrival_times(
 
 
 def rate_curve_of(
-    arrivals: VaryingArrivals,
-    phases: np.random.Generator | None = None,
-    *,
-    expected: float = 0.0,
-    until: float = 0.0,
+    arrivals: VaryingArrivals, phases: np.random.Generator | None = None, *, expected: float = 0.0, until: float = 0.0
 ) -> RateCurve:
     """Return the rate over time of varying arrivals.
 
@@ -495,10 +491,7 @@ def increasing_root(function: Callable[[float], float], start: float, step: floa
 
 
 def _bracketed_root(
-    function: Callable[[float], float],
-    newest: tuple[float, float],
-    opposite: tuple[float, float],
-    tolerance: float,
+    function: Callable[[float], float], newest: tuple[float, float], opposite: tuple[float, float], tolerance: float
 ) -> float:
     previous = newest
     share = 0.5
@@ -706,10 +699,7 @@ def _with_mean(
         return np.asarray(masses / masses.sum())
 
     parameter = increasing_root(
-        lambda parameter: float((probabilities(parameter) * values).sum()) - mean,
-        start,
-        step,
-        _MEAN_TOLERANCE * mean,
+        lambda parameter: float((probabilities(parameter) * values).sum()) - mean, start, step, _MEAN_TOLERANCE * mean
     )
     return LengthDistribution(values, probabilities(parameter))
 
@@ -728,10 +718,8 @@ def _log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float
     scaled = _log_scaled_tail(np.abs(scores))
     is_above = scores[:-1] > 0
     near, far = np.where(is_above, edges[:-1], edges[1:]), np.where(is_above, edges[1:], edges[:-1])
-    near_scaled, far_scaled = (
-        np.where(is_above, scaled[:-1], scaled[1:]),
-        np.where(is_above, scaled[1:], scaled[:-1]),
-    )
+    near_scaled = np.where(is_above, scaled[:-1], scaled[1:])
+    far_scaled = np.where(is_above, scaled[1:], scaled[:-1])
     anchor = int(np.argmin(np.abs(scores)))
     to_far = -(far - near) * (far + near - 2.0 * location) / 2.0
     to_near = -(near - edges[anchor]) * (near + edges[anchor] - 2.0 * location) / 2.0

@@ -66,11 +66,7 @@ _ADDRESS_VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VL
 _ON_HOST = re.compile(r"#\s*on\s+([\w.-]+)(?::\s*(\S+))?\s*$")
 """Comment in a start script above the commands for one host, with the kind of its GPUs."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_SIZES = {
-    "tensor": "--tensor-parallel-size",
-    "pipeline": "--pipeline-parallel-size",
-    "data": "--data-parallel-size",
-}
+_SIZES = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -419,11 +415,7 @@ def _mode(words: Sequence[str]) -> str:
     return mode if mode in ("prefill", "decode", _ENCODE) else "both"
 
 
-_STARTS = {
-    "vllm": ("vllm", "serve"),
-    "sglang": ("python3", "-m", "sglang.launch_server"),
-    "trtllm": ("trtllm-serve",),
-}
+_STARTS = {"vllm": ("vllm", "serve"), "sglang": ("python3", "-m", "sglang.launch_server"), "trtllm": ("trtllm-serve",)}
 """Worker of Dynamo -> command of its engine's own server, which takes the same flags."""
 
 

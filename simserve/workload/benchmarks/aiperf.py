@@ -73,10 +73,7 @@ def read_aiperf(fields: Fields, label: str) -> BenchResult:
                 for theirs, ours in _STATISTICS.items()
                 if theirs in block
             }
-    for key, figure in (
-        ("output_token_throughput", "output_throughput"),
-        ("request_throughput", "request_throughput"),
-    ):
+    for key, figure in (("output_token_throughput", "output_throughput"), ("request_throughput", "request_throughput")):
         if key in fields:
             measured[figure] = fields.mapping(key).number("avg")
     prompts, outputs = (

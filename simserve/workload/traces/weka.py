@@ -231,10 +231,7 @@ def _extended(
 
 
 def _joined(
-    calls: Sequence[RecordedCall],
-    models: Sequence[Hashable],
-    chains: list[_Chain],
-    forks: dict[int, list[_Chain]],
+    calls: Sequence[RecordedCall], models: Sequence[Hashable], chains: list[_Chain], forks: dict[int, list[_Chain]]
 ) -> list[_Chain]:
     """Return the chains, joined if one continues another after an edit of its context."""
     owner = {row: chain for chain in chains for row in chain.rows}
