@@ -456,8 +456,8 @@ def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]
     if part == "attention_output":
         return [[f"{homes.attention}.{each}" for each in ("o_proj", "out_proj", "dense")]]
     if part == "indexer":
-        names = {"indexer.wq_b": "index_q_proj", "indexer.wk": "index_k_proj"}
-        return [[f"{homes.attention}.{each}" for each in both] for both in names.items()]
+        spelt = {"indexer.wq_b": "index_q_proj", "indexer.wk": "index_k_proj"}
+        return [[f"{homes.attention}.{each}" for each in both] for both in spelt.items()]
     if part == "linear_attention":
         names: Sequence[Sequence[str]] = (("in_proj_qkvz", "in_proj_qkv", "in_proj"), ("out_proj",))
         if homes.linear_attention == homes.attention == "self_attn":

@@ -488,8 +488,7 @@ def _facts(
         limit_gains=limit_gains(resolved, specs) if explain and _has_queued(simulation) else {},
         gpus_per_replica=resolved.shape.num_gpus,
         tier_prices=_tier_prices(resolved),
-        encoders_usd_per_hour=encoders_usd_per_hour(resolved),
-        encoder_power=encoder_power(resolved),
+        **_encoder_facts(resolved),
         users=_users(scenario, specs),
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         round_pause=getattr(scenario.workload.arrivals, "round_pause", None),
@@ -508,6 +507,13 @@ def _tier_prices(resolved: ResolvedScenario) -> TierPrices | None:
     own = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), each.replicas, is_shared=False) for _, each in pools)
     shared = sum(tiers_usd_per_hour(each.engine.kv_tiers or (), 1, is_shared=True) for _, each in pools)
     return TierPrices(own / resolved.num_gpus, shared)
+
+
+def _encoder_facts(resolved: ResolvedScenario) -> dict[str, Any]:
+    """Return what a pool of encoders costs and draws, as fields of `RunFacts`; empty without one."""
+    if resolved.scenario.deployment.encoder_disaggregation is None:
+        return {}
+    return {"encoders_usd_per_hour": encoders_usd_per_hour(resolved), "encoder_power": encoder_power(resolved)}
 
 
 def _users(scenario: Scenario, specs: RequestSpecs) -> UsersFacts | None:

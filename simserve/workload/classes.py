@@ -7,17 +7,16 @@ arrivals draws from its own streams, so changing one class does not change anoth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import ScenarioError
-from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
+from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.distributions import Draws, asked_tokens, some, start_times
+from simserve.workload.distributions import Draws, asked_tokens, start_times
 from simserve.workload.length_spec import AnswerLength
 from simserve.workload.prefixes import NONE, Beginnings, PrefixSegments, system_prompts
 from simserve.workload.requests import RequestSpecs
@@ -36,34 +35,15 @@ class Rows(NamedTuple):
     request_class: NDArray[np.int16] | None
 
 
-def arriving(
-    spec: WorkloadSpec, arrivals: Arrivals | None, request_class: NDArray[np.int16] | None, **columns: Any
-) -> RequestSpecs:
-    """Return requests with the given columns, and what the arrivals and the classes of a workload say of them."""
-    classes = spec.classes or ()
-    told: dict[str, Any] = {
-        "concurrency": getattr(arrivals, "concurrency", None),
-        "ramp_up": getattr(arrivals, "ramp_up", None),
-        "is_stationary": isinstance(arrivals, STATIONARY),
-        "classes": classes,
-        "request_class": request_class,
-        "priority": None if request_class is None else priorities(classes, request_class),
-    }
-    return RequestSpecs(**told | columns)
-
-
 def draw_single(spec: WorkloadSpec, draws: Draws) -> Rows:
-    """Return the single requests of a workload; with classes, only the first ``num_requests`` of all if it is set.
+    """Return the single requests of a workload with classes, only the first ``num_requests`` of all if it is set.
 
     Raises:
         ScenarioError: No request arrives within the duration.
     """
-    if spec.classes is None:
-        rows = draw_rows(spec, None, draws)
-        some(rows.arrival_time)
-        return rows
-    numbers: list[int | None] = [None] if any(each.share is not None for each in spec.classes) else []
-    numbers += [number for number, each in enumerate(spec.classes) if each.arrivals is not None]
+    classes = spec.classes or ()
+    numbers: list[int | None] = [None] if any(each.share is not None for each in classes) else []
+    numbers += [number for number, each in enumerate(classes) if each.arrivals is not None]
     parts = [draw_rows(spec, number, draws) for number in numbers]
     merged = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(merged[0], kind="stable")[: spec.num_requests]
@@ -82,10 +62,10 @@ def draw_rows(spec: WorkloadSpec, number: int | None, draws: Draws) -> Rows:
     count = spec.num_requests if each is None or each.num_requests is None else each.num_requests
     duration = None if isinstance(arrivals, AllAtOnceArrivals | ClosedLoopArrivals) else spec.duration
     times = start_times(arrivals, own, num_requests=count, duration=duration)
-    if each is None and classes:
+    if each is None:
         request_class = draw_shares(classes, len(times), draws)
         return Rows(times, *draw_lengths(spec, request_class, draws), request_class)
-    numbers = None if number is None else np.full(len(times), number, dtype=np.int16)
+    numbers = np.full(len(times), number, dtype=np.int16)
     return Rows(times, *draw_own_lengths(spec, each, len(times), own), numbers)
 
 
@@ -128,13 +108,6 @@ def _own_length(spec: WorkloadSpec, each: ClassSpec | None, part: str) -> Answer
     chosen = common if own is None else own
     assert chosen is not None, "checked where the workload was read"
     return chosen
-
-
-def priorities(classes: Sequence[ClassSpec], request_class: NDArray[np.int16]) -> NDArray[np.int64] | None:
-    """Return the priority of each request, 0 if its class sets none; None if no class sets one."""
-    if all(each.priority is None for each in classes):
-        return None
-    return np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
 
 
 def draw_thinking(

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from simserve.workload.arrival_spec import Arrivals, ClosedLoopArrivals, RampArrivals, StepArrivals, WeibullArrivals
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
-    arriving,
     draw_beginnings,
     draw_lengths,
     draw_own_lengths,
@@ -235,9 +234,9 @@ def draw_dialogues(
     prompts, prefixes = told(
         new_tokens, answers, kind.context_growth, beginnings, None if thinking is None else generated
     )
-    return arriving(
-        spec,
+    return RequestSpecs.arriving(
         arrivals,
+        spec.classes or (),
         request_class,
         arrival_time=np.where(is_first, starts[session], np.nan),
         prompt_tokens=prompts,

@@ -18,7 +18,7 @@ from simserve.errors import InputError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
-    arriving,
+    Rows,
     draw_beginnings,
     draw_shares,
     draw_single,
@@ -103,21 +103,32 @@ def _without_adapters(spec: WorkloadSpec, draws: Draws, num_requests: int | None
     kind = spec.sessions or spec.agents
     if kind is not None:
         return draw_dialogues(spec, kind, draws)
-    specs = with_thinking(_single(spec, draws), spec, draws).without_answers()
+    specs = _single(spec, draws)
+    if spec.has_thinking:
+        specs = with_thinking(specs, spec, draws)
+    specs = specs.without_answers()
+    if not spec.has_shared_prefix:
+        return specs
     return with_beginnings(specs, draw_beginnings(spec, len(specs), draws, specs.request_class))
 
 
 def _single(spec: WorkloadSpec, draws: Draws) -> RequestSpecs:
     """Return single requests, drawn class by class if there are classes."""
-    rows = draw_single(spec, draws)
+    if spec.classes is None:
+        times = some(start_times(spec.arrivals, draws, num_requests=spec.num_requests, duration=spec.duration))
+        parts = ("prompt_tokens", "output_tokens")
+        prompts, outputs = (draws.lengths(getattr(spec, part), part, len(times)) for part in parts)
+        rows = Rows(times, prompts, outputs, None)
+    else:
+        rows = draw_single(spec, draws)
     count = len(rows.arrival_time)
     sources = [each for each in (spec.arrivals, *(own.arrivals for own in spec.classes or ())) if each is not None]
     rates = [offered_rate(each, rows.arrival_time) for each in sources]
     is_stationary = all(isinstance(each, STATIONARY) for each in sources)
     has_sum = is_stationary or len(rates) == 1
-    return arriving(
-        spec,
+    return RequestSpecs.arriving(
         spec.arrivals,
+        spec.classes or (),
         rows.request_class,
         arrival_time=rows.arrival_time,
         prompt_tokens=rows.prompt_tokens,
@@ -156,9 +167,9 @@ def _from_trace(spec: WorkloadSpec, source: TraceSpec, draws: Draws) -> RequestS
     blocks, prompt_tokens = trace.blocks_of(source.block_size), trace.prompt_tokens[:num_requests]
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
-    specs = arriving(
-        spec,
+    specs = RequestSpecs.arriving(
         spec.arrivals,
+        spec.classes or (),
         _trace_classes(spec.classes, trace, num_requests, draws) if spec.classes else None,
         arrival_time=arrival_time,
         prompt_tokens=prompt_tokens,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-from simserve.workload.classes import arriving, draw_beginnings, draw_rows, with_beginnings, with_thinking
+from simserve.workload.classes import draw_beginnings, draw_rows, with_beginnings, with_thinking
 from simserve.workload.conversations import draw_dialogues, draw_pauses
 from simserve.workload.dependencies import Dependencies, from_counts
 from simserve.workload.distributions import Draws, asked_tokens, offered_rate, some
@@ -92,9 +92,9 @@ def _part(spec: WorkloadSpec, number: int | None, draws: Draws) -> RequestSpecs:
     arrivals, own = _arrivals(spec, number), draws if each is None else draws.own(each.name)
     rows = draw_rows(spec, number, draws)
     count = len(rows.arrival_time)
-    specs = arriving(
-        spec,
+    specs = RequestSpecs.arriving(
         arrivals,
+        spec.classes or (),
         rows.request_class,
         arrival_time=rows.arrival_time,
         prompt_tokens=rows.prompt_tokens,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.arrival_spec import STATIONARY, Arrivals
 from simserve.workload.class_spec import ClassSpec
 
 if TYPE_CHECKING:
@@ -188,6 +189,26 @@ class RequestSpecs:
     image_ends: NDArray[np.int64] | None = None
     encoder_pool: EncoderPool | None = None
     time_limit: NDArray[np.float64] | None = None
+
+    @classmethod
+    def arriving(
+        cls,
+        arrivals: Arrivals | None,
+        classes: tuple[ClassSpec, ...],
+        request_class: NDArray[np.int16] | None,
+        **columns: Any,
+    ) -> RequestSpecs:
+        """Return requests with the given columns, and what their arrivals and classes say of them."""
+        told: dict[str, Any] = {
+            "concurrency": getattr(arrivals, "concurrency", None),
+            "ramp_up": getattr(arrivals, "ramp_up", None),
+            "is_stationary": isinstance(arrivals, STATIONARY),
+            "classes": classes,
+            "request_class": request_class,
+        }
+        if request_class is not None and any(each.priority is not None for each in classes):  # 0 if a class sets none
+            told["priority"] = np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
+        return cls(**told | columns)
 
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
