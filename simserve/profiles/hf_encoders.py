@@ -58,13 +58,13 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
 
 
 def _grid(
-    tower: ConfigReader, told: str, merge: int, pixels: tuple[int, int], sizes: Mapping[str, Any], **others: Any
+    patch: int, told: str, merge: int, pixels: tuple[int, int], sizes: Mapping[str, Any], **others: Any
 ) -> dict[str, Any]:
     """Return a tower whose images keep their proportions, with the fewest and most pixels of an image."""
     return {
         "source": f"vision_config of the file{told}",
         "rule": "grid",
-        "patch_size": tower.integer("patch_size"),
+        "patch_size": patch,
         "merge": merge,
         "min_pixels": pixels[0],
         "max_pixels": pixels[1],
@@ -73,12 +73,12 @@ def _grid(
     }
 
 
-def _qwen(tower: ConfigReader, processor: str, pixels: tuple[int, int], **others: Any) -> dict[str, Any]:
+def _qwen(tower: ConfigReader, processor: str, pixels: tuple[int, int]) -> dict[str, Any]:
     """Return a tower whose sizes have the names of Qwen's."""
+    patch, merge = tower.integer("patch_size"), tower.integer("spatial_merge_size")
     names = {"num_hidden_layers": "depth", "hidden_size": "hidden_size", "num_attention_heads": "num_heads"}
     sizes = {name: tower.integer(key) for name, key in names.items()}
-    told = f"; pixels of an image by the processor of {processor}"
-    return _grid(tower, told, tower.integer("spatial_merge_size"), pixels, sizes, **others)
+    return _grid(patch, f"; pixels of an image by the processor of {processor}", merge, pixels, sizes)
 
 
 def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -91,21 +91,19 @@ def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "min_video_pixels": QWEN3_MIN_VIDEO_PIXELS,
         "max_video_pixels": QWEN3_MAX_VIDEO_PIXELS,
     }
-    return _qwen(
-        tower,
-        "Qwen3-VL",
-        (QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS),
-        intermediate_size=tower.integer("intermediate_size"),
-        num_mergers=1 + len(tower.sequence("deepstack_visual_indexes") or ()),
+    return {
+        **_qwen(tower, "Qwen3-VL", (QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS)),
+        "intermediate_size": tower.integer("intermediate_size"),
+        "num_mergers": 1 + len(tower.sequence("deepstack_visual_indexes") or ()),
         **({} if "omni" in str(tower.value("model_type")) else videos),
-    )
+    }
 
 
 def _moonvit(tower: ConfigReader, processor: str, most: int, prefix: str = "") -> dict[str, Any]:
     """Return a MoonViT of at most ``most`` patches an image, whose sizes are named with a prefix."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
     told = f"; pixels of an image by the processor of {processor}"
-    return _grid(tower, told, merge, ((merge * patch) ** 2, most * patch**2), _tower_sizes(tower, prefix))
+    return _grid(patch, told, merge, ((merge * patch) ** 2, most * patch**2), _tower_sizes(tower, prefix))
 
 
 def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -113,23 +111,20 @@ def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
     EXAONE 4.5's has fewer key-value heads (``Exaone4_5_VisionConfig`` of transformers).
     """
-    heads = {"num_key_value_heads": tower.integer("num_key_value_heads")} if tower.value("num_key_value_heads") else {}
-    return _qwen(
-        tower,
-        "Qwen2.5-VL",
-        (QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS),
-        intermediate_size=tower.integer("intermediate_size"),
-        is_gated_mlp=True,
-        window=(tower.integer("window_size") // tower.integer("patch_size")) ** 2,
-        num_full_layers=len(tower.sequence("fullatt_block_indexes") or ()),
-        **heads,
-    )
+    return {
+        **_qwen(tower, "Qwen2.5-VL", (QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS)),
+        **({"num_key_value_heads": tower.integer("num_key_value_heads")} if tower.value("num_key_value_heads") else {}),
+        "intermediate_size": tower.integer("intermediate_size"),
+        "is_gated_mlp": True,
+        "window": (tower.integer("window_size") // tower.integer("patch_size")) ** 2,
+        "num_full_layers": len(tower.sequence("fullatt_block_indexes") or ()),
+    }
 
 
 def _glm4v_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return GLM-4.1V's tower, whose MLPs are as wide as the language model (``Glm4vVisionMLP`` of transformers)."""
-    pixels, width = (GLM4V_MIN_PIXELS, GLM4V_MAX_PIXELS), tower.integer("out_hidden_size")
-    return _qwen(tower, "GLM-4.1V", pixels, intermediate_size=width, is_gated_mlp=True)
+    of_qwen = _qwen(tower, "GLM-4.1V", (GLM4V_MIN_PIXELS, GLM4V_MAX_PIXELS))
+    return {**of_qwen, "intermediate_size": tower.integer("out_hidden_size"), "is_gated_mlp": True}
 
 
 def _intern_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -152,7 +147,7 @@ def _muse_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     layers, patch, merge = tower.integer("num_hidden_layers"), tower.integer("patch_size"), tower.integer("merge_size")
     fewest = (merge * patch) ** 2
     return _grid(
-        tower,
+        patch,
         "; pixels of an image by the processor of Muse Glimmer",
         merge,
         (fewest, MUSE_MAX_TOKENS * fewest),
@@ -194,10 +189,10 @@ def _gemma3_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] |
 
 def _pixtral_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Pixtral's tower, also Mistral Small 3.1's and Ministral 3's, which limits an image's longer side."""
-    merge = reader.integer("spatial_merge_size", default=1)
-    pixels = (tower.integer("patch_size") * merge) ** 2, tower.integer("image_size") ** 2
+    merge, patch = reader.integer("spatial_merge_size", default=1), tower.integer("patch_size")
+    pixels = (patch * merge) ** 2, tower.integer("image_size") ** 2
     told = ", without the tokens that end a row of patches"
-    return _grid(tower, told, merge, pixels, _tower_sizes(tower), is_gated_mlp=True)
+    return _grid(patch, told, merge, pixels, _tower_sizes(tower), is_gated_mlp=True)
 
 
 def _llama4_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
