@@ -168,13 +168,8 @@ def load_api(name: str, relative_to: Path | None = None) -> ApiProfile:
     path = catalog.find("api", name, relative_to)
     profile = validate(ApiProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
     if path.stem == name and profile.name != name:
-        raise ProfileError(
-            "must equal the name of the file",
-            file=path,
-            key="name",
-            value=profile.name,
-            remedy=f"write {name}",
-        )
+        rule = "must equal the name of the file"
+        raise ProfileError(rule, file=path, key="name", value=profile.name, remedy=f"write {name}")
     return profile
 
 

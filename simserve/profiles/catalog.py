@@ -202,11 +202,7 @@ def catalogue_models() -> dict[str, ModelProfile]:
 
 
 def _read_as(name: str, path: Path) -> ModelProfile:
-    """Return the profile in a file of the same name.
-
-    Raises:
-        ProfileError: It is invalid, or has another name.
-    """
+    """Return the profile in a file of the same name."""
     profile = _read(path)
     if profile.name != name:
         raise ProfileError("must be the name of its file", file=path, key="name", value=profile.name)

@@ -218,7 +218,9 @@ def resolve_engine(
     full_rate_from = known.kernels.full_prefill_rate_capability or math.inf
     if only_prefills and float(compute_capability or 0.0) < full_rate_from:
         settings["compute_efficiency"] *= prefill_worker_efficiency(options, model_family, has_block_scales)
-    settings |= _measured(known, settings, is_latency_set=choices.is_set("frontend_latency"))
+    measured, is_latency_set = known.measured_factors, choices.is_set("frontend_latency")
+    settings |= _scaled(settings, {} if measured is None else measured.values, is_latency_set=is_latency_set)
+    settings["measured_on"] = "" if measured is None else measured.measured_on
     for key in EngineOptions.model_fields.keys() - settings.keys():
         settings[key] = choices.pick(key, ResolvedEngine.model_fields[key].default)
     for key in settings.keys() - choices.sources.keys():
@@ -236,9 +238,6 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_sh
     """Return the scheduling order, the admission rule and the allocation of KV memory.
 
     Slots that share one buffer take what they need from it, token by token (llama.cpp's pull request 16736).
-
-    Raises:
-        ScenarioError: A key of static batching without it, or an admission rule that does not fit the KV allocation.
     """
     rules = known.scheduling
     batching = choices.pick("batching", rules.batching)
@@ -273,9 +272,7 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_sh
         if choices.asked.preemption_mode == "swap"
         else choices.default("swap_space", 0.0, "as nothing is swapped"),
         "enable_prefix_caching": choices.pick(
-            "enable_prefix_caching",
-            rules.enable_prefix_caching and shares_blocks,
-            reason,
+            "enable_prefix_caching", rules.enable_prefix_caching and shares_blocks, reason
         ),
         **{name: getattr(rules, name) for name in _OF_THE_RELEASE},
         "static_max_wait": choices.pick("static_max_wait", rules.static_max_wait),
@@ -305,11 +302,7 @@ def _caches_states(rules: Scheduling, place: _Place) -> bool:
 def _limits(
     choices: _Choices, known: EngineVersion, place: _Place, model_max_len: int, scheduling: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return seats, budget, chunking, context length, block size and static batch size.
-
-    Raises:
-        ScenarioError: The budget the user set cannot hold a prompt that may not be split.
-    """
+    """Return seats, budget, chunking, context length, block size and static batch size."""
     batching = scheduling["batching"]
     seats = _seats(choices, known, place, batching)
     slots = seats if scheduling["kv_allocation"] == "static" else 1
@@ -441,11 +434,7 @@ def _graph_sizes(
 
 
 def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int, max_num_seqs: int) -> dict[str, Any]:
-    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV.
-
-    Raises:
-        ScenarioError: A largest CUDA graph on an engine without graphs.
-    """
+    """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV."""
     memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
     mode = choices.asked.cudagraph_mode
     is_eager = bool(choices.asked.enforce_eager) or mode == "NONE"
@@ -515,20 +504,8 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     return {"eager_prompt_seconds_per_layer": seconds, "eager_gap_seconds_per_layer": gap}
 
 
-def _is_piecewise(choices: _Choices, known: EngineVersion, place: _Place) -> bool:
-    """Return whether the host launches attention between the graphs of a decode step."""
-    if choices.asked.enforce_eager:
-        return False
-    mode = choices.asked.cudagraph_mode
-    return mode == "PIECEWISE" or (mode is None and place.model_family in known.cuda_graphs.piecewise_families)
-
-
 def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixes: bool, sorts: bool) -> dict[str, Any]:
-    """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits.
-
-    Raises:
-        ScenarioError: Asynchronous scheduling for a version without it.
-    """
+    """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits."""
     host = known.host
     host = host.model_copy(update=_launched_singly(choices.asked, host))
     is_async = _is_async(choices, known.scheduling, place, shares_prefixes)
@@ -540,7 +517,10 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     streamed = host.seconds_per_streamed_request
     served = host.seconds_per_request + streamed + host.seconds_per_verified_token * (place.drafter is not None)
     served += host.sampling_seconds_per_vocabulary_entry * place.vocab_size * (choices.asked.sampling != "none")
-    prompt_launching = host.eager_prompt_seconds_per_layer
+    prompt_launching, drafting = host.eager_prompt_seconds_per_layer, host.eager_draft_seconds_per_layer
+    mode, piecewise = choices.asked.cudagraph_mode, known.cuda_graphs.piecewise_families
+    is_piecewise = mode == "PIECEWISE" or (mode is None and place.model_family in piecewise)
+    is_piecewise &= not choices.asked.enforce_eager  # the host launches attention between the graphs of a decode step
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks
     slowdown: float = choices.pick("host_slowdown", place.host_slowdown)
@@ -558,16 +538,13 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "host_seconds_per_streamed_request": slowdown * streamed,
         "eager_seconds_per_layer": slowdown * host.eager_seconds_per_layer,
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
-        "eager_draft_seconds_per_layer": host.eager_draft_seconds_per_layer
-        and slowdown * host.eager_draft_seconds_per_layer,
+        "eager_draft_seconds_per_layer": drafting and slowdown * drafting,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
         "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
         "eager_seconds_per_linear_layer": slowdown * host.eager_seconds_per_linear_layer,
         "eager_seconds_per_compressed_layer": slowdown * host.eager_seconds_per_compressed_layer,
         "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,
-        "piecewise_seconds_per_layer": slowdown
-        * host.piecewise_seconds_per_layer
-        * _is_piecewise(choices, known, place),
+        "piecewise_seconds_per_layer": slowdown * host.piecewise_seconds_per_layer * is_piecewise,
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency),
@@ -620,49 +597,31 @@ def scaled_by(engine: ResolvedEngine, factors: Mapping[str, float]) -> ResolvedE
     return engine.model_copy(update=_scaled(values, factors, is_latency_set=is_set))
 
 
-def _measured(known: EngineVersion, settings: Mapping[str, Any], *, is_latency_set: bool) -> dict[str, Any]:
-    """Return the settings that a version's measured factors change."""
-    measured = known.measured_factors
-    factors = {} if measured is None else measured.values
-    changed = _scaled(settings, factors, is_latency_set=is_latency_set)
-    return changed | {"measured_on": "" if measured is None else measured.measured_on}
-
-
 def _scaled(settings: Mapping[str, Any], factors: Mapping[str, float], *, is_latency_set: bool) -> dict[str, Any]:
     host, frontend = factors.get("host", 1.0), 1.0 if is_latency_set else factors.get("frontend", 1.0)
     times = {name: settings[name] for name in _HOST_SECONDS}
-    names = ("gpu_time_factor", "prompt_time_factor", "batch_time_factor", "kernel_start_factor")
-    before = {name: settings.get(name, 1.0) for name in names}
+    of_gpu = {"gpu_time_factor": "gpu", "prompt_time_factor": "prompts", "batch_time_factor": "batch"}
+    of_frontend = ("frontend_latency", "tokenization_per_token", "frontend_seconds_per_request")
     return {
         **{name: host * value if value else value for name, value in times.items()},
-        "gpu_time_factor": before["gpu_time_factor"] * factors.get("gpu", 1.0),
-        "prompt_time_factor": before["prompt_time_factor"] * factors.get("prompts", 1.0),
-        "batch_time_factor": before["batch_time_factor"] * factors.get("batch", 1.0),
-        "kernel_start_factor": before["kernel_start_factor"] * host,
-        "frontend_latency": frontend * settings["frontend_latency"],
-        "tokenization_per_token": frontend * settings["tokenization_per_token"],
-        "frontend_seconds_per_request": frontend * settings["frontend_seconds_per_request"],
+        **{name: settings.get(name, 1.0) * factors.get(factor, 1.0) for name, factor in of_gpu.items()},
+        "kernel_start_factor": settings.get("kernel_start_factor", 1.0) * host,
+        **{name: frontend * settings[name] for name in of_frontend},
     }
 
 
 def _is_async(choices: _Choices, rules: Scheduling, place: _Place, shares_prefixes: bool) -> bool:
     """Return whether the next step is prepared while this one runs; which features allow that by default differs."""
-    note = ""
-    if rules.async_scheduling and not rules.async_pipeline and place.num_ranks > place.tensor_parallel_size:
-        note = "off with pipeline stages"
-    elif (
-        rules.async_scheduling
-        and place.drafter
-        and rules.async_drafters is not None
-        and (place.drafter not in rules.async_drafters)
-    ):
-        note = f"off with drafts by {place.drafter}"
-    elif rules.async_scheduling and place.only_prefills and not rules.async_prefill:
-        note = "off in a worker that only prefills"
-    elif (
-        rules.async_scheduling and rules.state_caching == "synchronous" and place.has_linear_layers and shares_prefixes
-    ):
-        note = "off with a prefix cache of Mamba or linear attention"
+    drafts = place.drafter and rules.async_drafters is not None and place.drafter not in rules.async_drafters
+    excluded = {
+        "off with pipeline stages": not rules.async_pipeline and place.num_ranks > place.tensor_parallel_size,
+        f"off with drafts by {place.drafter}": drafts,
+        "off in a worker that only prefills": place.only_prefills and not rules.async_prefill,
+        "off with a prefix cache of Mamba or linear attention": (
+            rules.state_caching == "synchronous" and place.has_linear_layers and shares_prefixes
+        ),
+    }
+    note = next((why for why, holds in excluded.items() if holds and rules.async_scheduling), "")
     return choices.pick("async_scheduling", rules.async_scheduling and not note, note)
 
 

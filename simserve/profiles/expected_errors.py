@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ LEVEL = 0.9
 """Intended share of uncalibrated servers inside an interval."""
 
 Interval = tuple[float, float]
+
+_Read = TypeVar("_Read", bound=FrozenModel)
 
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
@@ -255,10 +257,7 @@ class MetricErrors(FrozenModel):
         beyond = math.exp(BEYOND * (server.num_beyond + float(not distance.is_mechanism_measured)))
         floor = FLOORS[metric]
         kind = (self.examined_p50, self.examined_p90) if distance.is_examined else (self.p50, self.p90)
-        return (
-            max(kind[0] * scale, floor * FLOOR_OF_HALF) * beyond,
-            max(kind[1] * scale, floor) * beyond,
-        )
+        return (max(kind[0] * scale, floor * FLOOR_OF_HALF) * beyond, max(kind[1] * scale, floor) * beyond)
 
 
 class Family(FrozenModel):
@@ -648,10 +647,7 @@ def load_calibrated_errors(file: Path | None = None) -> CalibratedErrors:
     Raises:
         ProfileError: The file is invalid.
     """
-    path = file or catalog.bundled_file(CALIBRATED_FILE)
-    if not path.is_file():
-        raise InvariantError(f"{CALIBRATED_FILE} is missing from this installation")
-    return validate(CalibratedErrors, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    return _load(CalibratedErrors, CALIBRATED_FILE, file)
 
 
 @cache
@@ -661,10 +657,14 @@ def load_error_model(file: Path | None = None) -> ErrorModel:
     Raises:
         ProfileError: The file is invalid.
     """
-    path = file or catalog.bundled_file(FILE)
+    return _load(ErrorModel, FILE, file)
+
+
+def _load(kind: type[_Read], name: str, file: Path | None) -> _Read:
+    path = file or catalog.bundled_file(name)
     if not path.is_file():
-        raise InvariantError(f"{FILE} is missing from this installation")
-    return validate(ErrorModel, read_mapping(path, ProfileError), file=path, error=ProfileError)
+        raise InvariantError(f"{name} is missing from this installation")
+    return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -704,12 +704,11 @@ def prediction_interval(summary: Mapping[str, Any], expected: Expectation, waiti
     metrics: dict[str, list[float] | None] = {}
     for latency in LATENCY_ERRORS:
         for statistic in STATISTICS:
-            metrics[f"{statistic}_{latency}"] = _listed(_latency(summary, statistic, latency, expected, run))
-    rates = _rate_factors(expected, run.load_ratio)
-    for name in RATES:
-        metrics[name] = _listed(_scaled(summary[name], rates))
-    for name in DOLLARS:
-        metrics[name] = _listed(_scaled(inner["cost"].get(name), (1 / rates[1], 1 / rates[0])))
+            found = _latency(summary, statistic, latency, expected, run)
+            metrics[f"{statistic}_{latency}"] = None if found is None else list(found)
+    low, high = _rate_factors(expected, run.load_ratio)
+    metrics |= {name: _scaled(summary[name], low, high) for name in RATES}
+    metrics |= {name: _scaled(inner["cost"].get(name), 1 / high, 1 / low) for name in DOLLARS}
     queues = run.load_ratio is not None and _slow_load(run.load_ratio, expected) >= 1
     return {"level": LEVEL, "basis": expected.basis, "metrics": metrics, "queues": queues}
 
@@ -719,12 +718,8 @@ def _slow_load(load_ratio: float, expected: Expectation) -> float:
     return load_ratio * max(expected.metrics["tpot"].high, 1.0)
 
 
-def _listed(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval)
-
-
-def _scaled(value: float | None, factors: Interval) -> Interval | None:
-    return None if value is None else (value * factors[0], value * factors[1])
+def _scaled(value: float | None, low: float, high: float) -> list[float] | None:
+    return None if value is None else [value * low, value * high]
 
 
 def _latency(

@@ -422,13 +422,8 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
         memory = profile.memory.model_copy(update={"total": profile.sizes[name]})
         return profile.model_copy(update={"name": name, "memory": memory, "sizes": {}})
     if path.stem == name and profile.name != name:
-        raise ProfileError(
-            "must equal the name of the file",
-            file=path,
-            key="name",
-            value=profile.name,
-            remedy=f"write {name}",
-        )
+        rule = "must equal the name of the file"
+        raise ProfileError(rule, file=path, key="name", value=profile.name, remedy=f"write {name}")
     return profile
 
 
@@ -534,16 +529,12 @@ def _read(path: Path) -> HardwareProfile:
     fitted = None
     if isinstance(named := document.get("kernels_of"), str):
         fitted = _read(catalog.find("hardware", named, path.parent))
-        if fitted.kernels_of is not None and not _has_fits(fitted):
+        has_fits = any(curve.fit is not None for curves in fitted.gemm_curves.values() for curve in curves)
+        if fitted.kernels_of is not None and not has_fits:
             raise ProfileError("must name a GPU with curves of its own", file=path, key="kernels_of", value=named)
         document = {"efficiency": fitted.efficiency.model_dump(mode="json"), **document}
     profile = validate(HardwareProfile, document, file=path, error=ProfileError)
     return profile if fitted is None else _with_kernels_of(profile, fitted)
-
-
-def _has_fits(profile: HardwareProfile) -> bool:
-    """Return whether curves were fitted on this GPU itself, besides any taken from another."""
-    return any(curve.fit is not None for curves in profile.gemm_curves.values() for curve in curves)
 
 
 class Host(FrozenModel):

@@ -15,7 +15,6 @@ from simserve.profiles.hf_encoders import audio_tower, vision_tower
 from simserve.profiles.hf_families import (
     EXPERT_KEYS,
     FAMILIES,
-    FAMILY_OF_ARCHITECTURE,
     LAYER_KEYS,
     MTP_KEYS,
     REGISTERED_ARCHITECTURE,
@@ -36,7 +35,7 @@ from simserve.profiles.hf_layers import (
 from simserve.profiles.hf_own_fields import own_fields
 from simserve.profiles.hf_quantization import read_checkpoint
 from simserve.profiles.hf_reader import ConfigReader
-from simserve.profiles.hf_rewriting import rewritten
+from simserve.profiles.hf_rewriting import named_by_architecture, rewritten
 from simserve.profiles.model import ModelProfile
 from simserve.validation import validate
 
@@ -84,7 +83,8 @@ def from_hf_config(
     rules = family or Family()
     pattern = layer_pattern(ConfigReader(config, file))
     counted = {} if pattern is None else {"num_hidden_layers": len(pattern)}
-    reader = ConfigReader({**rules.defaults, **counted, **_present(config), "model_type": model_type}, file)
+    told = {key: value for key, value in config.items() if value is not None}
+    reader = ConfigReader({**rules.defaults, **counted, **told, "model_type": model_type}, file)
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",
@@ -117,9 +117,7 @@ def from_hf_config(
 def _model_type(config: Mapping[str, Any]) -> str:
     """Return the family; by the architecture if the ``model_type`` is unknown."""
     model_type = str(config.get("model_type") or "")
-    listed = config.get("architectures")
-    named = [FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed] if isinstance(listed, list) else []
-    return model_type if model_type in FAMILIES else next((name for name in named if name), model_type)
+    return model_type if model_type in FAMILIES else named_by_architecture(config) or model_type
 
 
 def _architecture(config: Mapping[str, Any]) -> str | None:
@@ -136,10 +134,6 @@ def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
             raise reader.refusal("means layers that simserve has no formula for", key)
     if "attn_type_list" not in read:
         check_softmax_layers(reader)
-
-
-def _present(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if value is not None}
 
 
 def _text_part(mapping: Mapping[str, Any], file: object) -> dict[str, Any]:
@@ -168,13 +162,9 @@ def _check_generic(config: Mapping[str, Any], model_type: str, file: object) -> 
         )
     named = [key for key, value in config.items() if _EXPERT_COUNT.search(key) and type(value) is int and value > 0]
     if named and not any(config.get(key) for key in EXPERT_KEYS):
-        raise ProfileError(
-            f"speaks of experts under a name that is not known of the model_type {model_type}",
-            file=file,
-            key=named[0],
-            value=config[named[0]],
-            remedy="experts are read under " + ", ".join(EXPERT_KEYS) + "; or write a model profile",
-        )
+        rule = f"speaks of experts under a name that is not known of the model_type {model_type}"
+        remedy = "experts are read under " + ", ".join(EXPERT_KEYS) + "; or write a model profile"
+        raise ProfileError(rule, file=file, key=named[0], value=config[named[0]], remedy=remedy)
 
 
 def _name(config: Mapping[str, Any], file: object) -> str:
@@ -208,14 +198,7 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
     if reader.integer("word_embed_proj_dim", default=hidden_size) != hidden_size:
         raise reader.refusal("must equal hidden_size; other widths have no formula", "word_embed_proj_dim")
     positions = _context(reader)
-    is_plain = reader.value("model_type") in (
-        "gpt2",
-        "gptj",
-        "bloom",
-        "falcon",
-        "RefinedWeb",
-        "RefinedWebModel",
-    )
+    is_plain = reader.value("model_type") in ("gpt2", "gptj", "bloom", "falcon", "RefinedWeb", "RefinedWebModel")
     width = _PLAIN_MLP_FACTOR * hidden_size if is_plain else None
     if reader.value(*EXPERT_KEYS) and reader.value("moe_intermediate_size"):
         # No layer keeps a dense MLP: use the width of all experts that a token visits.
@@ -269,21 +252,15 @@ def _attention(reader: ConfigReader, family: Family) -> dict[str, Any]:
     if not head_dim:
         hidden_size = reader.integer("hidden_size", "n_embd", "n_embed", "d_model")
         if hidden_size % heads:
-            raise reader.refusal(
-                f"is missing, and {heads} attention heads do not divide the hidden_size {hidden_size}",
-                "head_dim",
-            )
+            rule = f"is missing, and {heads} attention heads do not divide the hidden_size {hidden_size}"
+            raise reader.refusal(rule, "head_dim")
         head_dim = hidden_size // heads
     return fields | {"head_dim": head_dim}
 
 
 def _biases(reader: ConfigReader, family: Family) -> dict[str, Any]:
     attention = family.has_attention_bias_flag and reader.flag("attention_bias")
-    return {
-        "has_qkv_bias": attention,
-        "has_output_bias": attention,
-        "has_mlp_bias": reader.flag("mlp_bias"),
-    }
+    return {"has_qkv_bias": attention, "has_output_bias": attention, "has_mlp_bias": reader.flag("mlp_bias")}
 
 
 def _falcon(reader: ConfigReader) -> dict[str, Any]:
@@ -293,12 +270,8 @@ def _falcon(reader: ConfigReader) -> dict[str, Any]:
     is_new = reader.flag("new_decoder_architecture") or reader.value("model_type") == "RefinedWeb"
     is_parallel = is_new or reader.flag("parallel_attn", default=True)
     norms = reader.integer("num_ln_in_parallel_attn", default=2 if is_new or not is_parallel else 1)
-    has_bias = reader.flag("bias")
-    fields: dict[str, Any] = {
-        "has_parallel_attention": is_parallel,
-        "num_norms_per_layer": norms,
-        **dict.fromkeys(("has_qkv_bias", "has_output_bias", "has_mlp_bias"), has_bias),
-    }
+    fields = {"has_parallel_attention": is_parallel, "num_norms_per_layer": norms}
+    fields |= dict.fromkeys(("has_qkv_bias", "has_output_bias", "has_mlp_bias"), reader.flag("bias"))
     if not is_new and reader.flag("multi_query", default=True):
         fields["num_key_value_heads"] = 1
     return fields

@@ -52,9 +52,33 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
     if not block:
         return None
     if "vt_hidden_size" in block:
-        return _kimi_tower(ConfigReader(block, reader.file))
+        return _moonvit(ConfigReader(block, reader.file), "Kimi-K2.5", KIMI_MAX_PATCHES, prefix="vt_")
     kind = _TOWERS.get(str(block.get("model_type") or reader.value("model_type")))
     return None if kind is None else kind(reader, ConfigReader(block, reader.file))
+
+
+def _grid(
+    patch: int, told: str, merge: int, pixels: tuple[int, int], sizes: Mapping[str, Any], **others: Any
+) -> dict[str, Any]:
+    """Return a tower whose images keep their proportions, with the fewest and most pixels of an image."""
+    return {
+        "source": f"vision_config of the file{told}",
+        "rule": "grid",
+        "patch_size": patch,
+        "merge": merge,
+        "min_pixels": pixels[0],
+        "max_pixels": pixels[1],
+        **sizes,
+        **others,
+    }
+
+
+def _qwen(tower: ConfigReader, processor: str, pixels: tuple[int, int]) -> dict[str, Any]:
+    """Return a tower whose sizes have the names of Qwen's."""
+    patch, merge = tower.integer("patch_size"), tower.integer("spatial_merge_size")
+    names = {"num_hidden_layers": "depth", "hidden_size": "hidden_size", "num_attention_heads": "num_heads"}
+    sizes = {name: tower.integer(key) for name, key in names.items()}
+    return _grid(patch, f"; pixels of an image by the processor of {processor}", merge, pixels, sizes)
 
 
 def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -68,38 +92,18 @@ def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
         "max_video_pixels": QWEN3_MAX_VIDEO_PIXELS,
     }
     return {
-        "source": "vision_config of the file; pixels of an image by the processor of Qwen3-VL",
-        "rule": "grid",
-        "patch_size": tower.integer("patch_size"),
-        "merge": tower.integer("spatial_merge_size"),
-        "min_pixels": QWEN3_MIN_PIXELS,
-        "max_pixels": QWEN3_MAX_PIXELS,
-        **({} if "omni" in str(tower.value("model_type")) else videos),
-        "num_hidden_layers": tower.integer("depth"),
-        "hidden_size": tower.integer("hidden_size"),
-        "num_attention_heads": tower.integer("num_heads"),
+        **_qwen(tower, "Qwen3-VL", (QWEN3_MIN_PIXELS, QWEN3_MAX_PIXELS)),
         "intermediate_size": tower.integer("intermediate_size"),
         "num_mergers": 1 + len(tower.sequence("deepstack_visual_indexes") or ()),
+        **({} if "omni" in str(tower.value("model_type")) else videos),
     }
-
-
-def _kimi_tower(tower: ConfigReader) -> dict[str, Any]:
-    """Return Kimi-K2.5's tower, whose file gives only its own sizes."""
-    return _moonvit(tower, "Kimi-K2.5", KIMI_MAX_PATCHES, prefix="vt_")
 
 
 def _moonvit(tower: ConfigReader, processor: str, most: int, prefix: str = "") -> dict[str, Any]:
     """Return a MoonViT of at most ``most`` patches an image, whose sizes are named with a prefix."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
-    return {
-        "source": f"vision_config of the file; pixels of an image by the processor of {processor}",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": merge,
-        "min_pixels": (merge * patch) ** 2,
-        "max_pixels": most * patch**2,
-        **_tower_sizes(tower, prefix),
-    }
+    told = f"; pixels of an image by the processor of {processor}"
+    return _grid(patch, told, merge, ((merge * patch) ** 2, most * patch**2), _tower_sizes(tower, prefix))
 
 
 def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -107,45 +111,20 @@ def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
     EXAONE 4.5's has fewer key-value heads (``Exaone4_5_VisionConfig`` of transformers).
     """
-    patch = tower.integer("patch_size")
     return {
-        "source": "vision_config of the file; pixels of an image by the processor of Qwen2.5-VL",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": tower.integer("spatial_merge_size"),
-        "min_pixels": QWEN2_5_MIN_PIXELS,
-        "max_pixels": QWEN2_5_MAX_PIXELS,
-        "num_hidden_layers": tower.integer("depth"),
-        "hidden_size": tower.integer("hidden_size"),
-        "num_attention_heads": tower.integer("num_heads"),
+        **_qwen(tower, "Qwen2.5-VL", (QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS)),
         **({"num_key_value_heads": tower.integer("num_key_value_heads")} if tower.value("num_key_value_heads") else {}),
         "intermediate_size": tower.integer("intermediate_size"),
         "is_gated_mlp": True,
-        "window": (tower.integer("window_size") // patch) ** 2,
+        "window": (tower.integer("window_size") // tower.integer("patch_size")) ** 2,
         "num_full_layers": len(tower.sequence("fullatt_block_indexes") or ()),
     }
 
 
 def _glm4v_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return GLM-4.1V's tower, whose MLPs are as wide as the language model (``Glm4vVisionMLP`` of transformers)."""
-    return {
-        "source": "vision_config of the file; pixels of an image by the processor of GLM-4.1V",
-        "rule": "grid",
-        "patch_size": tower.integer("patch_size"),
-        "merge": tower.integer("spatial_merge_size"),
-        "min_pixels": GLM4V_MIN_PIXELS,
-        "max_pixels": GLM4V_MAX_PIXELS,
-        "num_hidden_layers": tower.integer("depth"),
-        "hidden_size": tower.integer("hidden_size"),
-        "num_attention_heads": tower.integer("num_heads"),
-        "intermediate_size": tower.integer("out_hidden_size"),
-        "is_gated_mlp": True,
-    }
-
-
-def _moonvit_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Kimi-VL's tower."""
-    return _moonvit(tower, "MoonViT", MOONVIT_MAX_PATCHES)
+    of_qwen = _qwen(tower, "GLM-4.1V", (GLM4V_MIN_PIXELS, GLM4V_MAX_PIXELS))
+    return {**of_qwen, "intermediate_size": tower.integer("out_hidden_size"), "is_gated_mlp": True}
 
 
 def _intern_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -166,17 +145,16 @@ def _muse_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Muse Glimmer's tower: windows as large as its table of positions, but in every fourth and the last layer
     (``MuseGlimmerVisionModel`` of transformers)."""
     layers, patch, merge = tower.integer("num_hidden_layers"), tower.integer("patch_size"), tower.integer("merge_size")
-    return {
-        "source": "vision_config of the file; pixels of an image by the processor of Muse Glimmer",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": merge,
-        "min_pixels": (merge * patch) ** 2,
-        "max_pixels": MUSE_MAX_TOKENS * (merge * patch) ** 2,
-        "window": tower.integer("pos_emb_height") * tower.integer("pos_emb_width"),
-        "num_full_layers": layers // 4 + (1 if layers % 4 else 0),
-        **_tower_sizes(tower),
-    }
+    fewest = (merge * patch) ** 2
+    return _grid(
+        patch,
+        "; pixels of an image by the processor of Muse Glimmer",
+        merge,
+        (fewest, MUSE_MAX_TOKENS * fewest),
+        _tower_sizes(tower),
+        window=tower.integer("pos_emb_height") * tower.integer("pos_emb_width"),
+        num_full_layers=layers // 4 + (1 if layers % 4 else 0),
+    )
 
 
 def _gemma4_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -211,18 +189,10 @@ def _gemma3_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any] |
 
 def _pixtral_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Pixtral's tower, also Mistral Small 3.1's and Ministral 3's, which limits an image's longer side."""
-    merge = reader.integer("spatial_merge_size", default=1)
-    patch = tower.integer("patch_size")
-    return {
-        "source": "vision_config of the file, without the tokens that end a row of patches",
-        "rule": "grid",
-        "patch_size": patch,
-        "merge": merge,
-        "min_pixels": (patch * merge) ** 2,
-        "max_pixels": tower.integer("image_size") ** 2,
-        "is_gated_mlp": True,
-        **_tower_sizes(tower),
-    }
+    merge, patch = reader.integer("spatial_merge_size", default=1), tower.integer("patch_size")
+    pixels = (patch * merge) ** 2, tower.integer("image_size") ** 2
+    told = ", without the tokens that end a row of patches"
+    return _grid(patch, told, merge, pixels, _tower_sizes(tower), is_gated_mlp=True)
 
 
 def _llama4_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -246,21 +216,14 @@ def _tower_sizes(tower: ConfigReader, prefix: str = "") -> dict[str, Any]:
     return {name: tower.integer(prefix + name) for name in names}
 
 
+_QWEN3 = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "qwen4_exp_vision")
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | None]] = {
-    "qwen2_5_vl": _qwen2_5_tower,
-    "exaone4_5_vision": _qwen2_5_tower,
-    "glm4v": _glm4v_tower,
-    "glm4v_vision": _glm4v_tower,
-    "moonvit": _moonvit_tower,
+    **dict.fromkeys(("qwen2_5_vl", "exaone4_5_vision"), _qwen2_5_tower),
+    **dict.fromkeys(("glm4v", "glm4v_vision"), _glm4v_tower),
+    "moonvit": lambda _, tower: _moonvit(tower, "MoonViT", MOONVIT_MAX_PATCHES),
     "intern_vit_6b": _intern_tower,
     "muse_glimmer_vision": _muse_tower,
-    "qwen3_vl": _qwen3_tower,
-    "qwen3_vl_moe": _qwen3_tower,
-    "qwen3_5": _qwen3_tower,
-    "qwen3_5_moe": _qwen3_tower,
-    "qwen4_exp": _qwen3_tower,
-    "qwen4_exp_vision": _qwen3_tower,
-    "qwen3_omni_moe_vision_encoder": _qwen3_tower,
+    **dict.fromkeys((*_QWEN3, "qwen3_omni_moe_vision_encoder"), _qwen3_tower),
     "gemma4_vision": _gemma4_tower,
     "siglip_vision_model": _gemma3_tower,
     "llama4_vision_model": _llama4_tower,
@@ -300,44 +263,17 @@ def _qwen3_encoder(encoder: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _qwen2_5_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2.5-Omni's: Whisper's layers, attention within ``2 n_window`` frames, two positions per token."""
+def _whisper(encoder: ConfigReader, window: int, positions: int, *, is_padded: bool, **others: Any) -> dict[str, Any]:
+    """Return an encoder with Whisper's layers, windows of some frames and that many positions per token."""
     return {
         "source": "audio_config of the file",
         "stride": 2,
-        "window_frames": 2 * encoder.integer("n_window", default=100),
-        "is_padded": False,
-        "positions_per_token": 2,
+        "window_frames": window,
+        "is_padded": is_padded,
+        "positions_per_token": positions,
         **_encoder_sizes(encoder),
         "convolutions": _in_one_dimension(encoder),
-    }
-
-
-def _qwen2_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2-Audio's: one window of 30 s, completely encoded, of which the tokens of the recording are kept."""
-    return {
-        "source": "audio_config of the file",
-        "stride": 2,
-        "window_frames": WHISPER_FRAMES,
-        "is_padded": True,
-        "max_frames": WHISPER_FRAMES,
-        "positions_per_token": 2,
-        **_encoder_sizes(encoder),
-        "convolutions": _in_one_dimension(encoder),
-    }
-
-
-def _voxtral_encoder(encoder: ConfigReader) -> dict[str, Any]:
-    """Return Voxtral's: as many windows of 30 s as needed, 375 tokens each."""
-    return {
-        "source": "audio_config of the file",
-        "stride": 2,
-        "window_frames": WHISPER_FRAMES,
-        "is_padded": True,
-        "keeps_padding": True,
-        "positions_per_token": VOXTRAL_POSITIONS,
-        **_encoder_sizes(encoder),
-        "convolutions": _in_one_dimension(encoder),
+        **others,
     }
 
 
@@ -378,8 +314,15 @@ def _encoder_sizes(encoder: ConfigReader) -> dict[str, Any]:
 
 _ENCODERS: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "qwen3_omni_moe_audio_encoder": _qwen3_encoder,
-    "qwen2_5_omni_audio_encoder": _qwen2_5_encoder,
-    "qwen2_audio_encoder": _qwen2_encoder,
-    "voxtral_encoder": _voxtral_encoder,
+    # Attention within ``2 n_window`` frames, two positions per token.
+    "qwen2_5_omni_audio_encoder": lambda encoder: _whisper(
+        encoder, 2 * encoder.integer("n_window", default=100), 2, is_padded=False
+    ),
+    # One window of 30 s, completely encoded, of which the tokens of the recording are kept.
+    "qwen2_audio_encoder": lambda own: _whisper(own, WHISPER_FRAMES, 2, is_padded=True, max_frames=WHISPER_FRAMES),
+    # As many windows of 30 s as needed, 375 tokens each.
+    "voxtral_encoder": lambda encoder: _whisper(
+        encoder, WHISPER_FRAMES, VOXTRAL_POSITIONS, is_padded=True, keeps_padding=True
+    ),
 }
 """``model_type`` of the encoder -> its reader."""

@@ -8,7 +8,7 @@ and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the ne
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -53,253 +53,140 @@ class Family:
 
 
 _TIED = {"tie_word_embeddings": True}
+_UNTIED = {"tie_word_embeddings": False}
 _PLAIN = {"is_gated_mlp": False, "norm": "layer"}
 _ALL_BIASES = {"has_qkv_bias": True, "has_output_bias": True, "has_mlp_bias": True}
-_QWEN_BIAS = Family(fields={"has_qkv_bias": True}, has_attention_bias_flag=False, sliding="above_max_window_layers")
-_QWEN3 = Family(fields={"qk_norm": "per_head"}, sliding="above_max_window_layers")
+_HEAD_NORMS = {"qk_norm": "per_head"}
+_ROUTER_BIAS = {"has_router_bias": True}
 _HYBRID = {"full_attention_interval": 4, "linear_conv_kernel_dim": 4}
 _HYBRID_MOE = {**_HYBRID, "num_shared_experts": 1, "has_shared_expert_gate": True}
-_GATED = {"qk_norm": "per_head", "has_attention_gate": True}
-_QWEN3_HYBRID = Family(fields=_GATED, defaults=_HYBRID)
-_QWEN3_HYBRID_MOE = Family(fields=_GATED, defaults=_HYBRID_MOE)
-_QWEN4_EXP = Family(fields=_GATED, defaults={**_HYBRID_MOE, "hc_count": 4, "hc_lowrank": 320})
-_GLM4 = Family(fields={"has_output_bias": False, "num_norms_per_layer": 4})
-_GLM4_MOE = Family(fields={"has_output_bias": False}, defaults={"qk_norm_type": "per_head", "has_router_bias": True})
-_DEEPSEEK = Family()
+_GATED = {**_HEAD_NORMS, "has_attention_gate": True}
 _GEMMA = {"max_position_embeddings": 8192, **_TIED}
-_GEMMA3 = Family(
-    fields={"qk_norm": "per_head", "num_norms_per_layer": 4},
-    defaults={
-        "vocab_size": 262208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        **_TIED,
-    },
-    sliding="pattern",
+_SMALL_GEMMA = Family(
+    defaults={"sliding_window": 512, **_TIED}, reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"})
 )
-_LLAMA4 = Family(
-    defaults={"attention_chunk_size": 8192, "interleave_moe_layer_step": 1, "n_shared_experts": 1},
-    sliding="chunked",
-)
-_GEMMA4 = Family(
-    fields={"qk_norm": "per_head"},
-    defaults={"sliding_window": 512, **_TIED},
-    reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"}),
-)
-_GEMMA3N = Family(
-    fields={"qk_norm": "per_head", "num_norms_per_layer": 4},
-    defaults={"sliding_window": 512, **_TIED},
-    reads=frozenset({"num_kv_shared_layers", "hidden_size_per_layer_input"}),
-)
-_MINIMAX_01 = Family(has_attention_bias_flag=False, reads=frozenset({"attn_type_list"}))
-_MINIMAX_M3 = Family(
-    fields={"qk_norm": "per_head"}, defaults={"use_routing_bias": True}, reads=frozenset({"sparse_attention_config"})
-)
-_DEEPSEEK_V4 = Family(defaults={"compress_rate": 4, "tie_word_embeddings": False}, reads=frozenset({"compress_ratios"}))
-_NEMOTRON_H = Family(
-    fields={"is_gated_mlp": False, "num_norms_per_layer": 1},
-    defaults={"has_router_bias": True},
-    reads=frozenset({"mamba_num_heads", "ssm_state_size", "hybrid_override_pattern"}),
-)
-_KIMI_LINEAR = Family(
-    defaults={"has_router_bias": True, "tie_word_embeddings": False}, reads=frozenset({"linear_attn_config"})
-)
-_GLM5_NEXT = Family(defaults={"tie_word_embeddings": False}, reads=frozenset({"linear_attn_config"}))
-_LFM2 = {"qk_norm": "per_head"}
-_MIMO_V2 = Family(defaults={"n_shared_experts": 0})
-_EXAONE_4 = Family(fields={"qk_norm": "per_head"}, sliding="pattern")
-_ERNIE_VL = Family(defaults={"has_router_bias": True, **_TIED})
-_MUSE_GLIMMER = Family(
-    fields={"has_attention_gate": True, "num_norms_per_layer": 4},
-    defaults={"sliding_window_pattern": 4},
-    sliding="pattern",
-)
-_STEP3P5 = Family(
-    fields={"qk_norm": "per_head", "has_head_gate": True}, defaults={"has_router_bias": True, "num_shared_experts": 1}
-)
-_LAYER_NORM = {"norm": "layer"}
+_EVERY_FOURTH = {"sliding_window_pattern": 4}
 _ONE_NORM = {"num_norms_per_layer": 1, "has_parallel_attention": True}
-_BIAS_BUT_OUTPUT = Family(fields={"has_output_bias": False})
-_COHERE = Family(fields=_ONE_NORM, defaults={"qk_norm_type": "per_layer", **_TIED})
-_FALCON = Family(
-    fields={**_PLAIN, "has_parallel_attention": True},
-    defaults={"max_position_embeddings": 2048, **_TIED},
-    has_attention_bias_flag=False,
-)
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        "llama": Family(),
-        "granite": Family(),
-        "granitemoe": Family(),
-        "granitemoeshared": Family(),
-        "smollm3": Family(),
-        "falcon_h1": Family(
-            fields={"num_norms_per_layer": 1},
-            defaults={"mamba_rms_norm": False},
-            reads=frozenset({"mamba_num_heads", "ssm_state_size"}),
-        ),
-        "granitemoehybrid": Family(defaults=_TIED, reads=frozenset({"mamba_num_heads", "ssm_state_size"})),
-        "bamba": Family(
-            fields={"num_norms_per_layer": 1},
-            defaults={"max_position_embeddings": 262144},
-            reads=frozenset({"mamba_num_heads", "ssm_state_size"}),
-        ),
-        "seed_oss": _BIAS_BUT_OUTPUT,
-        "olmo2": Family(fields={"qk_norm": "full"}),
-        "olmo3": Family(fields={"qk_norm": "full"}, defaults={"sliding_window_pattern": 4}, sliding="pattern"),
-        "olmo_hybrid": Family(fields={"qk_norm": "full"}),
-        "exaone4": _EXAONE_4,
-        "exaone4_5": _EXAONE_4,
-        "exaone4_5_text": _EXAONE_4,
-        "muse_glimmer": _MUSE_GLIMMER,
-        "muse_glimmer_text": _MUSE_GLIMMER,
-        "k2_horizon": Family(),
-        "mellum": Family(fields={"qk_norm": "per_head"}, defaults={"sliding_window_pattern": 4}, sliding="pattern"),
-        "hunyuan_v1_dense": Family(fields={"qk_norm": "per_head"}),
-        "hunyuan_v1_moe": Family(fields={"qk_norm": "per_head"}),
-        "jamba": Family(
-            fields={"num_norms_per_layer": 1},
-            defaults={"max_position_embeddings": 262144},
-            reads=frozenset({"mamba_d_state"}),
-        ),
-        "longcat_flash": Family(defaults={"has_router_bias": True, "tie_word_embeddings": False}),
-        "glm4": _GLM4,
-        "glm4v": _GLM4,
-        "glm4v_text": _GLM4,
-        "ernie4_5_moe": Family(defaults={"has_router_bias": True}),
-        "ernie4_5_moe_vl": _ERNIE_VL,
-        "ernie4_5_vl_moe": _ERNIE_VL,
-        "ernie4_5_vl_moe_text": _ERNIE_VL,
-        "nemotron": Family(fields=_PLAIN),
-        "cohere": _COHERE,
-        "cohere2_moe": Family(fields=_ONE_NORM, defaults={"sliding_window_pattern": 4, **_TIED}, sliding="pattern"),
-        "cohere2": Family(fields=_ONE_NORM, defaults={"sliding_window_pattern": 4, **_TIED}, sliding="pattern"),
-        "phi": Family(fields={**_PLAIN, **_ALL_BIASES, **_ONE_NORM, "has_lm_head_bias": True}),
-        "phimoe": Family(fields={**_LAYER_NORM, "has_lm_head_bias": True}),
-        "starcoder2": Family(fields={**_PLAIN, **_ALL_BIASES}, defaults=_TIED),
-        "mistral": Family(has_attention_bias_flag=False),
-        "ministral3": Family(has_attention_bias_flag=False),
-        "mixtral": Family(has_attention_bias_flag=False),
-        "qwen2": _QWEN_BIAS,
-        "qwen2_vl": _QWEN_BIAS,
-        "qwen2_vl_text": _QWEN_BIAS,
-        "qwen2_5_vl": _QWEN_BIAS,
-        "qwen2_5_vl_text": _QWEN_BIAS,
-        "mimo": _QWEN_BIAS,
-        "qwen2_moe": Family(
-            fields={"has_qkv_bias": True},
-            has_attention_bias_flag=False,
-            sliding="above_max_window_layers",
-            defaults={"num_shared_experts": 1, "has_shared_expert_gate": True},
-        ),
-        "qwen3": _QWEN3,
-        "qwen3_moe": _QWEN3,
-        "qwen3_vl_text": _QWEN3,
-        "qwen3_vl_moe_text": _QWEN3,
-        "qwen3_omni_moe_text": _QWEN3,
-        "qwen3_next": _QWEN3_HYBRID_MOE,
-        "qwen3_5": _QWEN3_HYBRID,
-        "qwen3_5_text": _QWEN3_HYBRID,
-        "qwen3_5_moe": _QWEN3_HYBRID_MOE,
-        "qwen3_5_moe_text": _QWEN3_HYBRID_MOE,
-        "qwen4_exp": _QWEN4_EXP,
-        "qwen4_exp_text": _QWEN4_EXP,
-        "glm4_moe": _GLM4_MOE,
-        "glm4_moe_lite": Family(defaults={"has_router_bias": True}),
-        "deepseek": _DEEPSEEK,
-        "deepseek_v2": _DEEPSEEK,
-        "deepseek_v3": _DEEPSEEK,
-        "deepseek_v32": _DEEPSEEK,
-        "kimi_k2": _DEEPSEEK,
-        "glm_moe_dsa": _DEEPSEEK,
-        "hy_v4": Family(
-            fields={"has_attention_sinks": True, "has_independent_streams": True},
-            defaults={"has_router_bias": True, "tie_word_embeddings": False},
-        ),
-        "glm5_next": _GLM5_NEXT,
-        "glm5_next_text": _GLM5_NEXT,
-        "kimi_linear": _KIMI_LINEAR,
-        "llama4": _LLAMA4,
-        "llama4_text": _LLAMA4,
-        "gpt_oss": Family(
-            fields={"has_attention_sinks": True},
-            defaults={"has_router_bias": True, "has_expert_bias": True},
-            sliding="alternating",
-        ),
-        "deepseek_v4": _DEEPSEEK_V4,
-        "minimax": _MINIMAX_01,
-        "minimax_m1": _MINIMAX_01,
-        "minimax_text_01": _MINIMAX_01,
-        "minimax_m2": Family(has_attention_bias_flag=False),
-        "minimax_m3": _MINIMAX_M3,
-        "minimax_m3_vl": _MINIMAX_M3,
-        "minimax_m3_vl_text": _MINIMAX_M3,
-        "mimo_v2_flash": _MIMO_V2,
-        "mimo_v2": _MIMO_V2,
-        "afmoe": Family(
-            fields={"qk_norm": "per_head", "num_norms_per_layer": 4, "has_attention_gate": True},
-            defaults={"has_router_bias": True, "sliding_window_pattern": 4},
-            sliding="pattern",
-        ),
-        "laguna": Family(fields={"qk_norm": "per_head"}),
-        "bailing_hybrid": Family(defaults={"has_router_bias": True, "tie_word_embeddings": False}),
-        "lfm2": Family(fields=_LFM2, defaults=_TIED),
-        "lfm2_moe": Family(fields=_LFM2, defaults={"has_router_bias": True, **_TIED}),
-        "nemotron_h": _NEMOTRON_H,
-        "step3_text": Family(),
-        "step3_vl": Family(),
-        "step3p5": _STEP3P5,
-        "step3p7": _STEP3P5,
-        "phi3": Family(has_attention_bias_flag=False),
-        "gemma": Family(defaults=_GEMMA),
-        "gemma2": Family(
-            fields={"num_norms_per_layer": 4},
-            defaults={**_GEMMA, "sliding_window": 4096},
-            sliding="alternating",
-        ),
-        "gemma3": _GEMMA3,
-        "gemma3_text": _GEMMA3,
-        "gemma3n": _GEMMA3N,
-        "gemma3n_text": _GEMMA3N,
-        "gemma4": _GEMMA4,
-        "gemma4_text": _GEMMA4,
-        "falcon": _FALCON,
-        "RefinedWeb": _FALCON,
-        "RefinedWebModel": _FALCON,
-        "gpt2": Family(
-            fields={**_PLAIN, **_ALL_BIASES},
-            defaults={"has_learned_positions": True, **_TIED},
-            has_attention_bias_flag=False,
-        ),
-        "gpt_neox": Family(
-            fields={**_PLAIN, **_ALL_BIASES, "has_parallel_attention": True}, has_attention_bias_flag=False
-        ),
-        "gptj": Family(
-            fields={
-                **_PLAIN,
-                "has_mlp_bias": True,
-                "has_lm_head_bias": True,
-                "num_norms_per_layer": 1,
-                "has_parallel_attention": True,
-            },
-            has_attention_bias_flag=False,
-        ),
-        "opt": Family(
-            fields={**_PLAIN, **_ALL_BIASES},
-            defaults={"has_learned_positions": True, "num_extra_positions": 2, **_TIED},
-            has_attention_bias_flag=False,
-        ),
-        "bloom": Family(
-            fields={**_PLAIN, **_ALL_BIASES, "has_embedding_norm": True},
-            defaults={"max_position_embeddings": 2048, **_TIED},
-            has_attention_bias_flag=False,
-        ),
-    }
-)
+_MAMBA = frozenset({"mamba_num_heads", "ssm_state_size"})
+_LONG = {"max_position_embeddings": 262144}
+_BIASED = Family(fields={**_PLAIN, **_ALL_BIASES}, has_attention_bias_flag=False)
+_FAMILIES: Mapping[tuple[str, ...], Family] = {
+    (
+        *("llama", "granite", "granitemoe", "granitemoeshared", "smollm3", "k2_horizon", "step3_text", "step3_vl"),
+        *("deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"),
+    ): Family(),
+    ("falcon_h1",): Family(fields={"num_norms_per_layer": 1}, defaults={"mamba_rms_norm": False}, reads=_MAMBA),
+    ("granitemoehybrid",): Family(defaults=_TIED, reads=_MAMBA),
+    ("bamba",): Family(fields={"num_norms_per_layer": 1}, defaults=_LONG, reads=_MAMBA),
+    ("jamba",): Family(fields={"num_norms_per_layer": 1}, defaults=_LONG, reads=frozenset({"mamba_d_state"})),
+    ("nemotron_h",): Family(
+        fields={"is_gated_mlp": False, "num_norms_per_layer": 1},
+        defaults=_ROUTER_BIAS,
+        reads=_MAMBA | {"hybrid_override_pattern"},
+    ),
+    ("seed_oss",): Family(fields={"has_output_bias": False}),
+    ("olmo2", "olmo_hybrid"): Family(fields={"qk_norm": "full"}),
+    ("olmo3",): Family(fields={"qk_norm": "full"}, defaults=_EVERY_FOURTH, sliding="pattern"),
+    ("exaone4", "exaone4_5", "exaone4_5_text"): Family(fields=_HEAD_NORMS, sliding="pattern"),
+    ("muse_glimmer", "muse_glimmer_text"): Family(
+        fields={"has_attention_gate": True, "num_norms_per_layer": 4}, defaults=_EVERY_FOURTH, sliding="pattern"
+    ),
+    ("mellum",): Family(fields=_HEAD_NORMS, defaults=_EVERY_FOURTH, sliding="pattern"),
+    ("hunyuan_v1_dense", "hunyuan_v1_moe", "laguna"): Family(fields=_HEAD_NORMS),
+    ("longcat_flash", "bailing_hybrid"): Family(defaults={**_ROUTER_BIAS, **_UNTIED}),
+    ("kimi_linear",): Family(defaults={**_ROUTER_BIAS, **_UNTIED}, reads=frozenset({"linear_attn_config"})),
+    ("glm5_next", "glm5_next_text"): Family(defaults=_UNTIED, reads=frozenset({"linear_attn_config"})),
+    ("glm4", "glm4v", "glm4v_text"): Family(fields={"has_output_bias": False, "num_norms_per_layer": 4}),
+    ("glm4_moe",): Family(fields={"has_output_bias": False}, defaults={"qk_norm_type": "per_head", **_ROUTER_BIAS}),
+    ("ernie4_5_moe", "glm4_moe_lite"): Family(defaults=_ROUTER_BIAS),
+    ("ernie4_5_moe_vl", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text"): Family(defaults={**_ROUTER_BIAS, **_TIED}),
+    ("nemotron",): Family(fields=_PLAIN),
+    ("cohere",): Family(fields=_ONE_NORM, defaults={"qk_norm_type": "per_layer", **_TIED}),
+    ("cohere2", "cohere2_moe"): Family(fields=_ONE_NORM, defaults={**_EVERY_FOURTH, **_TIED}, sliding="pattern"),
+    ("phi",): Family(fields={**_PLAIN, **_ALL_BIASES, **_ONE_NORM, "has_lm_head_bias": True}),
+    ("phimoe",): Family(fields={"norm": "layer", "has_lm_head_bias": True}),
+    ("starcoder2",): Family(fields={**_PLAIN, **_ALL_BIASES}, defaults=_TIED),
+    ("mistral", "ministral3", "mixtral", "minimax_m2", "phi3"): Family(has_attention_bias_flag=False),
+    ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text", "mimo"): Family(
+        fields={"has_qkv_bias": True}, has_attention_bias_flag=False, sliding="above_max_window_layers"
+    ),
+    ("qwen2_moe",): Family(
+        fields={"has_qkv_bias": True},
+        has_attention_bias_flag=False,
+        sliding="above_max_window_layers",
+        defaults={"num_shared_experts": 1, "has_shared_expert_gate": True},
+    ),
+    ("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"): Family(
+        fields=_HEAD_NORMS, sliding="above_max_window_layers"
+    ),
+    ("qwen3_5", "qwen3_5_text"): Family(fields=_GATED, defaults=_HYBRID),
+    ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"): Family(fields=_GATED, defaults=_HYBRID_MOE),
+    ("qwen4_exp", "qwen4_exp_text"): Family(fields=_GATED, defaults={**_HYBRID_MOE, "hc_count": 4, "hc_lowrank": 320}),
+    ("hy_v4",): Family(
+        fields={"has_attention_sinks": True, "has_independent_streams": True}, defaults={**_ROUTER_BIAS, **_UNTIED}
+    ),
+    ("llama4", "llama4_text"): Family(
+        defaults={"attention_chunk_size": 8192, "interleave_moe_layer_step": 1, "n_shared_experts": 1},
+        sliding="chunked",
+    ),
+    ("gpt_oss",): Family(
+        fields={"has_attention_sinks": True}, defaults={**_ROUTER_BIAS, "has_expert_bias": True}, sliding="alternating"
+    ),
+    ("deepseek_v4",): Family(defaults={"compress_rate": 4, **_UNTIED}, reads=frozenset({"compress_ratios"})),
+    ("minimax", "minimax_m1", "minimax_text_01"): Family(
+        has_attention_bias_flag=False, reads=frozenset({"attn_type_list"})
+    ),
+    ("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"): Family(
+        fields=_HEAD_NORMS, defaults={"use_routing_bias": True}, reads=frozenset({"sparse_attention_config"})
+    ),
+    ("mimo_v2", "mimo_v2_flash"): Family(defaults={"n_shared_experts": 0}),
+    ("afmoe",): Family(
+        fields={**_GATED, "num_norms_per_layer": 4}, defaults={**_ROUTER_BIAS, **_EVERY_FOURTH}, sliding="pattern"
+    ),
+    ("lfm2",): Family(fields=_HEAD_NORMS, defaults=_TIED),
+    ("lfm2_moe",): Family(fields=_HEAD_NORMS, defaults={**_ROUTER_BIAS, **_TIED}),
+    ("step3p5", "step3p7"): Family(
+        fields={**_HEAD_NORMS, "has_head_gate": True}, defaults={**_ROUTER_BIAS, "num_shared_experts": 1}
+    ),
+    ("gemma",): Family(defaults=_GEMMA),
+    ("gemma2",): Family(
+        fields={"num_norms_per_layer": 4}, defaults={**_GEMMA, "sliding_window": 4096}, sliding="alternating"
+    ),
+    ("gemma3", "gemma3_text"): Family(
+        fields={**_HEAD_NORMS, "num_norms_per_layer": 4},
+        defaults={
+            "vocab_size": 262208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 131072,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 6,
+            **_TIED,
+        },
+        sliding="pattern",
+    ),
+    ("gemma3n", "gemma3n_text"): replace(_SMALL_GEMMA, fields={**_HEAD_NORMS, "num_norms_per_layer": 4}),
+    ("gemma4", "gemma4_text"): replace(_SMALL_GEMMA, fields=_HEAD_NORMS),
+    ("falcon", "RefinedWeb", "RefinedWebModel"): Family(
+        fields={**_PLAIN, "has_parallel_attention": True},
+        defaults={"max_position_embeddings": 2048, **_TIED},
+        has_attention_bias_flag=False,
+    ),
+    ("gpt2",): replace(_BIASED, defaults={"has_learned_positions": True, **_TIED}),
+    ("gpt_neox",): replace(_BIASED, fields={**_BIASED.fields, "has_parallel_attention": True}),
+    ("gptj",): Family(
+        fields={**_PLAIN, **_ONE_NORM, "has_mlp_bias": True, "has_lm_head_bias": True}, has_attention_bias_flag=False
+    ),
+    ("opt",): replace(_BIASED, defaults={"has_learned_positions": True, "num_extra_positions": 2, **_TIED}),
+    ("bloom",): replace(
+        _BIASED,
+        fields={**_BIASED.fields, "has_embedding_norm": True},
+        defaults={"max_position_embeddings": 2048, **_TIED},
+    ),
+}
+"""Types that mean the same -> their facts."""
+FAMILIES: Mapping[str, Family] = MappingProxyType({name: each for names, each in _FAMILIES.items() for name in names})
 # Architectures whose files may have another maker's ``model_type`` (conversions by sgl-project), or none.
 FAMILY_OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
     {"DeepseekV4ForCausalLM": "deepseek_v4", "LongcatFlashForCausalLM": "longcat_flash"}

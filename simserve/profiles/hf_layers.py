@@ -158,15 +158,18 @@ def linear_attention(reader: ConfigReader) -> dict[str, Any] | None:
     }
 
 
+def equal_heads(heads: int, width: int) -> dict[str, int]:
+    """Return the heads of linear attention whose keys and values are alike."""
+    counts = dict.fromkeys(("num_key_heads", "num_value_heads"), heads)
+    return counts | dict.fromkeys(("key_head_dim", "value_head_dim"), width)
+
+
 def _kimi_delta_attention(delta: ConfigReader, reader: ConfigReader) -> dict[str, Any]:
     """Return the layers of Kimi Delta Attention (vLLM, layers/kda.py): heads alike, projections as narrow as one."""
     heads, width = delta.integer("num_heads"), delta.integer("head_dim")
     return {
         "num_layers": len(delta.sequence("kda_layers") or []),
-        "num_key_heads": heads,
-        "num_value_heads": heads,
-        "key_head_dim": width,
-        "value_head_dim": width,
+        **equal_heads(heads, width),
         "conv_kernel": delta.integer("short_conv_kernel_size", default=4),
         "state_element_bytes": reader.choice(STATE_BYTES, "mamba_ssm_dtype", default="float32"),
         "decay_rank": width,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simserve.profiles.hf_families import EXPERT_KEYS, LAYER_KEYS, layer_switches, shared_layers
-from simserve.profiles.hf_layers import STATE_BYTES, experts, indexer
+from simserve.profiles.hf_layers import STATE_BYTES, equal_heads, experts, indexer
 from simserve.profiles.hf_reader import ConfigReader
 
 
@@ -22,11 +22,6 @@ def own_fields(model_type: str, reader: ConfigReader) -> dict[str, Any]:
     """
     own = _OWN.get(model_type)
     return {} if own is None else own(reader)
-
-
-def _granite_hybrid_norms(reader: ConfigReader) -> dict[str, Any]:
-    """Return the norms per layer: one if a layer is a mixer or an MLP, two if it is both."""
-    return {"num_norms_per_layer": 2 if reader.value("layers_block_type") is None else 1}
 
 
 def _gemma4(reader: ConfigReader) -> dict[str, Any]:
@@ -220,10 +215,7 @@ def _bailing_hybrid(reader: ConfigReader) -> dict[str, Any]:
         "has_attention_gate": gate == "element_wise",
         "linear_attention": {
             "num_layers": linear * (group - 1),
-            "num_key_heads": heads,
-            "num_value_heads": heads,
-            "key_head_dim": width,
-            "value_head_dim": width,
+            **equal_heads(heads, width),
             "conv_kernel": reader.integer("short_conv_kernel_size", default=4),
             "has_full_rank_decay": True,
             "has_bounded_decay": reader.flag("kda_safe_gate", default=True),
@@ -244,10 +236,7 @@ def _lightning(reader: ConfigReader, num_layers: int) -> dict[str, Any]:
         "num_other_parameters": num_layers * normed,
         "linear_attention": {
             "num_layers": num_layers,
-            "num_key_heads": heads,
-            "num_value_heads": heads,
-            "key_head_dim": width,
-            "value_head_dim": width,
+            **equal_heads(heads, width),
             "conv_kernel": 1,
             "has_fixed_decay": True,
         },
@@ -260,11 +249,6 @@ def _minimax_01(reader: ConfigReader) -> dict[str, Any]:
     if len(kinds) != reader.integer(*LAYER_KEYS) or set(kinds) - {0, 1}:
         raise reader.refusal("must list 0 or 1 for each layer", "attn_type_list")
     return _lightning(reader, kinds.count(0)) if 0 in kinds else {}
-
-
-def _cohere2_moe(reader: ConfigReader) -> dict[str, Any]:
-    """Return the dense MLP of the first layers; experts have the width that the file names first."""
-    return {"intermediate_size": reader.integer("prefix_dense_intermediate_size", "intermediate_size")}
 
 
 def _laguna(reader: ConfigReader) -> dict[str, Any]:
@@ -298,11 +282,6 @@ def _hy_v4(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _glm5_next(reader: ConfigReader) -> dict[str, Any]:
-    """Return the residual streams of GLM-5.3-Flash."""
-    return {"num_residual_streams": reader.integer("hc_mult", default=1) if reader.flag("mhc", default=True) else 1}
-
-
 def _qwen4_exp(reader: ConfigReader) -> dict[str, Any]:
     """Return Qwen3.8-Flash-Next's residual streams, indexer and n-grams (``modular_qwen4_exp.py`` of transformers)."""
     fields: dict[str, Any] = {
@@ -332,11 +311,6 @@ def _qwen4_exp(reader: ConfigReader) -> dict[str, Any]:
     return fields
 
 
-def _step3(reader: ConfigReader) -> dict[str, Any]:
-    """Return Step3's low-rank query, which shares one key-value head (``Step3TextAttention`` of vLLM)."""
-    return {"query_rank": reader.integer("share_q_dim"), "vision": None}
-
-
 def _ngram_rows(reader: ConfigReader, num_heads: int) -> int:
     """Return the rows of a table of n-grams: as many primes from a number on as there are heads, summed and padded."""
     number, primes = reader.integer("ngram_vocab_size_base", default=20_000_000), list[int]()
@@ -349,32 +323,33 @@ def _ngram_rows(reader: ConfigReader, num_heads: int) -> int:
 
 
 _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
-    "gemma3n": _gemma3n,
-    "gemma3n_text": _gemma3n,
-    "gemma4": _gemma4,
-    "gemma4_text": _gemma4,
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), _gemma3n),
+    **dict.fromkeys(("gemma4", "gemma4_text"), _gemma4),
     "bailing_hybrid": _bailing_hybrid,
-    "cohere2_moe": _cohere2_moe,
+    # The dense MLP of the first layers; experts have the width that the file names first.
+    "cohere2_moe": lambda reader: {
+        "intermediate_size": reader.integer("prefix_dense_intermediate_size", "intermediate_size")
+    },
     "jamba": _jamba,
     "laguna": _laguna,
-    "granitemoehybrid": _granite_hybrid_norms,
-    "minimax": _minimax_01,
-    "minimax_m1": _minimax_01,
-    "minimax_text_01": _minimax_01,
-    "minimax_m3": _minimax_m3,
-    "minimax_m3_vl": _minimax_m3,
-    "minimax_m3_vl_text": _minimax_m3,
+    # One norm if a layer is a mixer or an MLP, two if it is both.
+    "granitemoehybrid": lambda reader: {"num_norms_per_layer": 1 + (reader.value("layers_block_type") is None)},
+    **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _minimax_01),
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _minimax_m3),
     "deepseek_v4": _deepseek_v4,
     "hy_v4": _hy_v4,
-    "qwen4_exp": _qwen4_exp,
-    "qwen4_exp_text": _qwen4_exp,
-    "glm5_next": _glm5_next,
-    "glm5_next_text": _glm5_next,
+    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _qwen4_exp),
+    **dict.fromkeys(
+        ("glm5_next", "glm5_next_text"),  # GLM-5.3-Flash
+        lambda reader: {
+            "num_residual_streams": reader.integer("hc_mult", default=1) if reader.flag("mhc", default=True) else 1
+        },
+    ),
     "kimi_linear": _kimi_linear,
-    "mimo_v2_flash": _mimo_v2,
-    "mimo_v2": _mimo_v2,
-    "step3_text": _step3,
-    "step3_vl": _step3,
-    "step3p5": _step3p5,
-    "step3p7": _step3p5,
+    **dict.fromkeys(("mimo_v2", "mimo_v2_flash"), _mimo_v2),
+    # A low-rank query, which shares one key-value head (``Step3TextAttention`` of vLLM).
+    **dict.fromkeys(
+        ("step3_text", "step3_vl"), lambda reader: {"query_rank": reader.integer("share_q_dim"), "vision": None}
+    ),
+    **dict.fromkeys(("step3p5", "step3p7"), _step3p5),
 }

@@ -21,23 +21,13 @@ from simserve.profiles.model_blocks import PARTS, Part
 
 _BLOCKS = ("quantization_config", "compression_config", "hf_quant_config.json")
 _ALGORITHMS: Mapping[str, WeightFormatName] = {
-    "fp8": "fp8",
-    "fp8_per_channel_per_token": "fp8",
-    "fp8_pb_wo": "fp8",
-    "mxfp8": "fp8",
-    "nvfp4": "nvfp4",
-    "nvfp4_awq": "nvfp4",
-    "w4a16_nvfp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "w4a8_mxfp4_fp8": "mxfp4",
-    "w4a16_mxfp4": "mxfp4",
-    "w4a16": "gptq-int4",
-    "w4a16_gptq": "gptq-int4",
-    "w4a16_awq": "awq-int4",
-    "w4a8_awq": "awq-int4",
+    **dict.fromkeys(("fp8", "fp8_per_channel_per_token", "fp8_pb_wo", "mxfp8"), "fp8"),
+    **dict.fromkeys(("nvfp4", "nvfp4_awq", "w4a16_nvfp4"), "nvfp4"),
+    **dict.fromkeys(("mxfp4", "w4a8_mxfp4_fp8", "w4a16_mxfp4"), "mxfp4"),
+    **dict.fromkeys(("w4a16", "w4a16_gptq"), "gptq-int4"),
+    **dict.fromkeys(("w4a16_awq", "w4a8_awq"), "awq-int4"),
     "w8a16": "int8-wo",
-    "w8a8_sq_per_channel": "int8",
-    "int8_sq": "int8",
+    **dict.fromkeys(("w8a8_sq_per_channel", "int8_sq"), "int8"),
 }
 """ModelOpt's ``quant_algo`` (its documentation and TensorRT-LLM's precision matrix) -> format. MXFP8 adds a scale of 8
 bits per 32 weights, 3 %, which is left out."""
@@ -49,16 +39,11 @@ _METHODS: Mapping[str, WeightFormatName] = {
 }
 """``quant_method`` that determines the format by itself."""
 _TORCHAO: Mapping[str, WeightFormatName] = {
-    "Int4WeightOnlyConfig": "int4",
-    "int4_weight_only": "int4",
-    "Int8WeightOnlyConfig": "int8-wo",
-    "int8_weight_only": "int8-wo",
-    "Int8DynamicActivationInt8WeightConfig": "int8",
-    "int8_dynamic_activation_int8_weight": "int8",
-    "Float8DynamicActivationFloat8WeightConfig": "fp8",
-    "float8_dynamic_activation_float8_weight": "fp8",
-    "Float8WeightOnlyConfig": "fp8",
-    "float8_weight_only": "fp8",
+    **dict.fromkeys(("Int4WeightOnlyConfig", "int4_weight_only"), "int4"),
+    **dict.fromkeys(("Int8WeightOnlyConfig", "int8_weight_only"), "int8-wo"),
+    **dict.fromkeys(("Int8DynamicActivationInt8WeightConfig", "int8_dynamic_activation_int8_weight"), "int8"),
+    **dict.fromkeys(("Float8DynamicActivationFloat8WeightConfig", "float8_dynamic_activation_float8_weight"), "fp8"),
+    **dict.fromkeys(("Float8WeightOnlyConfig", "float8_weight_only"), "fp8"),
 }
 """``quant_type`` of torchao (docs.pytorch.org/ao, quantize_ API) -> format."""
 _HQQ: Mapping[object, WeightFormatName] = {3: "int3", 4: "int4", 8: "int8-wo"}
@@ -320,9 +305,7 @@ def _format(block: Mapping[str, Any], method: str, key: str, file: object) -> We
     if method in _METHODS:
         return _METHODS[method]
     if method == "bitsandbytes":
-        if block.get("load_in_4bit") or block.get("_load_in_4bit"):
-            return "nf4"
-        return "int8-wo"
+        return "nf4" if block.get("load_in_4bit") or block.get("_load_in_4bit") else "int8-wo"
     if method in ("gptq", "awq", "auto-round", "intel/auto-round"):
         bits = block.get("bits", 4)
         # Marlin takes AWQ only with zero points (vLLM awq_marlin.py, check_marlin_supported with has_zp).
@@ -362,15 +345,12 @@ def _hqq_groups(
     named = block.get("quant_config")
     if method != "hqq" or not isinstance(named, Mapping) or "weight_quant_params" in named:
         return []
-    weights = {str(name): each["weight_quant_params"] for name, each in named.items() if _has_weights(each)}
+    found = {str(name): each.get("weight_quant_params") for name, each in named.items() if isinstance(each, Mapping)}
+    weights = {name: each for name, each in found.items() if isinstance(each, Mapping)}
     return [
         ((name,), _hqq_format(each, f"{key}.quant_config.{name}", file), each.get("group_size"))
         for name, each in weights.items()
     ]
-
-
-def _has_weights(block: object) -> bool:
-    return isinstance(block, Mapping) and isinstance(block.get("weight_quant_params"), Mapping)
 
 
 def _torchao_kind(block: Mapping[str, Any]) -> str:
@@ -398,13 +378,9 @@ def _known(algorithm: str, key: str, file: object) -> WeightFormatName:
 
 
 def _unknown(name: str, key: str, file: object) -> ProfileError:
-    return ProfileError(
-        "is a number format that simserve has no figures for",
-        file=file,
-        key=key,
-        value=name,
-        remedy="take the quantization block out of a copy of the file and say deployment.quantization",
-    )
+    rule = "is a number format that simserve has no figures for"
+    remedy = "take the quantization block out of a copy of the file and say deployment.quantization"
+    return ProfileError(rule, file=file, key=key, value=name, remedy=remedy)
 
 
 def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[str], WeightFormatName, int | None]:
@@ -480,11 +456,8 @@ def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]
     if part == "attention_output":
         return [[f"{homes.attention}.{each}" for each in ("o_proj", "out_proj", "dense")]]
     if part == "indexer":
-        below = f"{homes.attention}.indexer"
-        return [
-            [f"{below}.wq_b", f"{homes.attention}.index_q_proj"],
-            [f"{below}.wk", f"{homes.attention}.index_k_proj"],
-        ]
+        spelt = {"indexer.wq_b": "index_q_proj", "indexer.wk": "index_k_proj"}
+        return [[f"{homes.attention}.{each}" for each in both] for both in spelt.items()]
     if part == "linear_attention":
         names: Sequence[Sequence[str]] = (("in_proj_qkvz", "in_proj_qkv", "in_proj"), ("out_proj",))
         if homes.linear_attention == homes.attention == "self_attn":
@@ -514,9 +487,8 @@ def _format_of(rule: _Rule, layer: str, leaves: Sequence[Sequence[str]]) -> Weig
     for names in leaves:
         formats = [rule.format_of(f"{layer}.{name}") for name in names]
         odd = [each for each in formats if each != rule.base]
-        found.append(
-            odd[0] if (rule.named or rule.lists_modules) and odd else "none" if "none" in formats else formats[0]
-        )
+        plain = "none" if "none" in formats else formats[0]
+        found.append(odd[0] if (rule.named or rule.lists_modules) and odd else plain)
     return Counter(found).most_common(1)[0][0]
 
 

@@ -25,9 +25,14 @@ def rewritten(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 
 def model_type_of(config: Mapping[str, Any]) -> str:
     """Return the ``model_type``; for a file without one, the type known for its architecture."""
+    return str(config.get("model_type") or named_by_architecture(config) or "")
+
+
+def named_by_architecture(config: Mapping[str, Any]) -> str | None:
+    """Return the type known for the first known architecture of a file; None: it names none."""
     listed = config.get("architectures")
-    named = [FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed] if isinstance(listed, list) else []
-    return str(config.get("model_type") or next((name for name in named if name), ""))
+    named = (FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed) if isinstance(listed, list) else ()
+    return next((name for name in named if name), None)
 
 
 _MAMBA_KEYS = {

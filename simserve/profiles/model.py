@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from simserve.profiles.attention_kinds import CompressedAttention, LatentAttention, SlidingHeads, SparseIndexer
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, TunedWeights, WeightFormatName
 from simserve.profiles.encoders import AudioTower, VisionTower
-from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part, SharedKeys, mlp_gemms
+from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part, SharedKeys
 from simserve.profiles.residual_blocks import (
     AlternatingUpdates,
     LayerInputs,
@@ -43,6 +43,7 @@ _LETTERS: dict[Part, str] = {
     "experts": "E",
 }
 """Parts of a checkpoint -> the letters of layers with that part in ``layer_pattern``."""
+_MLP_PREFIXES: dict[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
 _ELEMENT_BYTES: dict[DType, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -504,13 +505,11 @@ class ModelProfile(FrozenModel):
         inputs = [] if self.layer_inputs is None else self.layer_inputs.gemms(self.hidden_size, self.num_hidden_layers)
         copies = self.alternating_updates
         updates = [] if copies is None else copies.gemms(self.hidden_size, self.num_hidden_layers)
-        return attention + linear + streams + inputs + updates + self._ngram_gemms()
-
-    def _ngram_gemms(self) -> list[tuple[int, Gemm]]:
-        if self.ngrams is None:
-            return []
-        layers = self.ngrams.num_layers
-        return [(layers, gemm) for gemm in self.ngrams.gemms(self.hidden_size, self.num_residual_streams)]
+        ngrams: list[tuple[int, Gemm]] = []
+        if self.ngrams is not None:
+            own = self.ngrams.gemms(self.hidden_size, self.num_residual_streams)
+            ngrams = [(self.ngrams.num_layers, gemm) for gemm in own]
+        return attention + linear + streams + inputs + updates + ngrams
 
     def stream_gemms(self) -> list[Gemm]:
         """Return the matrices that mix the residual streams of one layer, on every rank; empty with one stream."""
@@ -584,14 +583,18 @@ class ModelProfile(FrozenModel):
     def _mlp(
         self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part, hidden_size: int | None = None
     ) -> list[Gemm]:
-        return mlp_gemms(
-            hidden_size=hidden_size or self.hidden_size,
-            intermediate_size=width,
-            is_gated=self.is_gated_mlp,
-            part=part,
-            has_bias=has_bias,
-            tensor_parallel_size=tensor_parallel_size,
-        )
+        """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``.
+
+        Names mark the matrices of experts and shared experts. A width that the ranks do not divide is padded, as in
+        engines.
+        """
+        prefix, outer = _MLP_PREFIXES[part], hidden_size or self.hidden_size
+        own = -(-width // tensor_parallel_size)
+        name, first = ("gate_up", 2 * own) if self.is_gated_mlp else ("up", own)
+        return [
+            Gemm(prefix + name, first, outer, "column", has_bias, part=part),
+            Gemm(prefix + "down", outer, own, "row", has_bias, part=part),
+        ]
 
     def lm_head_gemm(self, tensor_parallel_size: int = 1) -> Gemm:
         """Return the LM head on one rank; if tied, its weights are the embedding's."""

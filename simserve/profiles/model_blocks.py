@@ -8,7 +8,6 @@ and no engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -29,7 +28,6 @@ shared experts, routed experts, and the table of n-grams, of which tokens look u
 routers stay 16-bit in all but GGUF."""
 PARTS: tuple[Part, ...] = get_args(_Multiplied)
 """Those that tokens are multiplied by: all but the table."""
-_MLP_PREFIXES: Mapping[Part, str] = {"mlp": "", "shared_experts": "shared_", "experts": "expert_"}
 _COMPRESSOR_STATE_BYTES = 4
 
 
@@ -74,12 +72,9 @@ def heads_per_rank(num_heads: int, tensor_parallel_size: int) -> int:
     """
     if tensor_parallel_size < 1 or num_heads % tensor_parallel_size:
         sizes = [str(size) for size in range(1, min(num_heads, 64) + 1) if num_heads % size == 0]
-        raise InputError(
-            f"must divide the {num_heads} attention heads of the model",
-            key="tensor_parallel_size",
-            value=tensor_parallel_size,
-            remedy="choose from " + ", ".join(sizes),
-        )
+        rule = f"must divide the {num_heads} attention heads of the model"
+        remedy = "choose from " + ", ".join(sizes)
+        raise InputError(rule, key="tensor_parallel_size", value=tensor_parallel_size, remedy=remedy)
     return num_heads // tensor_parallel_size
 
 
@@ -93,187 +88,8 @@ def kv_heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
         return num_kv_heads // tensor_parallel_size
     if tensor_parallel_size % num_kv_heads == 0:
         return 1
-    raise InputError(
-        f"must divide the {num_kv_heads} key-value heads of the model, or be a multiple of them",
-        key="tensor_parallel_size",
-        value=tensor_parallel_size,
-    )
-
-
-def attention_gemms(
-    *,
-    hidden_size: int,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    v_head_dim: int | None = None,
-    has_qkv_bias: bool = False,
-    has_output_bias: bool = False,
-    has_gate: bool = False,
-    has_head_gate: bool = False,
-    has_value_projection: bool = True,
-    has_keys: bool = True,
-    query_rank: int | None = None,
-    tensor_parallel_size: int = 1,
-) -> list[Gemm]:
-    """Return the projections of one MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
-
-    With a low-rank query, ``qkv`` gives its first half with keys and values on every rank, and ``q_b`` the heads
-    (``Step3TextAttention`` of vLLM's step3_text.py).
-
-    Args:
-        hidden_size: Width of the layer.
-        num_heads: Query heads.
-        num_kv_heads: Key-value heads.
-        head_dim: Width of a query-key head.
-        v_head_dim: Width of a value head; None: as wide as keys.
-        has_qkv_bias: Whether queries, keys and values have biases.
-        has_output_bias: Whether the output projection has one.
-        has_gate: Whether a gate of the queries' width is projected together with them.
-        has_head_gate: Whether a gate of one number per head has its own projection.
-        has_value_projection: Whether values have a projection; otherwise they are the keys before their norm.
-        has_keys: Whether keys and values are computed; otherwise those of another layer are used.
-        query_rank: Width of a low-rank query; None: full rank.
-        tensor_parallel_size: Ranks.
-    """
-    query_heads = heads_per_rank(num_heads, tensor_parallel_size)
-    kv_heads = kv_heads_per_rank(num_kv_heads, tensor_parallel_size)
-    value_width = head_dim if v_head_dim is None else v_head_dim
-    width = query_heads * head_dim
-    projected = (2 if has_gate else 1) * width
-    projected += kv_heads * (head_dim + (value_width if has_value_projection else 0)) if has_keys else 0
-    if query_rank is not None:
-        shared = query_rank + num_kv_heads * (head_dim + value_width)
-        return [
-            Gemm("qkv", shared, hidden_size, "replicated", has_qkv_bias, part="attention"),
-            Gemm("q_b", width, query_rank, "column", part="attention"),
-            Gemm("output", hidden_size, query_heads * value_width, "row", has_output_bias, part="attention_output"),
-        ]
-    return [
-        Gemm("qkv", projected, hidden_size, "column", has_qkv_bias, part="attention"),
-        *([Gemm("head_gate", query_heads, hidden_size, "column")] if has_head_gate else []),
-        Gemm("output", hidden_size, query_heads * value_width, "row", has_output_bias, part="attention_output"),
-    ]
-
-
-def compressed_attention_gemms(
-    *,
-    hidden_size: int,
-    num_heads: int,
-    head_dim: int,
-    q_lora_rank: int,
-    num_output_groups: int,
-    output_lora_rank: int,
-    tensor_parallel_size: int = 1,
-) -> list[Gemm]:
-    """Return the projections of one layer of DeepSeek-V4's attention on one rank, without those of its compressor.
-
-    Queries are low-rank, one vector serves as key and value of all heads (replicated), and the output is projected per
-    group of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23).
-    """
-    heads = heads_per_rank(num_heads, tensor_parallel_size)
-    width, per_group = num_output_groups * output_lora_rank // tensor_parallel_size, num_heads // num_output_groups
-    return [
-        Gemm("q_a", q_lora_rank, hidden_size, "replicated", part="attention"),
-        Gemm("kv_a", head_dim, hidden_size, "replicated", part="attention"),
-        Gemm("q_b", heads * head_dim, q_lora_rank, "column", part="attention"),
-        # The groups' matrices, each over its own heads: same weights and FLOP as one of their combined width.
-        Gemm("output_a", width, per_group * head_dim, "column", part="attention_output"),
-        Gemm("output", hidden_size, width, "row", part="attention_output"),
-    ]
-
-
-def compressor_gemms(*, hidden_size: int, width: int, prefix: str = "") -> list[Gemm]:
-    """Return the two projections pooled by a compressor, vectors and their weights, on every rank, in 16 bit."""
-    return [Gemm(f"{prefix}compressor", 2 * width, hidden_size, "replicated")]
-
-
-def latent_attention_gemms(
-    *,
-    hidden_size: int,
-    num_heads: int,
-    kv_lora_rank: int,
-    q_lora_rank: int | None,
-    qk_rope_head_dim: int,
-    qk_nope_head_dim: int,
-    v_head_dim: int,
-    has_gate: bool = False,
-    has_head_gate: bool = False,
-    tensor_parallel_size: int = 1,
-) -> list[Gemm]:
-    """Return the projections of one MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1).
-
-    The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels multiply
-    by its two halves instead (absorption), which reads the same weights. ``has_gate``: a gate as wide as the values
-    scales the output (Kimi-K3); ``has_head_gate``: one number per head does (Ling 3).
-    """
-    heads = heads_per_rank(num_heads, tensor_parallel_size)
-    query_width = heads * (qk_nope_head_dim + qk_rope_head_dim)
-    if q_lora_rank is None:
-        query = [Gemm("q", query_width, hidden_size, "column", part="attention")]
-    else:
-        query = [
-            Gemm("q_a", q_lora_rank, hidden_size, "replicated", part="attention"),
-            Gemm("q_b", query_width, q_lora_rank, "column", part="attention"),
-        ]
-    return [
-        *query,
-        Gemm("kv_a", kv_lora_rank + qk_rope_head_dim, hidden_size, "replicated", part="attention"),
-        Gemm("kv_b", heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank, "column", part="attention"),
-        *([Gemm("head_gate", heads, hidden_size, "column")] if has_head_gate else []),
-        *([Gemm("latent_gate", heads * v_head_dim, hidden_size, "column", part="attention")] if has_gate else []),
-        Gemm("output", hidden_size, heads * v_head_dim, "row", part="attention_output"),
-    ]
-
-
-def indexer_gemms(
-    *,
-    hidden_size: int,
-    query_width: int,
-    num_heads: int,
-    head_dim: int,
-    has_head_weights: bool = True,
-    has_pools: bool = False,
-) -> list[Gemm]:
-    """Return the projections of one sparse-attention indexer, replicated on every rank (DeepSeek-V3.2).
-
-    Args:
-        hidden_size: Width of the layer.
-        query_width: Width of the query that it reads: the low-rank query's, or the layer's.
-        num_heads: Heads of the indexer.
-        head_dim: Width of each head; all heads share one key.
-        has_head_weights: Whether tokens weight the heads' scores (not in MiniMax-M3).
-        has_pools: Whether keys of several tokens are pooled, with weights from a separate projection.
-    """
-    return [
-        Gemm("index_q", num_heads * head_dim, query_width, "replicated", part="indexer"),
-        Gemm("index_k", head_dim, hidden_size, "replicated", part="indexer"),
-        *([Gemm("index_weights", num_heads, hidden_size, "replicated")] if has_head_weights else []),
-        *([Gemm("index_pools", head_dim, hidden_size, "replicated")] if has_pools else []),
-    ]
-
-
-def mlp_gemms(
-    *,
-    hidden_size: int,
-    intermediate_size: int,
-    is_gated: bool,
-    part: Part,
-    has_bias: bool = False,
-    tensor_parallel_size: int = 1,
-) -> list[Gemm]:
-    """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``.
-
-    Names mark the matrices of experts and shared experts. A width that the ranks do not divide is padded, as in
-    engines.
-    """
-    prefix = _MLP_PREFIXES[part]
-    width = -(-intermediate_size // tensor_parallel_size)
-    first = ("gate_up", 2 * width) if is_gated else ("up", width)
-    return [
-        Gemm(prefix + first[0], first[1], hidden_size, "column", has_bias, part=part),
-        Gemm(prefix + "down", hidden_size, width, "row", has_bias, part=part),
-    ]
+    rule = f"must divide the {num_kv_heads} key-value heads of the model, or be a multiple of them"
+    raise InputError(rule, key="tensor_parallel_size", value=tensor_parallel_size)
 
 
 class MixtureOfExperts(FrozenModel):
@@ -438,61 +254,109 @@ class AttentionLayers:
         if self.compressed is not None:
             return self._compressed_gemms(self.compressed, tensor_parallel_size)
         if self.mla is not None:
-            gemms = latent_attention_gemms(
-                hidden_size=self.hidden_size,
-                num_heads=self.num_heads,
-                has_gate=self.has_gate,
-                has_head_gate=self.has_head_gate,
-                tensor_parallel_size=tensor_parallel_size,
-                **self.mla.model_dump(),
-            )
+            gemms = self._latent_gemms(self.mla, tensor_parallel_size)
         else:
-            gemms = attention_gemms(
-                hidden_size=self.hidden_size,
-                num_heads=self.num_heads,
-                num_kv_heads=self.num_kv_heads,
-                head_dim=self.head_dim,
-                v_head_dim=self.v_head_dim,
-                has_qkv_bias=self.has_qkv_bias,
-                has_output_bias=self.has_output_bias,
-                has_gate=self.has_gate,
-                has_head_gate=self.has_head_gate,
-                has_value_projection=self.has_value_projection,
-                has_keys=not self.shares_keys,
-                query_rank=self.query_rank,
-                tensor_parallel_size=tensor_parallel_size,
-            )
-        if self.indexer is None:
-            return gemms
+            gemms = self._head_gemms(tensor_parallel_size)
+        return gemms if self.indexer is None else gemms + self._indexer_gemms(self.indexer)
+
+    def _head_gemms(self, tensor_parallel_size: int) -> list[Gemm]:
+        """Return the projections of an MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
+
+        A gate as wide as the queries is projected together with them, one of a number per head on its own. With a
+        low-rank query, ``qkv`` gives its first half with keys and values on every rank, and ``q_b`` the heads
+        (``Step3TextAttention`` of vLLM's step3_text.py). Without a projection, values are the keys before their norm.
+        """
+        query_heads = heads_per_rank(self.num_heads, tensor_parallel_size)
+        kv_heads = kv_heads_per_rank(self.num_kv_heads, tensor_parallel_size)
+        width, values = query_heads * self.head_dim, query_heads * self.v_head_dim
+        if self.query_rank is not None:
+            shared = self.query_rank + self.num_kv_heads * (self.head_dim + self.v_head_dim)
+            inputs = [
+                Gemm("qkv", shared, self.hidden_size, "replicated", self.has_qkv_bias, part="attention"),
+                Gemm("q_b", width, self.query_rank, "column", part="attention"),
+            ]
+        else:
+            keys = self.head_dim + (self.v_head_dim if self.has_value_projection else 0)
+            projected = (2 if self.has_gate else 1) * width + (0 if self.shares_keys else kv_heads * keys)
+            inputs = [Gemm("qkv", projected, self.hidden_size, "column", self.has_qkv_bias, part="attention")]
+            inputs += [Gemm("head_gate", query_heads, self.hidden_size, "column")] if self.has_head_gate else []
+        output = Gemm("output", self.hidden_size, values, "row", self.has_output_bias, part="attention_output")
+        return [*inputs, output]
+
+    def _latent_gemms(self, mla: LatentAttention, tensor_parallel_size: int) -> list[Gemm]:
+        """Return the projections of an MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+        The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels
+        multiply by its two halves instead (absorption), which reads the same weights. A gate as wide as the values
+        scales the output in Kimi-K3, one number per head in Ling 3.
+        """
+        heads = heads_per_rank(self.num_heads, tensor_parallel_size)
+        query_width, values = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim), heads * mla.v_head_dim
+        if mla.q_lora_rank is None:
+            query = [Gemm("q", query_width, self.hidden_size, "column", part="attention")]
+        else:
+            query = [
+                Gemm("q_a", mla.q_lora_rank, self.hidden_size, "replicated", part="attention"),
+                Gemm("q_b", query_width, mla.q_lora_rank, "column", part="attention"),
+            ]
+        keys = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+        return [
+            *query,
+            Gemm("kv_a", mla.width, self.hidden_size, "replicated", part="attention"),
+            Gemm("kv_b", keys, mla.kv_lora_rank, "column", part="attention"),
+            *([Gemm("head_gate", heads, self.hidden_size, "column")] if self.has_head_gate else []),
+            *([Gemm("latent_gate", values, self.hidden_size, "column", part="attention")] if self.has_gate else []),
+            Gemm("output", self.hidden_size, values, "row", part="attention_output"),
+        ]
+
+    def _indexer_gemms(self, indexer: SparseIndexer) -> list[Gemm]:
+        """Return the projections of a sparse-attention indexer, replicated on every rank (DeepSeek-V3.2).
+
+        All heads share one key. Tokens weight the heads' scores (not in MiniMax-M3), and the keys that are pooled.
+        """
         low_rank = None if self.mla is None else self.mla.q_lora_rank
-        return gemms + indexer_gemms(
-            hidden_size=self.hidden_size,
-            query_width=low_rank or self.hidden_size,
-            num_heads=self.indexer.num_heads,
-            head_dim=self.indexer.head_dim,
-            has_head_weights=self.mla is not None,
-            has_pools=self.indexer.has_pool_weights,
-        )
+        weights = indexer.num_heads if self.mla is not None else 0
+        pools = indexer.head_dim if indexer.has_pool_weights else 0
+        return [
+            Gemm(
+                "index_q",
+                indexer.num_heads * indexer.head_dim,
+                low_rank or self.hidden_size,
+                "replicated",
+                part="indexer",
+            ),
+            Gemm("index_k", indexer.head_dim, self.hidden_size, "replicated", part="indexer"),
+            *([Gemm("index_weights", weights, self.hidden_size, "replicated")] if weights else []),
+            *([Gemm("index_pools", pools, self.hidden_size, "replicated")] if pools else []),
+        ]
 
     def _compressed_gemms(self, compressed: CompressedAttention, tensor_parallel_size: int) -> list[Gemm]:
-        gemms = compressed_attention_gemms(
-            hidden_size=self.hidden_size,
-            num_heads=self.num_heads,
-            head_dim=self.head_dim,
-            q_lora_rank=compressed.q_lora_rank,
-            num_output_groups=compressed.num_output_groups,
-            output_lora_rank=compressed.output_lora_rank,
-            tensor_parallel_size=tensor_parallel_size,
-        )
-        series = 2 if self.is_overlapping else 1
+        """Return the projections of a layer of DeepSeek-V4's attention on one rank.
+
+        Queries are low-rank, one vector serves as key and value of all heads (replicated), and the output is projected
+        per group of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23). A compressor pools
+        vectors with their weights, in 16 bit on every rank.
+        """
+        heads, rank = heads_per_rank(self.num_heads, tensor_parallel_size), compressed.q_lora_rank
+        width = compressed.num_output_groups * compressed.output_lora_rank // tensor_parallel_size
+        per_group = self.num_heads // compressed.num_output_groups
+        gemms = [
+            Gemm("q_a", rank, self.hidden_size, "replicated", part="attention"),
+            Gemm("kv_a", self.head_dim, self.hidden_size, "replicated", part="attention"),
+            Gemm("q_b", heads * self.head_dim, rank, "column", part="attention"),
+            # The groups' matrices, each over its own heads: same weights and FLOP as one of their combined width.
+            Gemm("output_a", width, per_group * self.head_dim, "column", part="attention_output"),
+            Gemm("output", self.hidden_size, width, "row", part="attention_output"),
+        ]
+        pooled = 2 * (2 if self.is_overlapping else 1)
         if self.ratio:
-            gemms += compressor_gemms(hidden_size=self.hidden_size, width=series * self.head_dim)
+            gemms.append(Gemm("compressor", pooled * self.head_dim, self.hidden_size, "replicated"))
         if self.indexer is not None:
-            heads, width = self.indexer.num_heads, self.indexer.head_dim
+            heads, key = self.indexer.num_heads, self.indexer.head_dim
             gemms += [
-                Gemm("index_q", heads * width, compressed.q_lora_rank, "replicated", part="indexer"),
+                Gemm("index_q", heads * key, rank, "replicated", part="indexer"),
                 Gemm("index_weights", heads, self.hidden_size, "replicated"),
-                *compressor_gemms(hidden_size=self.hidden_size, width=series * width, prefix="index_"),
+                Gemm("index_compressor", pooled * key, self.hidden_size, "replicated"),
             ]
         return gemms
 

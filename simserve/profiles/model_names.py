@@ -321,11 +321,7 @@ def format_of(text: str) -> str | None:
 
 
 def _format_asked(value: Any) -> Any:
-    """Return the format that a scenario's text means; other texts are passed on and checked against the formats.
-
-    Raises:
-        ValueError: It is a name of llama.cpp whose format is not simulated.
-    """
+    """Return the format that a scenario's text means; other texts are passed on and checked against the formats."""
     if not isinstance(value, str) or (found := format_of(value)) is not None:
         return found if isinstance(value, str) else value
     meant = meant_format(value, is_gguf=True) or ""

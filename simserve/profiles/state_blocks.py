@@ -31,85 +31,6 @@ def check_pattern(pattern: str, num_layers: int, num_mambas: int, *, has_experts
         raise ValueError("moe and layers E of layer_pattern go together")
 
 
-def linear_attention_gemms(
-    *,
-    hidden_size: int,
-    mixed_width: int,
-    num_value_heads: int,
-    value_head_dim: int,
-    decay_rank: int | None = None,
-    has_low_rank_gate: bool = False,
-    has_full_rank_decay: bool = False,
-    has_fixed_decay: bool = False,
-    tensor_parallel_size: int = 1,
-) -> list[Gemm]:
-    """Return the projections of one Gated DeltaNet layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
-
-    ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers per value head,
-    which low-bit checkpoints keep in 16 bit. Kimi Delta Attention has one number per head (``linear_b``) and a decay
-    per channel, low-rank (as its gate may be; ``KimiDeltaAttention`` of vLLM's layers/kda.py) or from one matrix
-    (``bailing_moe_v3.py`` of vLLM).
-
-    Args:
-        hidden_size: Width of the layer.
-        mixed_width: Width of queries, keys and values of all heads together.
-        num_value_heads: Heads of values.
-        value_head_dim: Width of each of them.
-        decay_rank: Width of the low-rank projection of a decay per channel; None: a decay per head.
-        has_low_rank_gate: Whether the gate of the output is low-rank too.
-        has_full_rank_decay: Whether a decay per channel is projected by one matrix.
-        has_fixed_decay: Whether no decay is projected.
-        tensor_parallel_size: Ranks.
-    """
-    heads = heads_per_rank(num_value_heads, tensor_parallel_size)
-    width = heads * value_head_dim
-    mixed = mixed_width // tensor_parallel_size + (0 if has_low_rank_gate else width)
-    small: list[Gemm] = []
-    if has_full_rank_decay:
-        small = [
-            Gemm("linear_b", heads, hidden_size, "column"),
-            Gemm("linear_decay", width, hidden_size, "column", part="linear_attention"),
-        ]
-    elif decay_rank is None and not has_fixed_decay:
-        small = [Gemm("linear_ba", 2 * heads, hidden_size, "column")]
-    elif decay_rank is not None:
-        gates = 2 if has_low_rank_gate else 1
-        small = [
-            Gemm("linear_b", heads, hidden_size, "column"),
-            Gemm("linear_gates_in", gates * decay_rank, hidden_size, "replicated"),
-            Gemm("linear_gates", gates * width, decay_rank, "column"),
-        ]
-    return [
-        Gemm("linear_qkvz", mixed, hidden_size, "column", part="linear_attention"),
-        *small,
-        Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
-    ]
-
-
-def mamba_gemms(
-    *, hidden_size: int, inner_width: int, num_heads: int, group_width: int, tensor_parallel_size: int = 1
-) -> list[Gemm]:
-    """Return the projections of one Mamba-2 layer on one rank (``NemotronHMamba2Mixer`` of transformers).
-
-    ``mamba_in`` gives the gate, the heads, the matrices of the groups and a time step per head. A rank holds at least
-    one group (vLLM and SGLang copy groups if ranks outnumber them); small widths are rounded up.
-
-    Args:
-        hidden_size: Width of the layer.
-        inner_width: Width of all heads together.
-        num_heads: Heads.
-        group_width: Width of both matrices of all groups together.
-        tensor_parallel_size: Ranks.
-    """
-    heads = heads_per_rank(num_heads, tensor_parallel_size)
-    width = inner_width // tensor_parallel_size
-    mixed = 2 * width + -(-group_width // tensor_parallel_size) + heads
-    return [
-        Gemm("mamba_in", mixed, hidden_size, "column", part="linear_attention"),
-        Gemm("mamba_out", hidden_size, width, "row", part="linear_attention"),
-    ]
-
-
 class Mamba2(FrozenModel):
     """Layers of a selective state space (Mamba-2, arXiv 2405.21060): a state of fixed size per sequence."""
 
@@ -154,18 +75,20 @@ class Mamba2(FrozenModel):
         return self.inner_width * self.state_size
 
     def gemms(self, hidden_size: int, tensor_parallel_size: int = 1) -> list[Gemm]:
-        """Return the projections of one layer on one rank.
+        """Return the projections of one layer on one rank (``NemotronHMamba2Mixer`` of transformers).
+
+        ``mamba_in`` gives the gate, the heads, the matrices of the groups and a time step per head. A rank holds at
+        least one group (vLLM and SGLang copy groups if ranks outnumber them); small widths are rounded up.
 
         Raises:
             InputError: The heads do not divide by the ranks.
         """
-        return mamba_gemms(
-            hidden_size=hidden_size,
-            inner_width=self.inner_width,
-            num_heads=self.num_heads,
-            group_width=2 * self.num_groups * self.state_size,
-            tensor_parallel_size=tensor_parallel_size,
-        )
+        heads, width = heads_per_rank(self.num_heads, tensor_parallel_size), self.inner_width // tensor_parallel_size
+        groups = -(-2 * self.num_groups * self.state_size // tensor_parallel_size)
+        return [
+            Gemm("mamba_in", 2 * width + groups + heads, hidden_size, "column", part="linear_attention"),
+            Gemm("mamba_out", hidden_size, width, "row", part="linear_attention"),
+        ]
 
     @property
     def num_small_parameters(self) -> int:
@@ -282,22 +205,39 @@ class LinearAttention(FrozenModel):
         return self.num_value_heads * self.key_head_dim * self.value_head_dim
 
     def gemms(self, hidden_size: int, tensor_parallel_size: int = 1) -> list[Gemm]:
-        """Return the projections of one layer on one rank.
+        """Return the projections of one layer on one rank (``Qwen3NextGatedDeltaNet`` of transformers).
+
+        ``linear_qkvz`` gives queries, keys, values and the gate of the output, ``linear_ba`` two numbers per value
+        head, which low-bit checkpoints keep in 16 bit. Kimi Delta Attention has one number per head (``linear_b``) and
+        a decay per channel, low-rank (as its gate may be; ``KimiDeltaAttention`` of vLLM's layers/kda.py) or from one
+        matrix (``bailing_moe_v3.py`` of vLLM).
 
         Raises:
             InputError: The heads do not divide by the ranks.
         """
-        return linear_attention_gemms(
-            hidden_size=hidden_size,
-            mixed_width=self.mixed_width,
-            num_value_heads=self.num_value_heads,
-            value_head_dim=self.value_head_dim,
-            decay_rank=self.decay_rank,
-            has_low_rank_gate=self.has_low_rank_gate,
-            has_full_rank_decay=self.has_full_rank_decay,
-            has_fixed_decay=self.has_fixed_decay,
-            tensor_parallel_size=tensor_parallel_size,
-        )
+        heads = heads_per_rank(self.num_value_heads, tensor_parallel_size)
+        width = heads * self.value_head_dim
+        mixed = self.mixed_width // tensor_parallel_size + (0 if self.has_low_rank_gate else width)
+        small: list[Gemm] = []
+        if self.has_full_rank_decay:
+            small = [
+                Gemm("linear_b", heads, hidden_size, "column"),
+                Gemm("linear_decay", width, hidden_size, "column", part="linear_attention"),
+            ]
+        elif self.decay_rank is not None:
+            gates = 2 if self.has_low_rank_gate else 1
+            small = [
+                Gemm("linear_b", heads, hidden_size, "column"),
+                Gemm("linear_gates_in", gates * self.decay_rank, hidden_size, "replicated"),
+                Gemm("linear_gates", gates * width, self.decay_rank, "column"),
+            ]
+        elif not self.has_fixed_decay:
+            small = [Gemm("linear_ba", 2 * heads, hidden_size, "column")]
+        return [
+            Gemm("linear_qkvz", mixed, hidden_size, "column", part="linear_attention"),
+            *small,
+            Gemm("linear_output", hidden_size, width, "row", part="linear_attention"),
+        ]
 
     @property
     def num_small_parameters(self) -> int:

@@ -7,7 +7,8 @@ versions are in the engine profile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
@@ -19,19 +20,13 @@ from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EnginePr
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import heads_per_rank
-from simserve.scenario.deployment_spec import EngineSpec
+from simserve.scenario.deployment_spec import DeploymentSpec, EngineSpec
 from simserve.scenario.formats import has_block_scaled_weights, no_choice_of_experts
 from simserve.scenario.schema import Scenario, limits_by_class, objective
 from simserve.scenario.speculative import load_draft
 from simserve.sim.control import API_POOL, BLIND_POLICIES, FaultSpec, HorizontalScaling, LinkFault, NodeFault
 from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.requests import RequestSpecs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from simserve.scenario.deployment_spec import DeploymentSpec
-    from simserve.scenario.schema import Scenario
 
 _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
@@ -57,11 +52,18 @@ def check_combinations(scenario: Scenario) -> None:
     _check_classes(scenario)
     _check_thinking(scenario)
     _check_admission(scenario)
-    _check_fleet(scenario)
+    _check_autoscaling(scenario)
+    _check_faults(scenario)
+    _check_regions(scenario)
+    for number, update in enumerate(scenario.deployment.updates):
+        _check_pool(scenario, f"deployment.updates.{number}", update.pool)
     _check_pools(scenario)
     _check_offload(scenario)
     _check_loras(scenario)
-    _check_gateway(scenario)
+    _check_response_cache(scenario)
+    _check_overflow(scenario)
+    _check_fairness(scenario)
+    _check_rules(scenario)
     _check_encoders(scenario)
 
 
@@ -113,14 +115,11 @@ def check_engine(scenario: Scenario, engine: EngineConfig) -> None:
 
 
 def _check_classes(scenario: Scenario) -> None:
-    deployment = scenario.deployment
-    classes = scenario.workload.classes or ()
-    for number, each in enumerate(classes):
-        key = f"workload.classes.{number}"
-        names = [pool.name for pool in deployment.pools if pool.role != "decode"]
+    names = [pool.name for pool in scenario.deployment.pools if pool.role != "decode"]
+    for number, each in enumerate(scenario.workload.classes or ()):
         if each.pool is not None and each.pool not in names:
             known = f"choose from {', '.join(names)}" if names else "deployment.pools has none; leave it out"
-            scenario.refuse(f"{key}.pool", "names no pool that takes requests", known, each.pool)
+            scenario.refuse(f"workload.classes.{number}.pool", "names no pool that takes requests", known, each.pool)
 
 
 def _check_thinking(scenario: Scenario) -> None:
@@ -217,18 +216,6 @@ def _check_admission(scenario: Scenario) -> None:
         scenario.refuse("deployment.admission.deadline_aware", rule, "set slo.ttft, or a class's slo.ttft or timeout")
 
 
-def _check_gateway(scenario: Scenario) -> None:
-    """Check that the options in front of the replicas name existing classes and pools.
-
-    Raises:
-        ScenarioError: One does not, or it would have no effect.
-    """
-    _check_response_cache(scenario)
-    _check_overflow(scenario)
-    _check_fairness(scenario)
-    _check_rules(scenario)
-
-
 def _check_response_cache(scenario: Scenario) -> None:
     cache = scenario.deployment.response_cache
     if cache is not None and isinstance(cache.hit_share, dict):
@@ -281,19 +268,6 @@ def _check_named_classes(scenario: Scenario, key: str, names: Iterable[str]) -> 
         if name not in known:
             remedy = f"choose from {', '.join(known)}" if known else "workload.classes has none; leave it out"
             scenario.refuse(key, "names no class of the workload", remedy, name)
-
-
-def _check_fleet(scenario: Scenario) -> None:
-    """Check that every option of a changing fleet has an effect.
-
-    Raises:
-        ScenarioError: An option would do nothing, or names something that does not exist.
-    """
-    _check_autoscaling(scenario)
-    _check_faults(scenario)
-    _check_regions(scenario)
-    for number, update in enumerate(scenario.deployment.updates):
-        _check_pool(scenario, f"deployment.updates.{number}", update.pool)
 
 
 def _check_autoscaling(scenario: Scenario) -> None:
@@ -369,9 +343,8 @@ def _check_regions(scenario: Scenario) -> None:
                 scenario.refuse(f"workload.classes.{number}.region", rule, "add it, or leave this out", each.region)
         return
     if not pools:
-        scenario.refuse(
-            key, "has nothing to choose from: there are no pools", "add deployment.pools, each with a region"
-        )
+        remedy = "add deployment.pools, each with a region"
+        scenario.refuse(key, "has nothing to choose from: there are no pools", remedy)
     for number, pool in enumerate(pools):
         if pool.region is None:
             scenario.refuse(f"deployment.pools.{number}", "has no region, and deployment.regions is set", "add region")
@@ -690,11 +663,8 @@ def check_rank_layout(shape: ReplicaShape) -> None:
     tensor, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
     layers = shape.model.num_hidden_layers
     if stages > layers:
-        raise ScenarioError(
-            f"must be at most the {layers} layers of {shape.model.name}",
-            key="pipeline_parallel_size",
-            value=stages,
-        )
+        rule = f"must be at most the {layers} layers of {shape.model.name}"
+        raise ScenarioError(rule, key="pipeline_parallel_size", value=stages)
     if shape.pipeline_layer_partition is not None:
         _ = shape.layers_per_stage
     if shape.operator_tables is not None:
@@ -704,9 +674,8 @@ def check_rank_layout(shape: ReplicaShape) -> None:
         rule = f"leaves layers or experts to the CPU, which needs one GPU, not {shape.num_gpus}"
         raise ScenarioError(rule, key=f"engine.{key}", value=getattr(shape.engine, key))
     if stages > 1 and shape.engine.kv_allocation == "none":
-        raise ScenarioError(
-            "must be 1 without a KV cache (kv_allocation: none)", key="pipeline_parallel_size", value=stages
-        )
+        rule = "must be 1 without a KV cache (kv_allocation: none)"
+        raise ScenarioError(rule, key="pipeline_parallel_size", value=stages)
     _check_shared_layers(shape)
     _check_experts(shape)
     _check_ranks(shape)
@@ -714,12 +683,9 @@ def check_rank_layout(shape: ReplicaShape) -> None:
         rule = "must be 1 with preemption_mode swap: ranks that step together would wait for each other's copies"
         raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
     if shape.engine.kv_allocation == "paged" and shape.engine.block_size > shape.engine.max_model_len:
-        raise ScenarioError(
-            f"must be at most max_model_len, {shape.engine.max_model_len}",
-            key="engine.block_size",
-            value=shape.engine.block_size,
-            remedy="a request would never fill its first block",
-        )
+        rule = f"must be at most max_model_len, {shape.engine.max_model_len}"
+        remedy = "a request would never fill its first block"
+        raise ScenarioError(rule, key="engine.block_size", value=shape.engine.block_size, remedy=remedy)
     heads_per_rank(shape.model.num_attention_heads, tensor)
     if tensor > 1:
         shape.check_link(tensor, "tensor_parallel_size")

@@ -156,9 +156,8 @@ def with_tiers(
     key = "engine.kv_tiers" if offload is None else "engine.kv_offload"
     if not config.enable_prefix_caching:
         rule = "stands behind the prefix cache, and that is off"
-        raise ScenarioError(
-            rule, key=key, remedy="set deployment.engine.enable_prefix_caching to true, or leave it out"
-        )
+        remedy = "set deployment.engine.enable_prefix_caching to true, or leave it out"
+        raise ScenarioError(rule, key=key, remedy=remedy)
     if shape.data_parallel_size > 1:
         rule = f"must be 1 with {key}: ranks that step together would wait for each other's loads"
         raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
@@ -195,11 +194,7 @@ def _tier(spec: KVTierSpec, gpu_block: float, shape: ReplicaShape, key: str) -> 
 
 
 def _blocks(size: float, block_bytes: float, key: str) -> int:
-    """Return the number of blocks that ``size`` bytes hold.
-
-    Raises:
-        ScenarioError: They hold none.
-    """
+    """Return the number of blocks that ``size`` bytes hold."""
     num_blocks = int(size // block_bytes)
     if not num_blocks:
         rule = f"holds no KV block, {to_text(block_bytes, 'bytes')} over all GPUs"
@@ -257,20 +252,16 @@ def with_loras(config: EngineConfig, loras: LorasSpec, load: LoraLoadSpec | None
     _check_options(config, loras, shape)
     seats = config.max_loras - (shape.engine.name in _COUNTS_BASE and loras.base_share > 0)
     load = load or LoraLoadSpec()
+    kept = loras.num_adapters if shape.engine.name in _KEEPS_ALL else shape.engine.max_loras
     stored = stored_adapter_bytes(shape, loras.rank, loras.target_modules)
     held = adapter_bytes(shape, loras.rank, loras.target_modules)
     return replace(
         config,
         max_loras=seats,
-        max_cpu_loras=max(config.max_cpu_loras or _kept_by_default(shape, loras), config.max_loras),
+        max_cpu_loras=max(config.max_cpu_loras or kept, config.max_loras),
         lora_host_seconds=held / (load.host_bandwidth or link_bandwidth(shape)),
         lora_disk_seconds=load.latency + stored / (load.disk_bandwidth or DISK_BANDWIDTH),
     )
-
-
-def _kept_by_default(shape: ReplicaShape, loras: LorasSpec) -> int:
-    """Return the adapters that host memory keeps by default: all in SGLang, no more than the GPU in vLLM."""
-    return loras.num_adapters if shape.engine.name in _KEEPS_ALL else shape.engine.max_loras
 
 
 def _check_options(config: EngineConfig, loras: LorasSpec, shape: ReplicaShape) -> None:

@@ -17,12 +17,12 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve import rng
+from simserve.engine.config import EngineConfig
 from simserve.metrics.statistics import t_quantile
 from simserve.metrics.throughput import Offered
 from simserve.scenario.replication import as_sent
@@ -204,7 +204,10 @@ def _found(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
     """Return what a deployment that refuses no request finishes."""
     sample = _drawn(scenario, FEWEST_REQUESTS)
     held, thinking = _held(relaxed, sample), _mean_pause(sample)
-    clients = math.ceil(_spare_clients(relaxed) * min(held, MOST_AT_FIRST * _num_schedulers(relaxed)))
+    spare = SPARE_CLIENTS
+    if any(engine.batching == "static" for engine, _ in _engines(relaxed)):
+        spare = SPARE_CLIENTS_OF_BATCHES
+    clients = math.ceil(spare * min(held, MOST_AT_FIRST * _num_schedulers(relaxed)))
     hurried = _run(scenario, relaxed, clients, 2 * clients, 0.0, is_hurried=True)
     spent, is_finite = hurried.requests, scenario.workload.trace is not None
     rate, stay = hurried.rate, clients / hurried.rate if hurried.rate else 0.0
@@ -236,7 +239,8 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
     None if it does not, or if open runs give no answer: a backlogged run then says what is finished.
     """
     workload = scenario.workload
-    if workload.trace is not None or not workload.has_sessions or not _caches_prefixes(relaxed):
+    caches = any(engine.enable_prefix_caching for engine, _ in _engines(relaxed))
+    if workload.trace is not None or not workload.has_sessions or not caches:
         return None
     sample = _drawn(scenario, FEWEST_REQUESTS)
     if not sample.is_stationary:
@@ -434,20 +438,12 @@ class _Backlog:
 
 
 def _run(
-    scenario: Scenario,
-    deployment: Deployment,
-    clients: int,
-    requests: int,
-    ramp_up: float,
-    *,
-    is_hurried: bool = False,
+    scenario: Scenario, deployment: Deployment, clients: int, requests: int, ramp_up: float, *, is_hurried: bool = False
 ) -> _Backlog:
     """Return what ``clients`` show that send ``requests`` in all, and with ``is_hurried`` never think."""
     specs = _sent(scenario, deployment, requests, clients)
-    changes: dict[str, Any] = {"ramp_up": ramp_up or None}
-    if is_hurried:
-        changes["think_time"] = np.zeros(len(specs))
-    simulation = simulate(deployment, replace(specs, **changes))
+    thinking = np.zeros(len(specs)) if is_hurried else specs.think_time
+    simulation = simulate(deployment, replace(specs, ramp_up=ramp_up or None, think_time=thinking))
     if simulation.was_interrupted:
         raise KeyboardInterrupt
     return _measured(simulation, clients)
@@ -538,12 +534,6 @@ def _shares_prefixes(scenario: Scenario, deployment: Deployment) -> bool:
     return workload.trace is not None and not _are_independent(_drawn(scenario, FEWEST_REQUESTS))
 
 
-def _caches_prefixes(deployment: Deployment) -> bool:
-    """Return whether any replica caches prefixes."""
-    engines = [pool.engine for pool in deployment.pools] or [deployment.engine]
-    return any(each.enable_prefix_caching for each in engines)
-
-
 def _drawn(scenario: Scenario, num_requests: int, *, is_timed: bool = True) -> RequestSpecs:
     """Return requests of the scenario's traffic that are never abandoned; without ``is_timed``, at arbitrary times."""
     workload = scenario.workload
@@ -556,7 +546,8 @@ def _drawn(scenario: Scenario, num_requests: int, *, is_timed: bool = True) -> R
     changes["classes"] = classes or None
     with scenario.blaming("workload"):
         asked = WorkloadSpec.model_copy(workload, update=changes)
-        is_kept = num_requests <= MOST_KEPT_REQUESTS and not _reads_files(asked)
+        reads_files = '"path":' in asked.model_dump_json(exclude_none=True)  # whose content may change
+        is_kept = num_requests <= MOST_KEPT_REQUESTS and not reads_files
         draw = _generated if is_kept else _generated.__wrapped__
         specs = draw(asked, scenario.run.seed, scenario.folder)
     return replace(as_sent(specs, scenario, REPLICATION), time_limit=None)
@@ -566,11 +557,6 @@ def _drawn(scenario: Scenario, num_requests: int, *, is_timed: bool = True) -> R
 def _generated(workload: WorkloadSpec, seed: int, folder: Path | None) -> RequestSpecs:
     """Return the requests of a workload, drawn once for all deployments that are compared on it."""
     return generate(workload, seed=seed, replication=REPLICATION, base_path=folder)
-
-
-def _reads_files(workload: WorkloadSpec) -> bool:
-    """Return whether lengths or requests come from a file, whose content may change."""
-    return '"path":' in workload.model_dump_json(exclude_none=True)
 
 
 def _sent(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
@@ -707,25 +693,21 @@ def _balanced(work: NDArray[np.float64], clients: int, seed: int) -> NDArray[np.
     return balanced
 
 
-def _spare_clients(deployment: Deployment) -> float:
-    engines = [pool.engine for pool in deployment.pools] or [deployment.engine]
-    return SPARE_CLIENTS_OF_BATCHES if any(each.batching == "static" for each in engines) else SPARE_CLIENTS
+def _engines(deployment: Deployment) -> list[tuple[EngineConfig, int]]:
+    """Return the engine and the number of replicas of each pool, or of a deployment without pools."""
+    pools = [(pool.engine, pool.num_replicas) for pool in deployment.pools]
+    return pools or [(deployment.engine, deployment.num_replicas)]
 
 
 def _num_schedulers(deployment: Deployment) -> int:
-    if deployment.pools:
-        return sum(pool.num_replicas * pool.engine.data_parallel_size for pool in deployment.pools)
-    return deployment.num_replicas * deployment.engine.data_parallel_size
+    return sum(replicas * engine.data_parallel_size for engine, replicas in _engines(deployment))
 
 
 def _held(deployment: Deployment, specs: RequestSpecs) -> float:
     """Return how many requests the seats and KV caches of a deployment hold at once, without sharing prefixes."""
-    engines = [(deployment.engine, deployment.num_replicas)]
-    if deployment.pools:
-        engines = [(pool.engine, pool.num_replicas) for pool in deployment.pools]
     kept = float(np.mean(specs.prompt_tokens + specs.output_tokens / 2))
     held = 0.0
-    for engine, replicas in engines:
+    for engine, replicas in _engines(deployment):
         seats = engine.static_batch_size if engine.batching == "static" else engine.max_num_seqs
         room = math.inf if engine.kv_allocation == "none" else engine.num_blocks * engine.block_size / kept
         held += replicas * engine.data_parallel_size * max(min(seats, room), 1.0)

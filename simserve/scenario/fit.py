@@ -7,7 +7,7 @@ requests, no memory to spare. Simulates nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -164,7 +164,8 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
         return notes
     specs = _traffic(resolved)
     if cut is not None:
-        notes.append(cut + _beyond(_within_limits(resolved, specs), len(specs)) + _layers_instead(resolved))
+        limits = limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, resolved.engine)
+        notes.append(cut + _beyond(limits, len(specs)) + _layers_instead(resolved))
     return notes + _whole_prompt_notes(resolved, specs)
 
 
@@ -215,10 +216,6 @@ def _traffic(resolved: ResolvedScenario) -> RequestSpecs:
     with scenario.blaming("workload"):
         specs = generate(scenario.workload, seed=scenario.run.seed, base_path=scenario.folder)
     return with_media(specs, scenario, 0)
-
-
-def _within_limits(resolved: ResolvedScenario, specs: RequestSpecs) -> Limited:
-    return limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, resolved.engine)
 
 
 def _overfull_buffer(resolved: ResolvedScenario) -> Iterator[str]:
@@ -278,16 +275,13 @@ def _reason(resolved: ResolvedScenario) -> str | None:
     if memory.longest_sequence == 0:
         where = f"{shape.num_gpus} x {shape.hardware.name}"
         held = formats_line(resolved.formats).removeprefix("weights ")
-        return f"{shape.model.name} does not fit on {where} in {held} ({_equation(memory.arithmetic)})"
+        # The line on what is left for KV, without the size of the weights: `simserve memory` shows that.
+        left = next((line for line in memory.arithmetic if line.endswith(" for KV")), "; ".join(memory.arithmetic))
+        return f"{shape.model.name} does not fit on {where} in {held} ({left})"
     return (
         f"KV cache smaller than one full-length request of {memory.max_model_len:,} tokens: the longest that "
         f"fits is {memory.longest_sequence:,} ({'; '.join(memory.arithmetic)})"
     )
-
-
-def _equation(arithmetic: Sequence[str]) -> str:
-    """Return the line on what is left for KV, without the size of the weights: `simserve memory` shows that."""
-    return next((line for line in arithmetic if line.endswith(" for KV")), "; ".join(arithmetic))
 
 
 def _mean_beyond(resolved: ResolvedScenario) -> str | None:

@@ -89,16 +89,11 @@ def _check_content(folder: Path, scenario: Scenario, force: bool) -> None:
         raise UsageError(f"holds a {held[0]} that belongs to no result", file=folder, key="--out", remedy=_REMEDY)
     owner = _owner(folder)
     if owner is None:
-        raise UsageError(
-            f"holds a {RESULT_FILE} that is no result of simserve", file=folder, key="--out", remedy=_REMEDY
-        )
+        rule = f"holds a {RESULT_FILE} that is no result of simserve"
+        raise UsageError(rule, file=folder, key="--out", remedy=_REMEDY)
     if owner != scenario.hash:
-        raise UsageError(
-            f"holds the result of another scenario or seed ({owner}, this is {scenario.hash})",
-            file=folder,
-            key="--out",
-            remedy=_REMEDY,
-        )
+        rule = f"holds the result of another scenario or seed ({owner}, this is {scenario.hash})"
+        raise UsageError(rule, file=folder, key="--out", remedy=_REMEDY)
 
 
 def _owner(folder: Path) -> object:
@@ -118,19 +113,14 @@ def _make(staging: Path, folder: Path) -> list[Path]:
             each.mkdir()
             made.append(each)
         if folder.is_dir():
-            _probe(folder)
+            probe = folder / f".{os.getpid()}.probe"  # permissions alone are not conclusive
+            probe.touch()
+            probe.unlink()
     except OSError as failure:
         _remove(made)
         reason = failure.strerror or str(failure)
         raise UsageError(f"cannot be written: {reason}", file=folder, key="--out") from None
     return made
-
-
-def _probe(folder: Path) -> None:
-    """Create and remove a file in ``folder``: permissions alone are not conclusive."""
-    probe = folder / f".{os.getpid()}.probe"
-    probe.touch()
-    probe.unlink()
 
 
 def _move(staging: Path, folder: Path) -> None:

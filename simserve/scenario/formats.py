@@ -148,9 +148,14 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
     if weights != "auto":
         chosen = replace(shape, model=as_loaded(model, engine), quantization=weights)
         return replace(chosen, kv_cache_dtype=_kv_cache(chosen, kv_cache))
-    stored = replace(shape, model=as_loaded(model, engine), quantization=_format_as_loaded(model, engine))
+    is_float32 = model.dtype == "fp32" and model.stored.is_wide
+    as_stored = "fp16" if is_float32 and engine.casts_float32 else model.stored.format
+    stored = replace(shape, model=as_loaded(model, engine), quantization=as_stored)
     try:
-        _check_loads(engine, model.stored)
+        if not loads(engine, model.stored):
+            scales = f", one scale a {model.stored.fp8_scales}" if model.stored.format == "fp8" else ""
+            made = f"{model.stored.format} by {model.stored.method}{scales}"
+            raise ScenarioError(f"{engine.name} {engine.version} does not load ({made})")
         kept = _kv_cache(stored, kv_cache)
     except InputError as failure:
         where = f" in {model.stored.repository}" if model.stored.repository else ""
@@ -159,12 +164,6 @@ def with_formats(shape: ReplicaShape, weights: Quantization, kv_cache: KVCacheDt
         remedy = _remedy(model, engine, shape.hardware)
         raise ScenarioError(rule, key="quantization", value="auto", remedy=remedy) from None
     return replace(stored, kv_cache_dtype=kept)
-
-
-def _format_as_loaded(model: ModelProfile, engine: ResolvedEngine) -> WeightFormatName:
-    """Return the format of a checkpoint's weights after an engine has loaded them unchanged."""
-    is_float32 = model.dtype == "fp32" and model.stored.is_wide
-    return "fp16" if is_float32 and engine.casts_float32 else model.stored.format
 
 
 def _lacking_arithmetic(name: WeightFormatName, engine: ResolvedEngine, hardware: HardwareProfile) -> str | None:
@@ -178,18 +177,6 @@ def _lacking_arithmetic(name: WeightFormatName, engine: ResolvedEngine, hardware
         f"{engine.name} {engine.version} runs on GPUs of compute capability {found.capability_at_least:g} or newer, "
         f"and {hardware.name} has {has}"
     )
-
-
-def _check_loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> None:
-    """Check that an engine loads checkpoints made by the method of this one.
-
-    Raises:
-        ScenarioError: It does not.
-    """
-    if not loads(engine, checkpoint):
-        scales = f", one scale a {checkpoint.fp8_scales}" if checkpoint.format == "fp8" else ""
-        made = f"{checkpoint.format} by {checkpoint.method}{scales}"
-        raise ScenarioError(f"{engine.name} {engine.version} does not load ({made})")
 
 
 def loads(engine: ResolvedEngine, checkpoint: Checkpoint) -> bool:
@@ -227,11 +214,7 @@ def kv_of_auto(shape: ReplicaShape) -> str:
 
 
 def _kv_cache(shape: ReplicaShape, asked: KVCacheDtype) -> str:
-    """Return the KV format that an engine uses for a checkpoint.
-
-    Raises:
-        InputError: The engine does not run the weights, or the GPU has no arithmetic for them.
-    """
+    """Return the KV format that an engine uses for a checkpoint."""
     wide = shape.precision.wide_arithmetic
     _ = shape.precisions
     if shape.model.compressed_attention is not None:
@@ -355,15 +338,12 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
 
 def available_as(shape: ReplicaShape) -> AvailableFormat | None:
     """Return how the weights of a replica are available in its format; None if they are not."""
-    offered = next((each for each in _offers(shape.model, shape.engine) if _is_of(each, shape)), None)
+    asked = as_offered(shape.quantization, shape.model)
+    offered = next((each for each in _offers(shape.model, shape.engine) if each.format == asked), None)
     if offered is None:
         return None
     loaded = ReplicaShape(hardware=shape.hardware, model=as_loaded(shape.model, shape.engine), engine=shape.engine)
     return offered if _runs(replace(loaded, quantization=offered.format)) else None
-
-
-def _is_of(available: AvailableFormat, shape: ReplicaShape) -> bool:
-    return available.format == as_offered(shape.quantization, shape.model)
 
 
 def as_offered(asked: str, model: ModelProfile) -> str:

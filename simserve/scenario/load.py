@@ -166,12 +166,8 @@ def _parse_text(text: str) -> Override:
     key, equals, value = text.partition("=")
     key = _dotted(key.strip())
     if not equals or not all(key.split(".")):
-        raise ScenarioError(
-            "must be KEY=VALUE with a dotted key",
-            file="--set",
-            value=text,
-            remedy="for example deployment.replicas=2",
-        )
+        rule = "must be KEY=VALUE with a dotted key"
+        raise ScenarioError(rule, file="--set", value=text, remedy="for example deployment.replicas=2")
     label = f"--set {key}"
     short = key.lower().removeprefix("deployment.")
     if short in SHORT_KEYS and (short in _NO_KEYS or short == key.lower()):
@@ -203,12 +199,9 @@ def _with(container: Any, parts: Sequence[str], override: Override, path: tuple[
     if isinstance(container, str | int | float) and path and path[-1] in _SHORTHANDS:
         container = {_SHORTHANDS[path[-1]]: container}
     if not isinstance(container, Mapping):
-        raise ScenarioError(
-            f"holds {container!r} and has no keys below it",
-            file=override.label,
-            key=".".join(path),
-            remedy=f"set it as a whole: --set '{'.'.join(path)}={{{part}: ...}}'",
-        )
+        rule = f"holds {container!r} and has no keys below it"
+        remedy = f"set it as a whole: --set '{'.'.join(path)}={{{part}: ...}}'"
+        raise ScenarioError(rule, file=override.label, key=".".join(path), remedy=remedy)
     return {**container, part: _with(container.get(part), rest, override, (*path, part))}
 
 
@@ -216,9 +209,8 @@ def _index(part: str, items: list[Any], override: Override, path: tuple[str, ...
     if part.isdecimal() and int(part) < len(items):
         return int(part)
     choices = f"use a number from 0 to {len(items) - 1}" if items else "set it as a whole"
-    raise ScenarioError(
-        "is not an element of the list", file=override.label, key=".".join((*path, part)), remedy=choices
-    )
+    rule = "is not an element of the list"
+    raise ScenarioError(rule, file=override.label, key=".".join((*path, part)), remedy=choices)
 
 
 def _attributed(failure: SimserveError, overrides: Sequence[Override], document: Mapping[str, Any]) -> ScenarioError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from simserve.perf.memory import ENCODER_BYTES
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.model import ModelProfile
 from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
 from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
 from simserve.scenario.schema import Scenario
 from simserve.units import format_bytes
+from simserve.workload.distributions import Draws
 from simserve.workload.media import draw_audio, draw_images
 from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.prefixes import PrefixSegments
@@ -71,12 +71,16 @@ def check_encoders(scenario: Scenario) -> None:
         return
     shapes, spec = _prompt_takers(scenario), scenario.deployment.encoder_disaggregation
     encoders = shapes if spec is None else [encoder_worker(shapes[0], spec, scenario)]
-    for key, is_there in (("images", scenario.workload.has_images), ("audio", scenario.workload.has_audio)):
-        if is_there:
-            tower = _tower(key, shapes, scenario)
-            with scenario.blaming("deployment"):
-                for each in encoders:
-                    check_cut(each, tower)
+    for key in _asked(scenario):
+        tower = _tower(key, shapes, scenario)
+        with scenario.blaming("deployment"):
+            for each in encoders:
+                check_cut(each, tower)
+
+
+def _asked(scenario: Scenario) -> list[str]:
+    workload = scenario.workload
+    return ["images"] * workload.has_images + ["audio"] * workload.has_audio
 
 
 def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> RequestSpecs:
@@ -90,11 +94,7 @@ def with_media(specs: RequestSpecs, scenario: Scenario, replication: int) -> Req
     if not scenario.workload.has_media:
         return specs
     shapes, spec = _prompt_takers(scenario), scenario.deployment.encoder_disaggregation
-    media = {
-        key: _drawn(key, specs, scenario, _tower(key, shapes, scenario), replication)
-        for key, is_there in (("images", scenario.workload.has_images), ("audio", scenario.workload.has_audio))
-        if is_there
-    }
+    media = {key: _drawn(key, specs, scenario, _tower(key, shapes, scenario), replication) for key in _asked(scenario)}
     encoders = shapes if spec is None else [encoder_worker(shapes[0], spec, scenario)]
     seconds = {}
     for key, medium in media.items():
@@ -263,19 +263,17 @@ def _prompt_takers(scenario: Scenario) -> list[ReplicaShape]:
 
 def _tower(key: str, shapes: list[ReplicaShape], scenario: Scenario) -> Tower:
     """Return the encoder of images, or audio, in all pools that take prompts."""
-    first, *others = (_tower_of(key, shape.model, scenario) for shape in shapes)
-    if any(each != first for each in others):
+    towers: list[Tower] = []
+    for model in (shape.model for shape in shapes):
+        found: Tower | None = model.vision if key == "images" else model.audio
+        if found is None:
+            block = "vision" if key == "images" else key
+            rule = f"needs a model that takes {key}, and the profile of {model.name} has no {block} block"
+            scenario.refuse(f"workload.{key}", rule, f"choose a model such as {_EXAMPLES[key]}")
+        towers.append(found)
+    if any(each != towers[0] for each in towers):
         _refuse_unlike(key, scenario)
-    return first
-
-
-def _tower_of(key: str, model: ModelProfile, scenario: Scenario) -> Tower:
-    found: Tower | None = model.vision if key == "images" else model.audio
-    if found is None:
-        what, block = {"images": ("images", "vision"), "audio": ("audio", "audio")}[key]
-        rule = f"needs a model that takes {what}, and the profile of {model.name} has no {block} block"
-        scenario.refuse(f"workload.{key}", rule, f"choose a model such as {_EXAMPLES[key]}")
-    return found
+    return towers[0]
 
 
 _EXAMPLES = {
@@ -314,17 +312,12 @@ def _drawn(key: str, specs: RequestSpecs, scenario: Scenario, tower: Tower, repl
         for name in ("count", "tokens", "preprocess_seconds", "num_encoded", "positions", "pairs")
     }
     for spec, rows, suffix in _kinds(key, specs, scenario):
-        drawn: dict[str, Any] = {
-            "seed": scenario.run.seed,
-            "replication": replication,
-            "base_path": scenario.folder,
-            "suffix": suffix,
-        }
+        draws = Draws(scenario.run.seed, replication, scenario.folder, suffix)
         recorded = specs.recorded_images if key == "images" else specs.recorded_audio
         _check_recorded(key, spec, recorded, scenario)
         _check_videos(spec, recorded, tower, scenario)
-        drawn["recorded"] = None if recorded is None else recorded.of_rows(rows)
-        owner, is_cached, each = _pieces(spec, tower, len(rows), **drawn)
+        own = None if recorded is None else recorded.of_rows(rows)
+        owner, is_cached, each = _pieces(spec, tower, len(rows), draws, own)
         for name, values in each.items():
             is_work = name in ("num_encoded", "positions", "pairs")
             weights = values * ~is_cached if is_work else values
@@ -363,31 +356,27 @@ def _check_videos(
 
 
 def _pieces(
-    spec: ImagesSpec | AudioSpec, tower: Tower, num_requests: int, **drawn: Any
+    spec: ImagesSpec | AudioSpec, tower: Tower, num_requests: int, draws: Draws, recorded: RecordedMedia | None
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Return each image's, or recording's, request, whether the encoder's cache has it, and its quantities;
     ``preprocess_seconds`` in megapixels, or in seconds of audio."""
     if isinstance(spec, ImagesSpec):
         assert isinstance(tower, VisionTower)
-        images = draw_images(spec, num_requests, **drawn)
+        images = draw_images(spec, num_requests, draws, recorded)
         sizes = images.sizes.tolist()
         shapes = [
             tower.video(width, height, frames) if frames else tower.image(width, height)
             for width, height, frames in sizes
         ]
+        megapixels = [width * height * max(frames, 1) / MEGAPIXEL for width, height, frames in sizes]
         of_kind = [
-            (
-                shape.tokens,
-                width * height * max(frames, 1) / MEGAPIXEL,
-                shape.pieces * shape.patches,
-                tower.pairs(shape),
-            )
-            for shape, (width, height, frames) in zip(shapes, sizes, strict=True)
+            (shape.tokens, amount, shape.pieces * shape.patches, tower.pairs(shape))
+            for shape, amount in zip(shapes, megapixels, strict=True)
         ]
         owner, is_cached, kind = images.owner, images.is_cached, images.size
     else:
         assert isinstance(tower, AudioTower)
-        audio = draw_audio(spec, num_requests, **drawn)
+        audio = draw_audio(spec, num_requests, draws, recorded)
         lengths, kind = np.unique(audio.seconds, return_inverse=True)
         heard = [tower.recording(float(each)) for each in lengths]
         of_kind = [

@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from simserve.errors import UsageError
-from simserve.scenario.reference_run import NotedCluster, pools_of, refuse, simulation_of, uncounted
+from simserve.scenario.reference_run import noted, refuse, simulation_of, uncounted
 from simserve.scenario.replication import traffic
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
-from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.own_clients import Answer, Environment, Event, PlaneClients, Process, answer_later, unsent
-from simserve.sim.own_parts import Judge
 from simserve.sim.step_log import StepLog
 
 if TYPE_CHECKING:
@@ -45,11 +43,8 @@ class ReferenceClients:
     def __init__(
         self, deployment: Deployment, specs: RequestSpecs, own: OwnParts | None = None, *, keep_steps: bool = False
     ) -> None:
-        control = deployment.control or Control(routing=RoutingSpec(policy=deployment.routing))
         self._deployment, self._specs, self._keep_steps = deployment, specs, keep_steps
-        self._setups, pools = pools_of(deployment, control)
-        judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
-        self._cluster = NotedCluster(pools, control, specs, judge)
+        self._cluster, self._setups = noted(deployment, specs, own)
         self._cluster.start()
         self.env: Environment = self._cluster.clock
 
@@ -109,9 +104,8 @@ class OwnClients:
         control = deployment.control
         for key in ("streaming", "regions", "response_cache"):
             if control is not None and getattr(control, key) is not None:
-                raise UsageError(
-                    "does not go with clients of one's own", key=f"deployment.{key}", remedy="leave it out"
-                )
+                rule = "does not go with clients of one's own"
+                raise UsageError(rule, key=f"deployment.{key}", remedy="leave it out")
         self._specs = unsent(traffic(self._resolved.scenario, 0))
         self._served: _Served
         if by_reference:
@@ -149,19 +143,15 @@ class OwnClients:
         """
         index, specs = self._num_sent, self._specs
         if index == len(specs):
-            raise UsageError(
-                f"has sent all {index} requests that the workload draws",
-                key="submit",
-                remedy="raise workload.num_requests",
-            )
+            rule = f"has sent all {index} requests that the workload draws"
+            raise UsageError(rule, key="submit", remedy="raise workload.num_requests")
         lengths = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "max_tokens": max_tokens}
         for name, length in lengths.items():
             if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
                 raise UsageError("must be a whole number, 1 or more", key=f"submit: {name}", value=length)
         if prompt_tokens is not None and specs.prefixes is not None:
-            raise UsageError(
-                "is what the workload shares between requests", key="submit: prompt_tokens", remedy="leave it out"
-            )
+            rule = "is what the workload shares between requests"
+            raise UsageError(rule, key="submit: prompt_tokens", remedy="leave it out")
         if output_tokens is not None and max_tokens is None:
             lengths["max_tokens"] = output_tokens
         for name, length in lengths.items():

@@ -56,6 +56,9 @@ _BLOCKED = {
     "loras": BLOCKED_BY_LORAS,
     "prefix": BLOCKED_BY_PREFIX,
 }
+_SCALING = ("autoscaling", "startup_seconds", "weights_bytes", "replicas_per_node")
+_OF_POOLS = ("name", "role", "num_replicas", "kv_layout", "region")
+"""Fields that pools have in both simulators."""
 _WAITING, _BLOCKED_BY = -2, -1
 """Columns of a row that are known once its step has ended."""
 
@@ -100,9 +103,8 @@ def refuse(scenario: Scenario, key: str | None, remedy: str) -> None:
     """
     if key is not None:
         with scenario.blaming("deployment"):
-            raise ScenarioError(
-                "is not covered by the reference", key=f"deployment.{key}" if "." in key else key, remedy=remedy
-            )
+            named = f"deployment.{key}" if "." in key else key
+            raise ScenarioError("is not covered by the reference", key=named, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,31 +214,14 @@ def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup],
     setups = list(setups_of(deployment))
     if not deployment.pools:
         # Without pools, the deployment's control says how replicas scale and start.
-        setups = [
-            replace(
-                each,
-                autoscaling=control.autoscaling,
-                startup_seconds=control.startup_seconds,
-                weights_bytes=control.weights_bytes,
-                replicas_per_node=control.replicas_per_node,
-            )
-            for each in setups
-        ]
+        setups = [replace(each, **{name: getattr(control, name) for name in _SCALING}) for each in setups]
     return setups, [
         Pool(
-            name=each.name,
             # What a decode replica receives has been computed elsewhere.
             config=replace(each.engine, enable_prefix_caching=False) if each.role == "decode" else each.engine,
             times=each.step_times.as_lists(),
-            role=each.role,
-            num_replicas=each.num_replicas,
-            autoscaling=each.autoscaling,
-            startup_seconds=each.startup_seconds,
-            weights_bytes=each.weights_bytes,
-            replicas_per_node=each.replicas_per_node,
-            kv_layout=each.kv_layout,
             kv_bytes_per_token=each.kv_bytes_per_token or control.kv_bytes_per_token,
-            region=each.region,
+            **{name: getattr(each, name) for name in (*_OF_POOLS, *_SCALING)},
         )
         for each in setups
     ]
@@ -254,14 +239,19 @@ def by_reference(deployment: Deployment, specs: RequestSpecs) -> RequestRecords:
     return _in_order(seen(cluster, records_of(cluster))[0], specs)
 
 
+def noted(deployment: Deployment, specs: RequestSpecs, own: OwnParts | None) -> tuple[NotedCluster, list[PoolSetup]]:
+    """Return a cluster of the reference that records its steps, and the pools of the deployment."""
+    control = _control(deployment)
+    setups, pools = pools_of(deployment, control)
+    judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
+    return NotedCluster(pools, control, specs, judge), setups
+
+
 def simulate_by_reference(
     deployment: Deployment, specs: RequestSpecs, *, keep_steps: bool = False, own: OwnParts | None = None
 ) -> Simulation:
     """Serve ``specs`` to the end by the reference, with everything that a result needs."""
-    control = _control(deployment)
-    setups, pools = pools_of(deployment, control)
-    judge = None if own is None else Judge(own, specs, is_stale=control.routing.update_interval > 0)
-    cluster = NotedCluster(pools, control, specs, judge)
+    cluster, setups = noted(deployment, specs, own)
     cluster.run()
     return simulation_of(cluster, deployment, setups, keep_steps=keep_steps)
 
@@ -287,6 +277,8 @@ def simulation_of(
     records, stream = seen(cluster, records, end_time)
     if stream is not None:
         totals = replace(totals, itl=stream.itl)
+    pool, waits, parts = specs.encoder_pool, cluster.clients.encoder_wait, cluster.clients.encoder_parts
+    split = [] if pool is None else [parts.get(row, most) for row, most in enumerate(pool.num_parts.tolist())]
     num_schedulers = sum(len(replica.scheduler.schedulers) for replica in cluster.replicas)
     return Simulation(
         records=_in_order(records, specs),
@@ -304,8 +296,8 @@ def simulation_of(
         transfers=_transfer_sums(cluster),
         stream=None if stream is None else stream.totals,
         front=_front(cluster),
-        encoder_wait=_encoder_wait(cluster),
-        encoder_parts=_encoder_parts(cluster),
+        encoder_wait=None if pool is None else np.array([waits.get(row, math.nan) for row in range(len(specs))]),
+        encoder_parts=None if pool is None else np.array(split),
         encoder_lives=_encoder_lives(cluster),
         steps=NotedSteps(np.array(cluster.steps, dtype=np.float64).reshape(-1, len(COLUMNS)).T) if keep_steps else None,
         api_token_seconds=min(each.engine.api_token_seconds for each in setups),
@@ -320,12 +312,15 @@ def _in_order(records: RequestRecords, specs: RequestSpecs) -> RequestRecords:
 def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_seconds: bool) -> list[Recorder]:
     """Return the totals of each pool over its steps."""
     sums, recorders = series_sums(), []
+    pools = [cluster.pools.index(each.pool) for each in cluster.replicas]
+    # The first pool counts as that of requests that none decoded.
+    decoded_by = [(one, 0 if one.replica < 0 else pools[one.replica]) for one in cluster.requests]
     for number, setup in enumerate(setups):
         recorder = Recorder(setup.engine, setup.step_times.as_lists(), setup.priced, sums)
         recorder.encodes_images = cluster.specs.encoder_seconds is not None
         recorder.scales_parts = has_own_seconds or any(fault.kind == "slow" for fault in cluster.control.faults)
         own = sorted(key for key in cluster.rows if key[0] == number)
-        gaps = [gap for one in cluster.requests if _pool_of(cluster, one) == number for gap in one.past_gaps + one.gaps]
+        gaps = [gap for one, pool in decoded_by if pool == number for gap in one.past_gaps + one.gaps]
         rows = [row for key in own for row in cluster.rows[key]]
         recorder.add_steps(
             np.array(rows, dtype=np.float64).reshape(-1, LEAP_WIDTH).T.copy(),
@@ -336,11 +331,6 @@ def _recorders(cluster: NotedCluster, setups: Sequence[PoolSetup], *, has_own_se
         )
         recorders.append(recorder)
     return recorders
-
-
-def _pool_of(cluster: Cluster, request: Request) -> int:
-    """Return the pool that decoded a request, the first one if none did."""
-    return 0 if request.replica < 0 else cluster.pools.index(cluster.replicas[request.replica].pool)
 
 
 def _timeline(cluster: Cluster, setups: Sequence[PoolSetup], end_time: float) -> FleetTimeline:
@@ -385,22 +375,6 @@ def _front(cluster: Cluster) -> FrontTotals | None:
         discarded_tokens=0 if rules is None else rules.num_discarded_tokens,
         service={} if gateway.fair is None else dict(zip(names, gateway.fair.service, strict=True)),
     )
-
-
-def _encoder_wait(cluster: Cluster) -> np.ndarray[Any, Any] | None:
-    """Return how long images waited for the encoder pool, NaN for requests without work there; None without a pool."""
-    if cluster.specs.encoder_pool is None:
-        return None
-    waits = cluster.clients.encoder_wait
-    return np.array([waits.get(index, math.nan) for index in range(len(cluster.specs))])
-
-
-def _encoder_parts(cluster: Cluster) -> np.ndarray[Any, Any] | None:
-    """Return how many workers encoded the images of each request; None without an encoder pool."""
-    if cluster.specs.encoder_pool is None:
-        return None
-    parts = cluster.specs.encoder_pool.num_parts.tolist()
-    return np.array([cluster.clients.encoder_parts.get(index, most) for index, most in enumerate(parts)])
 
 
 def _encoder_lives(cluster: Cluster) -> EncoderLives | None:

@@ -89,23 +89,16 @@ def traffic(scenario: Scenario, replication: int, num_requests: int | None = Non
     seed = scenario.run.seed
     with scenario.blaming("workload"):
         specs = generate(
-            scenario.workload,
-            seed=seed,
-            replication=replication,
-            base_path=scenario.folder,
-            num_requests=num_requests,
+            scenario.workload, seed=seed, replication=replication, base_path=scenario.folder, num_requests=num_requests
         )
     specs = as_sent(specs, scenario, replication)
     warmup = scenario.run.warmup
     last = float(specs.arrival_time[np.isfinite(specs.arrival_time)].max(initial=-np.inf))
     if not isinstance(warmup, str) and specs.concurrency is None and warmup >= last:
         with scenario.blaming("run"):
-            raise ScenarioError(
-                f"must end before the last of the arrivals, {to_text(last, 'time')}",
-                key="warmup",
-                value=to_text(warmup, "time"),
-                remedy="nothing would be left to measure",
-            )
+            rule = f"must end before the last of the arrivals, {to_text(last, 'time')}"
+            remedy = "nothing would be left to measure"
+            raise ScenarioError(rule, key="warmup", value=to_text(warmup, "time"), remedy=remedy)
     return specs
 
 

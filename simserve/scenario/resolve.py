@@ -158,32 +158,19 @@ def resolve(
     shape = memory.shape
     with scenario.blaming("pricing"):
         price = gpu_hour(scenario.pricing, shape.hardware)
+    asked, loras = scenario.deployment.engine, scenario.workload.loras
     with scenario.blaming("deployment"):
-        engine = _with_options(engine_config(shape, memory), scenario, shape, memory)
+        engine = engine_config(shape, memory)
+        if asked.kv_offload is not None or asked.kv_tiers:
+            engine = with_tiers(engine, asked.kv_offload, asked.kv_tiers, shape, memory)
+        if loras is None:
+            engine = replace(engine, max_loras=0, max_cpu_loras=0)
+        else:
+            engine = with_loras(engine, loras, asked.lora_load, shape)
     if scenario.deployment.streaming is not None or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         engine = replace(engine, api_token_seconds=0.0)  # sent as the block says, or not at all
     check_engine(scenario, engine)
-    return ResolvedScenario(
-        scenario=scenario,
-        shape=shape,
-        memory=memory,
-        engine=engine,
-        gpu_hour=price,
-    )
-
-
-def _with_options(engine: EngineConfig, scenario: Scenario, shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
-    """Return the scheduler's configuration with the scenario's tiers and adapters; without adapters, no slots for them.
-
-    Raises:
-        ScenarioError: They are incompatible with the rest of the scenario.
-    """
-    asked, loras = scenario.deployment.engine, scenario.workload.loras
-    if asked.kv_offload is not None or asked.kv_tiers:
-        engine = with_tiers(engine, asked.kv_offload, asked.kv_tiers, shape, memory)
-    if loras is None:
-        return replace(engine, max_loras=0, max_cpu_loras=0)
-    return with_loras(engine, loras, asked.lora_load, shape)
+    return ResolvedScenario(scenario=scenario, shape=shape, memory=memory, engine=engine, gpu_hour=price)
 
 
 def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenario:
@@ -226,7 +213,6 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
         check_engine(scenario, pool.engine)
     link = scenario.deployment.disaggregation
     if link is not None:
-        _check_transfer(scenario, pools)
         _check_kv_transfer(scenario, pools)
         pools = tuple(
             replace(own, gpu_hour=with_link(own.gpu_hour, None if pool.role == "both" else link.usd_per_gpu_hour))
@@ -264,20 +250,15 @@ def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> Gpu
     return GpuHour(sum(weighted) / sum(pool.num_gpus for pool in pools), f"mean over the pools; {words}", pays)
 
 
-def _check_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse prefill and decode pools whose engines cannot transfer KV caches."""
-    for number, (pool, spec) in enumerate(zip(pools, scenario.deployment.pools, strict=True)):
-        if spec.role == "both":
-            continue
-        deployment, asked = pool.scenario.deployment, AskedFeature("kv_transfer", f"pools.{number}.role", spec.role)
-        with scenario.blaming("deployment"):
-            profile = load_engine(deployment.engine.name, scenario.folder)
-            check_feature(deployment, profile, pool.shape.hardware, asked)
-
-
 def _check_kv_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> None:
-    """Refuse a pool that prefills or decodes without a counterpart of its model, KV format and region."""
+    """Refuse pools whose engine cannot transfer KV caches, or without a counterpart of their model, format, region."""
     specs = scenario.deployment.pools
+    for number, (pool, spec) in enumerate(zip(pools, specs, strict=True)):
+        if spec.role != "both":
+            engine, asked = pool.scenario.deployment, AskedFeature("kv_transfer", f"pools.{number}.role", spec.role)
+            with scenario.blaming("deployment"):
+                profile = load_engine(engine.engine.name, scenario.folder)
+                check_feature(engine, profile, pool.shape.hardware, asked)
     keys = [
         (pool.shape.model.name, pool.shape.kv_cache_dtype, spec.region) for pool, spec in zip(pools, specs, strict=True)
     ]
@@ -347,6 +328,9 @@ def _shape_as_asked(
     if overlaps is None:
         is_assumed = deployment.all2all_backend == "auto" and backend.startswith("deepep")
         overlaps = is_assumed and "two_batch_overlap" in engine.features
+    windows = (layers.sliding_window or 0 for layers in model.attention_layers) if engine.attends_windows else ()
+    has_long_windows = any(each > SHORT_WINDOW for each in windows)  # which are not always full
+    partition = deployment.pipeline_layer_partition
     shape = ReplicaShape(
         hardware=hardware,
         model=model,
@@ -354,7 +338,7 @@ def _shape_as_asked(
         tensor_parallel_size=deployment.tensor_parallel_size,
         pipeline_parallel_size=deployment.pipeline_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
-        pipeline_layer_partition=_partition(deployment.pipeline_layer_partition),
+        pipeline_layer_partition=None if partition is None else tuple(partition),
         enable_expert_parallel=deployment.enable_expert_parallel,
         all2all_backend=backend,
         num_redundant_experts=deployment.num_redundant_experts,
@@ -365,9 +349,7 @@ def _shape_as_asked(
         masks=_masks(scenario, engine),
         encodes_images=_loads_encoder(scenario, engine, "images", is_asked=scenario.workload.has_images),
         encodes_audio=_loads_encoder(scenario, engine, "audio", is_asked=scenario.workload.has_audio),
-        contexts=decode_contexts(scenario.workload, scenario.folder)
-        if engine.attends_windows and _depends_on_contexts(model)
-        else None,
+        contexts=decode_contexts(scenario.workload, scenario.folder) if has_long_windows else None,
     )
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
@@ -385,16 +367,15 @@ def _shape_as_asked(
         if not shape.model.num_sliding_layers:
             return shape
         rules = load_engine(deployment.engine.name, folder).windows_of(engine.requested_version)
-        return with_windowed_kv(shape, rules, _connector(scenario, connector))
+        asked = deployment.engine
+        mover = "kv_offload" if asked.kv_offload is not None else "kv_tiers" if asked.kv_tiers else connector
+        return with_windowed_kv(shape, rules, mover)
 
 
 def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_asked: bool) -> bool:
     """Return whether a replica loads an encoder: with the model, or because prompts need it.
 
     With a separate pool of encoders, only engines that always do.
-
-    Raises:
-        ScenarioError: The engine is told to leave out an encoder that prompts need.
     """
     if engine.language_model_only:
         if is_asked and scenario.deployment.encoder_disaggregation is None:
@@ -407,11 +388,7 @@ def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_
 
 
 def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelProfile) -> None:
-    """Refuse to hold a tower whole on each rank if the engine splits this model's tower anyway, or there is none.
-
-    Raises:
-        ScenarioError: ``mm_encoder_tp_mode: data`` is set for such a model.
-    """
+    """Refuse to hold a tower whole on each rank if the engine splits this model's tower anyway, or there is none."""
     families = _WHOLE_TOWERS.get(load_engine(engine.name, scenario.folder).base or engine.name, ())
     if engine.mm_encoder_tp_mode != "data" or (model.vision is not None and model.family.startswith(families)):
         return
@@ -456,15 +433,6 @@ def _all2all_backend(
     return "deepep_low_latency" if is_wide and "deepep" in features else "allgather_reducescatter"
 
 
-def _connector(scenario: Scenario, connector: str | None) -> str | None:
-    """Return what moves KV caches in and out of the engine, in words; None: nothing does."""
-    if scenario.deployment.engine.kv_offload is not None:
-        return "kv_offload"
-    if scenario.deployment.engine.kv_tiers:
-        return "kv_tiers"
-    return connector
-
-
 def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
     """Return the folder of operator tables; a relative one is first looked for beside the scenario."""
     if asked is None:
@@ -483,16 +451,8 @@ def _with_state_format(model: ModelProfile, engine: ResolvedEngine) -> ModelProf
     return model.model_copy(update={name: each and each.model_copy(update=kept) for name, each in layers.items()})
 
 
-def _partition(asked: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if asked is None else tuple(asked)
-
-
 def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
-    """Check that an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted.
-
-    Raises:
-        ScenarioError: The engine does not run there; names the engines that do.
-    """
+    """Check that an engine runs on a GPU; one of a maker that no profile names is the user's own, and accepted."""
     maker, capability = hardware.vendor, hardware.compute_capability
     own = profile.devices
     if own is None or not own.makers or own.runs_on(maker, capability):
@@ -506,11 +466,8 @@ def _check_maker(profile: EngineProfile, hardware: HardwareProfile) -> None:
             f"takes CUDA compute capability {own.capability_at_least} and newer, and {hardware.name} has {capability}"
         )
         raise ScenarioError(rule, value=profile.name, remedy=f"choose from {', '.join(able)}")
-    raise ScenarioError(
-        f"does not run on {maker}'s devices ({hardware.name}), only on those of {', '.join(own.makers)}",
-        value=profile.name,
-        remedy=f"for {maker} choose from {', '.join(able)}",
-    )
+    rule = f"does not run on {maker}'s devices ({hardware.name}), only on those of {', '.join(own.makers)}"
+    raise ScenarioError(rule, value=profile.name, remedy=f"for {maker} choose from {', '.join(able)}")
 
 
 def engine_of(scenario: Scenario) -> ResolvedEngine:
@@ -563,8 +520,7 @@ def _resolved_engine(
             traits=server_traits(profile, scenario, hardware, model, role),
         )
     if hardware.is_cpu and deployment.engine.async_scheduling is None:
-        sources = {**engine.sources, "async_scheduling": f"{profile.name}, off on a CPU"}
-        engine = engine.model_copy(update={"sources": sources})
+        engine = _with_knob(engine, "async_scheduling", engine.async_scheduling, f"{profile.name}, off on a CPU")
     if profile.devices is not None:
         keys = ("supported_quantizations", "quantises_on_load", "quantises_before_loading")
         known = {key: getattr(engine, key) for key in keys}
@@ -627,6 +583,11 @@ def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOpti
     return options.model_copy(update=known)
 
 
+def _with_knob(engine: ResolvedEngine, key: str, value: object, source: str) -> ResolvedEngine:
+    """Return an engine with another value of a knob, and where it comes from."""
+    return engine.model_copy(update={key: value, "sources": {**engine.sources, key: source}})
+
+
 def _with_kernel_block(
     engine: ResolvedEngine, profile: EngineProfile, hardware: HardwareProfile, model: ModelProfile
 ) -> ResolvedEngine:
@@ -638,8 +599,7 @@ def _with_kernel_block(
     tokens = next((each.tokens for each in profile.kernel_blocks if each.holds(version, kind, capability)), None)
     if tokens is None or tokens > engine.max_model_len:
         return engine
-    sources = {**engine.sources, "block_size": f"forced by the kernel of {kind} attention"}
-    return engine.model_copy(update={"block_size": tokens, "sources": sources})
+    return _with_knob(engine, "block_size", tokens, f"forced by the kernel of {kind} attention")
 
 
 def server_traits(
@@ -697,8 +657,7 @@ def _with_prompt_graphs(
         return engine
     chunk = engine.max_num_batched_tokens
     tokens = chunk if model.mla is None else min(chunk, graphs.latent_tokens)
-    sources = {**engine.sources, "cuda_graph_max_expert_tokens": f"{profile.name}, graphs of prompts"}
-    return engine.model_copy(update={"cuda_graph_max_expert_tokens": tokens, "sources": sources})
+    return _with_knob(engine, "cuda_graph_max_expert_tokens", tokens, f"{profile.name}, graphs of prompts")
 
 
 def _under_attention(
@@ -713,9 +672,7 @@ def _under_attention(
     if asked != rule.backend if asked is not None else not is_usual:
         return engine
     source = f"{engine.sources['gpu_memory_utilization']}, x {rule.factor:g} under {rule.backend} attention"
-    share = engine.gpu_memory_utilization * rule.factor
-    sources = {**engine.sources, "gpu_memory_utilization": source}
-    return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
+    return _with_knob(engine, "gpu_memory_utilization", engine.gpu_memory_utilization * rule.factor, source)
 
 
 def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelProfile) -> ResolvedEngine:
@@ -726,13 +683,20 @@ def _beside_tower(engine: ResolvedEngine, profile: EngineProfile, model: ModelPr
         return engine
     layers = TOWER_LAYERS if model.family.startswith(_DEPTH_FAMILIES) else model.vision.num_hidden_layers
     share = engine.gpu_memory_utilization * reserve.share(layers, model.vision.hidden_size)
-    sources = {**engine.sources, "gpu_memory_utilization": f"{source}, beside a vision tower"}
-    return engine.model_copy(update={"gpu_memory_utilization": share, "sources": sources})
+    return _with_knob(engine, "gpu_memory_utilization", share, f"{source}, beside a vision tower")
 
 
 def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     """Return the configuration of one replica's scheduler: the engine's fields of the same name, and derived ones."""
-    engine = shape.engine
+    engine, model = shape.engine, shape.model
+    # One API server per node with data-parallel attention, an assumption: LMSYS measured 200,000 tokens/s from 72 ranks
+    # on nine nodes, ten times what one of SGLang's sends.
+    per_node = shape.hardware.intra_node.gpus_per_node
+    api_servers = -(-shape.num_gpus // per_node) if shape.data_parallel_size > 1 and per_node else 1
+    # The host launches the kernels of a step with prompts that no CUDA graph covers.
+    layer = engine.eager_prompt_seconds_per_layer
+    launching = model.num_hidden_layers * (engine.eager_seconds_per_layer if layer is None else layer)
+    launching += model.num_moe_layers * engine.eager_seconds_per_expert_layer
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
     derived = _window_fields(memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
     return EngineConfig(
@@ -744,19 +708,10 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         data_parallel_size=shape.data_parallel_size,
         transfer_step_seconds=engine.host_seconds_per_step,
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
-        transfer_prompt_seconds=_launching_seconds(shape),
+        transfer_prompt_seconds=launching,
         num_speculative_tokens=shape.num_speculative_tokens,
-        api_token_seconds=engine.api_server_seconds_per_token / _num_api_servers(shape),
+        api_token_seconds=engine.api_server_seconds_per_token / api_servers,
     )
-
-
-def _num_api_servers(shape: ReplicaShape) -> int:
-    """Return how many API servers share the answers of a replica: one per node with data-parallel attention.
-
-    An assumption: LMSYS measured 200,000 tokens/s from 72 ranks on nine nodes, ten times what one of SGLang's sends.
-    """
-    per_node = shape.hardware.intra_node.gpus_per_node
-    return -(-shape.num_gpus // per_node) if shape.data_parallel_size > 1 and per_node else 1
 
 
 def _window_fields(memory: MemoryPlan) -> dict[str, int]:
@@ -780,16 +735,3 @@ def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
     if not offsets or (shape.windowed_kv is None and not shape.model.has_states):
         return {}
     return {"checkpoint_tokens": offsets[0], "last_checkpoint_tokens": offsets[-1]}
-
-
-def _launching_seconds(shape: ReplicaShape) -> float:
-    """Return how long the host launches the kernels of a step with prompts that no CUDA graph covers."""
-    engine, model = shape.engine, shape.model
-    layer = engine.eager_prompt_seconds_per_layer
-    layer = engine.eager_seconds_per_layer if layer is None else layer
-    return model.num_hidden_layers * layer + model.num_moe_layers * engine.eager_seconds_per_expert_layer
-
-
-def _depends_on_contexts(model: ModelProfile) -> bool:
-    """Return whether the cost of layers depends on the contexts of the traffic: a window that is not always full."""
-    return any((layers.sliding_window or 0) > SHORT_WINDOW for layers in model.attention_layers)

@@ -19,11 +19,21 @@ from simserve.metrics.gateway import drafted
 from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
 from simserve.metrics.result import RunResult
 from simserve.metrics.summary import RunFacts, add_interval, frozen, latency_values, measure, steady_rates, summarize
-from simserve.metrics.throughput import LIMITS, UsersFacts, conditions
+from simserve.metrics.throughput import LIMITS, Conditions, UsersFacts, conditions
 from simserve.perf.operators import PricedDeployment
 from simserve.perf.tables import price
 from simserve.profiles.api import load_api
-from simserve.profiles.engine_profile import version_note
+from simserve.profiles.engine_options import MeasuredFactors
+from simserve.profiles.engine_profile import load_engine, version_note
+from simserve.profiles.expected_errors import (
+    FEWEST_CALIBRATED_RUNS,
+    SPECULATION,
+    Expectation,
+    Server,
+    expect,
+    generation_of,
+    load_error_model,
+)
 from simserve.scenario.combinations import feature_notes, without_effect
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, offered_load
@@ -46,26 +56,12 @@ from simserve.sim.acceleration import Accelerate
 from simserve.sim.control import Control, DisaggregationSpec, OverflowSpec, StreamingSpec
 from simserve.sim.simulate import Deployment, Simulation
 from simserve.version import __version__
+from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
-    from simserve.scenario.resolve import ResolvedScenario
     from simserve.sim.own_parts import OwnParts
-from simserve.metrics.throughput import Conditions
-from simserve.profiles.engine_options import MeasuredFactors
-from simserve.profiles.engine_profile import load_engine
-from simserve.profiles.expected_errors import (
-    FEWEST_CALIBRATED_RUNS,
-    SPECULATION,
-    Expectation,
-    Server,
-    expect,
-    generation_of,
-    load_error_model,
-)
-from simserve.scenario.resolve import ResolvedScenario
-from simserve.workload.arrival_spec import AllAtOnceArrivals
 
 LEAST_WAITING_SHARE = 0.1
 """Share of time spent waiting below which limits of the scheduler are not examined; half of what
@@ -92,6 +88,7 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
     shape = resolved.shape
     version = shape.engine.requested_version or shape.engine.version
     calibration = _calibration(resolved)
+    rare = (each.shape.model.rare_layers for each in resolved.pools or (resolved,))
     return Server(
         generation=generation_of(shape.engine.name, version),
         hardware=shape.hardware.name,
@@ -102,7 +99,7 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
         in_flight=found.in_flight,
         at_once=found.at_once,
         host=found.host,
-        mechanism=_mechanism(resolved),
+        mechanism=SPECULATION if shape.speculation is not None else next(filter(None, rare), ""),
         calibrated_runs=(calibration.runs or 0) if calibration else 0,
         calibrated_date=(calibration.date or "") if calibration else "",
         own_errors={str(name): own for name, own in calibration.own_errors.items()} if calibration else {},
@@ -135,14 +132,6 @@ def _calibration(resolved: ResolvedScenario) -> MeasuredFactors | None:
     if served != (shape.model.catalogue_name, shape.hardware.name, shape.num_gpus):
         return None
     return measured
-
-
-def _mechanism(resolved: ResolvedScenario) -> str:
-    """Return in words a mechanism that few servers have; empty: none."""
-    if resolved.shape.speculation is not None:
-        return SPECULATION
-    models = [pool.shape.model for pool in resolved.pools] or [resolved.shape.model]
-    return next((model.rare_layers for model in models if model.rare_layers), "")
 
 
 def run(
@@ -190,8 +179,7 @@ def run(
     check_fit(resolved)
     if own is not None:
         check_own_parts(own, resolved)
-        finishable = None
-    if served is not None:
+    if own is not None or served is not None:
         finishable = None
     with scenario.blaming("deployment"):
         priced = price(resolved.shape)
@@ -353,13 +341,16 @@ def _replicate(
                 _add_more(runs, deployment, count, progress, further)
             if not _asks_longer(runs):
                 break
-            longer = _lengthened(runs)
+            workload = runs.scenario.workload
+            twice: dict[str, Any] = {"num_requests": 2 * len(runs.specs)}
+            if workload.duration is not None:
+                twice = {"duration": 2 * workload.duration}
+            longer = runs.scenario.model_copy(update={"workload": workload.model_copy(update=twice)})
             specs, first = replicate(deployment, longer, 0, progress=shown, **options)
             if first.was_interrupted:
                 break
-            runs = _Runs(
-                longer, first, specs, _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
-            )
+            its = _with_load(replace(facts, **_of_run(resolved, first)), specs, finishable)
+            runs = _Runs(longer, first, specs, its)
             runs.add(first, specs)
     except KeyboardInterrupt:
         if not runs.summaries:
@@ -369,11 +360,7 @@ def _replicate(
 
 
 def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simulation]:
-    """Return the function that serves requests by the reference.
-
-    Raises:
-        ScenarioError: It does not cover the deployment.
-    """
+    """Return the function that serves requests by the reference."""
     from simserve.scenario.reference_run import refuse, simulate_by_reference, uncounted
 
     refuse(scenario, uncounted(deployment, scenario.deployment), "run the scenario without --reference")
@@ -436,16 +423,6 @@ def _asks_longer(runs: _Runs) -> bool:
     return not is_reached and 2 * len(runs.specs) * asked.max_replications <= MOST_TOGETHER
 
 
-def _lengthened(runs: _Runs) -> Scenario:
-    """Return the scenario with runs of twice the length."""
-    workload = runs.scenario.workload
-    if workload.duration is not None:
-        changes: dict[str, Any] = {"duration": 2 * workload.duration}
-    else:
-        changes = {"num_requests": 2 * len(runs.specs)}
-    return runs.scenario.model_copy(update={"workload": workload.model_copy(update=changes)})
-
-
 def _with_load(facts: RunFacts, specs: RequestSpecs, finishable: Finishable | None) -> RunFacts:
     """Return the facts of a run with its traffic compared to what can be finished, if that is known."""
     if finishable is None:
@@ -476,16 +453,12 @@ def _part(progress: Progress | None, replication: int, replications: int) -> Pro
     return lambda done, total: progress(replication * total + done, replications * total)
 
 
-def _version_notes(resolved: ResolvedScenario) -> list[str]:
-    engine = resolved.shape.engine
-    note = version_note(engine.name, engine.requested_version, engine.sources["version"])
-    return [note] if note else []
-
-
 def _facts(
     resolved: ResolvedScenario, priced: PricedDeployment, simulation: Simulation, specs: RequestSpecs, *, explain: bool
 ) -> RunFacts:
-    scenario = resolved.scenario
+    scenario, engine = resolved.scenario, resolved.shape.engine
+    version = version_note(engine.name, engine.requested_version, engine.sources["version"])
+    notes = [version, *priced.notes, *feature_notes(scenario), *without_effect(scenario, specs)]
     return RunFacts(
         version=__version__,
         seed=scenario.run.seed,
@@ -495,15 +468,7 @@ def _facts(
         fidelity_by_operator=dict(priced.operators),
         **_of_run(resolved, simulation),
         warnings=leading_warnings(resolved),
-        engine_resolved={
-            **resolved.shape.engine.model_dump(),
-            "notes": [
-                *_version_notes(resolved),
-                *priced.notes,
-                *feature_notes(scenario),
-                *without_effect(scenario, specs),
-            ],
-        },
+        engine_resolved={**engine.model_dump(), "notes": [note for note in notes if note]},
         formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
@@ -591,7 +556,6 @@ def _overflow_prices(scenario: Scenario) -> ApiPrices | None:
     if overflow is None:
         return None
     from simserve.metrics.api_cost import ApiPrices
-    from simserve.profiles.api import load_api
 
     with scenario.blaming("deployment.overflow.api"):
         return ApiPrices.of(load_api(overflow.api, scenario.folder))
@@ -668,18 +632,15 @@ def check_own_parts(own: OwnParts, resolved: ResolvedScenario) -> None:
     """
     for name in own.names:
         if not callable(getattr(own, name)):
-            raise UsageError(
-                "is not a function", key=name, value=getattr(own, name), remedy="pass what is called with its arguments"
-            )
+            remedy = "pass what is called with its arguments"
+            raise UsageError("is not a function", key=name, value=getattr(own, name), remedy=remedy)
     deployment = resolved.scenario.deployment
     if own.autoscaler is not None:
         scaled = [deployment.autoscaling, *(pool.autoscaling for pool in deployment.pools)]
         if not any(scaled):
-            raise UsageError(
-                "has nothing to decide without deployment.autoscaling, which says how often it is asked",
-                key="autoscaler",
-                remedy="set deployment.autoscaling; its metric and target are then not looked at",
-            )
+            rule = "has nothing to decide without deployment.autoscaling, which says how often it is asked"
+            remedy = "set deployment.autoscaling; its metric and target are then not looked at"
+            raise UsageError(rule, key="autoscaler", remedy=remedy)
     if own.router is not None and deployment.routing.rules:
         raise UsageError("does not go with deployment.routing.rules", key="router", remedy="leave one of the two out")
     if own.step_seconds is not None:
@@ -759,18 +720,12 @@ def _overflow(scenario: Scenario) -> OverflowSpec | None:
         measured = load_api(spec.api, scenario.folder).latency
     if measured is None:
         return spec
-    known = {
-        "ttft": measured.mean_ttft,
-        "ttft_cv": measured.ttft_cv,
-        "tokens_per_second": measured.tokens_per_second,
-    }
-    is_given = "ttft" in spec.model_fields_set
-    told = {
-        name: value
-        for name, value in known.items()
-        if value is not None and name not in spec.model_fields_set and not (name == "ttft_cv" and is_given)
-    }
-    return spec.model_copy(update=told)
+    speed, given = measured.tokens_per_second, spec.model_fields_set
+    known = {"ttft": measured.mean_ttft, "ttft_cv": measured.ttft_cv, "tokens_per_second": speed}
+    known = {name: value for name, value in known.items() if value is not None and name not in given}
+    if "ttft" in given:
+        known.pop("ttft_cv", None)
+    return spec.model_copy(update=known)
 
 
 def _streaming(resolved: ResolvedScenario) -> StreamingSpec | None:

@@ -165,9 +165,7 @@ class RunSpec(FrozenModel):
     replications: Annotated[int, Field(ge=1, le=MAX_REPLICATIONS)] = 1
     """Independent runs; two or more give 95 % confidence intervals. With a precision: the fewest runs."""
     precision: Annotated[
-        float | None,
-        Field(gt=0, lt=1),
-        BeforeValidator(_as_precision, json_schema_input_type=float | str | None),
+        float | None, Field(gt=0, lt=1), BeforeValidator(_as_precision, json_schema_input_type=float | str | None)
     ] = None
     """Runs are added until the 95 % interval of every latency is this narrow: half its width relative to the mean (and
     one percentage point for the attainment); `2%` or 0.02. Absent: `replications` runs."""
@@ -257,9 +255,8 @@ class Scenario(FrozenModel):
         workload = self.workload
         is_drawn = workload.trace is None or workload.arrivals is not None or workload.classes is not None
         if not is_drawn and run.replications > 1:
-            raise ValueError(
-                "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
-            )
+            rule = "run.replications must be 1 with a trace: nothing is drawn, so every replication would be the same"
+            raise ValueError(rule)
         if not is_drawn and run.precision is not None:
             raise ValueError("run.precision has no meaning with a trace: nothing is drawn, so there is no interval")
         if run.precision is None and run.max_replications != RunSpec.model_fields["max_replications"].default:

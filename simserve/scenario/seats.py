@@ -111,10 +111,7 @@ def _all_at_once(specs: RequestSpecs) -> RequestSpecs:
 def _throughput(resolved: ResolvedScenario, seats: int, specs: RequestSpecs) -> float:
     shape = replace(resolved.shape, engine=resolved.shape.engine.model_copy(update={"max_num_seqs": seats}))
     deployment = Deployment(
-        num_replicas=1,
-        engine=replace(resolved.engine, max_num_seqs=seats),
-        priced=price(shape),
-        routing="round_robin",
+        num_replicas=1, engine=replace(resolved.engine, max_num_seqs=seats), priced=price(shape), routing="round_robin"
     )
     simulation = simulate(deployment, specs)
     if simulation.was_interrupted:

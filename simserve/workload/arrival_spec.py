@@ -298,9 +298,8 @@ class UsersArrivals(FrozenModel):
         if self.think_time_cv is not None and not self.think_time:
             raise ValueError("has think_time_cv without think_time; give both or neither")
         if self.requests_per_hour is None and self.num_active > MAX_REQUESTS:
-            raise ValueError(
-                f"has {self.num_active:,} active users, more than {MAX_REQUESTS:,}; give requests_per_hour"
-            )
+            rule = f"has {self.num_active:,} active users, more than {MAX_REQUESTS:,}; give requests_per_hour"
+            raise ValueError(rule)
         return self
 
     @property

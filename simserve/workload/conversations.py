@@ -7,34 +7,27 @@ waits for is answered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve import rng
-from simserve.workload.arrival_spec import (
-    STATIONARY,
-    Arrivals,
-    ClosedLoopArrivals,
-    RampArrivals,
-    StepArrivals,
-    WeibullArrivals,
-)
+from simserve.workload.arrival_spec import Arrivals, ClosedLoopArrivals, RampArrivals, StepArrivals, WeibullArrivals
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
-    Beginnings,
     draw_beginnings,
     draw_lengths,
     draw_own_lengths,
     draw_shares,
     draw_thinking,
-    priorities,
 )
-from simserve.workload.dependencies import Dependencies, from_counts
+from simserve.workload.dependencies import Dependencies, from_counts, ranges
 from simserve.workload.distributions import (
+    Draws,
     asked_tokens,
     length_distribution,
     offered_rate,
@@ -42,13 +35,13 @@ from simserve.workload.distributions import (
     start_times,
     unit_quantile,
 )
-from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.prefixes import NONE, Beginnings, PrefixSegments, chained_prefixes
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec
 from simserve.workload.spec import WorkloadSpec
 
 Integers = NDArray[np.int64]
-NONE = -1
+_Begun = TypeVar("_Begun", "Shape", "Agents")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,28 +83,19 @@ def slowed(arrivals: Arrivals, factor: float) -> Arrivals:
 
 
 def _draw_shape(
-    spec: SessionsSpec,
-    *,
-    seed: int,
-    replication: int,
-    base_path: Path | None,
-    num_requests: int | None = None,
-    num_sessions: int | None = None,
-    suffix: str = "",
+    spec: SessionsSpec, draws: Draws, *, num_requests: int | None = None, num_sessions: int | None = None
 ) -> Shape:
     """Return the turns of ``num_sessions`` conversations, or of the first ``num_requests`` requests (the last is cut).
 
-    ``suffix`` is that of the streams ``turns`` and ``parallel_calls``.
+    The streams are ``turns`` and ``parallel_calls``.
     """
     assert spec.turns is not None, "checked where the workload was read"
-    turns_of = length_distribution(spec.turns, base_path)
-    calls_of = length_distribution(spec.parallel_calls, base_path)
     most = num_requests if num_sessions is None else num_sessions
-    turns = turns_of.sample(rng.stream(seed, f"turns{suffix}", replication), most or 0)
+    turns = draws.lengths(spec.turns, "turns", most or 0)
     if num_requests is not None:
         # Every turn has at least one request: no more conversations than that can begin.
         turns = turns[: int(np.searchsorted(np.cumsum(turns), num_requests)) + 1]
-    calls = calls_of.sample(rng.stream(seed, f"parallel_calls{suffix}", replication), int(turns.sum()))
+    calls = draws.lengths(spec.parallel_calls, "parallel_calls", int(turns.sum()))
     turn = positions(turns) + 1
     rows = slice(0, num_requests)
     return Shape(
@@ -121,29 +105,26 @@ def _draw_shape(
     )
 
 
-def draw_pauses(
-    arrivals: ClosedLoopArrivals, count: int, *, seed: int, replication: int, suffix: str = ""
-) -> NDArray[np.float64]:
+def draw_pauses(arrivals: ClosedLoopArrivals, count: int, draws: Draws) -> NDArray[np.float64]:
     """Return the think times, seconds, before each of ``count`` requests, or conversations, of closed-loop clients."""
-    pauses = np.full(count, arrivals.think_time)
-    if arrivals.think_time_cv is None:
-        return pauses
-    quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=arrivals.think_time_cv))
-    return pauses * quantile(rng.stream(seed, f"client_think_time{suffix}", replication).random(count))
+    return _varied(arrivals.think_time, arrivals.think_time_cv, count, draws, "client_think_time")
 
 
-def draw_think_times(
-    spec: SessionsSpec, shape: Shape, *, seed: int, replication: int, suffix: str = ""
-) -> NDArray[np.float64]:
+def _varied(mean: float, cv: float | None, count: int, draws: Draws, stream: str) -> NDArray[np.float64]:
+    """Return ``count`` times that vary around their mean (Weibull); all equal without a coefficient of variation."""
+    times = np.full(count, mean)
+    if not cv:
+        return times
+    return times * unit_quantile(WeibullArrivals(rate=1.0, cv=cv))(draws.stream(stream).random(count))
+
+
+def draw_think_times(spec: SessionsSpec, shape: Shape, draws: Draws) -> NDArray[np.float64]:
     """Return the seconds between the answers of a turn and the sending of the next; 0 for first turns."""
     is_main = shape.call == 0
     num_turns = int(is_main.sum())
-    times = np.full(num_turns, spec.think_time or 0.0)
-    if spec.think_time_cv:
-        quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=spec.think_time_cv))
-        times = times * quantile(rng.stream(seed, f"think_time{suffix}", replication).random(num_turns))
+    times = _varied(spec.think_time or 0.0, spec.think_time_cv, num_turns, draws, "think_time")
     if spec.tool_share:
-        is_tool = rng.stream(seed, f"tool_turns{suffix}", replication).random(num_turns) < spec.tool_share
+        is_tool = draws.stream("tool_turns").random(num_turns) < spec.tool_share
         times = np.where(is_tool, spec.tool_time, times)
     spread: NDArray[np.float64] = times[np.cumsum(is_main) - 1]
     return np.where(shape.turn == 1, 0.0, spread)
@@ -174,13 +155,9 @@ def contexts(
     Returns:
         Prompt tokens, shape [R], and the segments.
     """
-    from simserve.workload.prefixes import PrefixSegments
-
-    num_rows = len(new_tokens)
     main = np.flatnonzero(shape.call == 0)
     turn_of_row = np.cumsum(shape.call == 0) - 1
     first_turns = np.flatnonzero(shape.turn[main] == 1)
-    first_turn = first_turns[shape.session]  # of each row's conversation, as an index of turns
     kept = np.rint(growth * output_tokens)
     grown = new_tokens[main] + np.bincount(turn_of_row, weights=kept, minlength=len(main)).astype(np.int64)
     before = np.cumsum(grown) - grown
@@ -189,34 +166,17 @@ def contexts(
         context += beginnings.tokens[shape.session[main]]
     prompts = context[turn_of_row] + new_tokens
     ends = prompts + (output_tokens if generated_tokens is None else generated_tokens)
-
-    is_whole = growth == 1.0 and generated_tokens is None
-    num_groups = 0 if beginnings is None else beginnings.num_groups
-    has_system = np.zeros(num_rows, dtype=np.int64)
-    if beginnings is not None:
-        has_system[beginnings.group[shape.session] >= 0] = 1
-    offsets = np.concatenate([[0], np.cumsum(has_system + shape.turn + (not is_whole))])
-    segments = np.empty(offsets[-1], dtype=np.int64)
-    segment_ends = np.empty(offsets[-1], dtype=np.int64)
-    main_ends = ends if is_whole else prompts
-    # The earlier turns: ``count`` of them, from the first one of the conversation on.
+    # The earlier turns are those of the main line, from the first one of the conversation on.
     count = shape.turn - 1
-    before_row = np.cumsum(count) - count
-    number = np.arange(int(count.sum()))
-    earlier = main[number + np.repeat(first_turn - before_row, count)]
-    number += np.repeat(offsets[:-1] + has_system - before_row, count)
-    segments[number] = earlier + num_groups
-    segment_ends[number] = main_ends[earlier]
-    own = offsets[:-1] + has_system + count
-    row = np.arange(num_rows)
-    segments[own], segment_ends[own] = row + num_groups, main_ends
-    if not is_whole:
-        segments[own + 1], segment_ends[own + 1] = num_rows + row + num_groups, ends
-    if beginnings is not None:
-        rows = np.flatnonzero(has_system)
-        first, owner = offsets[:-1][rows], shape.session[rows]
-        segments[first], segment_ends[first] = beginnings.group[owner], beginnings.tokens[owner]
-    return prompts, PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
+    chained = chained_prefixes(
+        prompts,
+        ends,
+        None if beginnings is None else beginnings.of_rows(shape.session),
+        earlier=main[ranges(first_turns[shape.session], count)],
+        counts=count,
+        is_whole=growth == 1.0 and generated_tokens is None,
+    )
+    return prompts, chained
 
 
 def positions(counts: Integers) -> Integers:
@@ -225,102 +185,100 @@ def positions(counts: Integers) -> Integers:
 
 
 def draw_dialogues(
-    spec: WorkloadSpec,
-    sessions: SessionsSpec,
-    *,
-    seed: int,
-    replication: int,
-    base_path: Path | None,
-    num_class: int | None = None,
+    spec: WorkloadSpec, kind: SessionsSpec | AgentsSpec, draws: Draws, num_class: int | None = None
 ) -> RequestSpecs:
-    """Return the requests of conversations; rows are ordered by conversation, and these by their beginning.
+    """Return the turns of conversations, or the calls of tasks, which are adjacent, in the order in which these begin.
 
     Args:
-        spec: What to draw; ``num_requests`` or ``duration`` limits it.
-        sessions: The kind of conversations.
-        seed: Seed of the run.
-        replication: Replication of the run.
-        base_path: Folder in which relative paths are looked up before the working folder.
-        num_class: The class of the conversations, with its own arrivals and streams; None: those that share
-            the common arrivals.
+        spec: What to draw; ``num_requests`` (the last conversation, or task, is cut there) or ``duration`` limits it.
+        kind: The kind of conversations, or of tasks.
+        draws: The run's draws.
+        num_class: Their class, with its own arrivals and streams; None: those that share the common arrivals.
 
     Raises:
-        ScenarioError: Nothing arrives within the duration.
+        ScenarioError: Nothing arrives within the duration, and it is no class with its own arrivals.
     """
-    drawn = {"seed": seed, "replication": replication}
     classes = spec.classes or ()
     own = None if num_class is None else classes[num_class]
-    suffix = "" if own is None else f".{own.name}"
+    draws = draws if own is None else draws.own(own.name)
     arrivals = spec.arrivals if own is None else own.arrivals
-    assert arrivals is not None
-    starting = slowed(arrivals, mean_requests(sessions, base_path))
-    if isinstance(arrivals, ClosedLoopArrivals) or spec.duration is None:
-        shape = _draw_shape(sessions, base_path=base_path, num_requests=spec.num_requests, suffix=suffix, **drawn)
-        starts = _starts(starting, spec, shape.num_sessions, suffix, seed, replication)
+    assert arrivals is not None, "checked where the workload was read"
+    dependencies: Dependencies | None = None
+    if isinstance(kind, AgentsSpec):
+        starting = slowed(arrivals, mean_calls(kind, draws.base_path))
+        agents, starts = _begun(partial(draw_agents, kind, draws), starting, spec, draws, is_alone=own is None)
+        dependencies = dependencies_of_agents(agents)
+        session, turn, told = agents.task, dependencies.depths(), partial(agent_contexts, agents)
+        think_time = draw_tool_times(kind, agents, dependencies, draws)
     else:
-        starts = _starts(starting, spec, None, suffix, seed, replication)
-        shape = _draw_shape(sessions, base_path=base_path, num_sessions=len(starts), suffix=suffix, **drawn)
-    num_requests = len(shape.turn)
-    class_of = _class_of(classes, num_class, shape.num_sessions, seed, replication)
-    request_class = None if class_of is None else class_of[shape.session]
+        starting = slowed(arrivals, mean_requests(kind, draws.base_path))
+        shape, starts = _begun(partial(_draw_shape, kind, draws), starting, spec, draws, is_alone=own is None)
+        session, turn, told = shape.session, shape.turn, partial(contexts, shape)
+        think_time = draw_think_times(kind, shape, draws)
+    is_first = turn == 1
+    if isinstance(arrivals, ClosedLoopArrivals):
+        think_time[is_first] = draw_pauses(arrivals, len(starts), draws)[session[is_first]]
+    class_of = _class_of(classes, num_class, len(starts), draws)
+    request_class = None if class_of is None else class_of[session]
     if request_class is not None and own is None:
-        new_tokens, output_tokens = draw_lengths(spec, request_class, base_path=base_path, **drawn)
+        new_tokens, output_tokens = draw_lengths(spec, request_class, draws)
     else:
-        new_tokens, output_tokens = draw_own_lengths(spec, own, base_path=base_path, num_requests=num_requests, **drawn)
-    thinking = draw_thinking(spec, request_class, num_requests, base_path=base_path, **drawn)
+        new_tokens, output_tokens = draw_own_lengths(spec, own, len(session), draws)
+    thinking = draw_thinking(spec, request_class, len(session), draws)
     if thinking is not None:
         output_tokens = output_tokens + thinking
     max_tokens = asked_tokens(spec.max_tokens, output_tokens)
-    answers = generated = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
-    if thinking is not None:
-        answers = np.maximum(generated - thinking, 0)
-    beginnings = draw_beginnings(spec, shape.num_sessions, class_of=class_of, suffix=suffix, **drawn)
-    prompts, prefixes = contexts(
-        shape, new_tokens, answers, sessions.context_growth, beginnings, None if thinking is None else generated
+    generated = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
+    answers = generated if thinking is None else np.maximum(generated - thinking, 0)
+    beginnings = draw_beginnings(spec, len(starts), draws, class_of)
+    prompts, prefixes = told(
+        new_tokens, answers, kind.context_growth, beginnings, None if thinking is None else generated
     )
-    think_time = draw_think_times(sessions, shape, suffix=suffix, **drawn)
-    if isinstance(arrivals, ClosedLoopArrivals):
-        is_first = shape.turn == 1
-        pauses = draw_pauses(arrivals, shape.num_sessions, suffix=suffix, **drawn)
-        think_time[is_first] = pauses[shape.session[is_first]]
-    return RequestSpecs(
-        arrival_time=np.where(shape.turn == 1, starts[shape.session], np.nan),
+    return RequestSpecs.arriving(
+        arrivals,
+        spec.classes or (),
+        request_class,
+        arrival_time=np.where(is_first, starts[session], np.nan),
         prompt_tokens=prompts,
         output_tokens=output_tokens,
         max_tokens=max_tokens,
         think_time=think_time,
-        concurrency=getattr(arrivals, "concurrency", None),
-        ramp_up=getattr(arrivals, "ramp_up", None),
-        is_stationary=isinstance(arrivals, STATIONARY),
-        offered_rate=offered_rate(arrivals, starts, num_requests),
+        offered_rate=offered_rate(arrivals, starts, len(session)) if len(session) else 0.0,
         prefixes=prefixes,
-        session=shape.session,
-        turn=shape.turn,
-        classes=classes,
-        request_class=request_class,
-        priority=None if request_class is None else priorities(classes, request_class),
+        session=session,
+        turn=turn,
+        dependencies=dependencies,
         thinking_tokens=thinking,
-    )
+    ).within(getattr(kind, "max_execution_time", None))
+
+
+def _begun(
+    draw: Callable[..., _Begun], starting: Arrivals, spec: WorkloadSpec, draws: Draws, *, is_alone: bool
+) -> tuple[_Begun, NDArray[np.float64]]:
+    """Return conversations, or tasks, and when each of them begins, seconds.
+
+    Args:
+        draw: Draws as many as have ``num_requests`` requests, or ``num_sessions``.
+        starting: When they begin.
+        spec: What limits them.
+        draws: The run's draws.
+        is_alone: Whether some must begin; of several sources, one may have no arrivals.
+    """
+    if spec.duration is None or isinstance(starting, ClosedLoopArrivals):
+        made = draw(num_requests=spec.num_requests)
+        starts = start_times(starting, draws, num_requests=made.num_sessions, duration=None)
+        return made, some(starts) if is_alone else starts
+    starts = start_times(starting, draws, num_requests=None, duration=spec.duration)
+    return draw(num_sessions=len(some(starts) if is_alone else starts)), starts
 
 
 def _class_of(
-    classes: tuple[ClassSpec, ...], num_class: int | None, num_sessions: int, seed: int, replication: int
+    classes: tuple[ClassSpec, ...], num_class: int | None, num_sessions: int, draws: Draws
 ) -> NDArray[np.int16] | None:
     """Return the class of each conversation: the given one, or drawn by shares; None without classes."""
     if num_class is not None:
         return np.full(num_sessions, num_class, dtype=np.int16)
-    return draw_shares(classes, num_sessions, seed=seed, replication=replication) if classes else None
-
-
-def _starts(
-    arrivals: Arrivals, spec: WorkloadSpec, count: int | None, suffix: str, seed: int, replication: int
-) -> NDArray[np.float64]:
-    duration = spec.duration if count is None else None
-    times = start_times(
-        arrivals, seed=seed, replication=replication, num_requests=count, duration=duration, suffix=suffix
-    )
-    # With several sources, one may have no arrivals.
-    return times if suffix else some(times)
+    return draw_shares(classes, num_sessions, draws) if classes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +302,7 @@ class Agents:
     is_fork: NDArray[np.bool_]
 
     @property
-    def num_tasks(self) -> int:
+    def num_sessions(self) -> int:
         """Number of tasks."""
         return int(self.task[-1]) + 1 if len(self.task) else 0
 
@@ -376,121 +334,28 @@ def mean_calls(spec: AgentsSpec, base_path: Path | None) -> float:
     return calls + (calls - 1) * spec.subagent_share * of_subagents
 
 
-def draw_tasks(
-    spec: WorkloadSpec,
-    agents: AgentsSpec,
-    *,
-    seed: int,
-    replication: int,
-    base_path: Path | None,
-    num_class: int | None = None,
-) -> RequestSpecs:
-    """Return the calls of tasks; rows are ordered by task, and these by their beginning.
-
-    Args:
-        spec: What to draw; ``num_requests`` (the last task is cut there) or ``duration`` limits it.
-        agents: The kind of tasks.
-        seed: Seed of the run.
-        replication: Replication of the run.
-        base_path: Folder in which relative paths are looked up before the working folder.
-        num_class: The class of the tasks, with its own arrivals and streams; None: there are no classes.
-
-    Raises:
-        ScenarioError: Nothing arrives within the duration, and there are no classes.
-    """
-    drawn: dict[str, Any] = {"seed": seed, "replication": replication}
-    classes = spec.classes or ()
-    own = None if num_class is None else classes[num_class]
-    suffix = "" if own is None else f".{own.name}"
-    arrivals = spec.arrivals if own is None else own.arrivals
-    assert arrivals is not None, "checked where the workload was read"
-    starting = slowed(arrivals, mean_calls(agents, base_path))
-    if isinstance(arrivals, ClosedLoopArrivals) or spec.duration is None:
-        made = draw_agents(agents, base_path=base_path, num_calls=spec.num_requests, suffix=suffix, **drawn)
-        starts = start_times(starting, num_requests=made.num_tasks, duration=None, suffix=suffix, **drawn)
-    else:
-        starts = start_times(starting, num_requests=None, duration=spec.duration, suffix=suffix, **drawn)
-        made = draw_agents(agents, base_path=base_path, num_tasks=len(starts), suffix=suffix, **drawn)
-    # With several sources, one may have no arrivals.
-    starts = starts if own is not None else some(starts)
-    num_calls = len(made.task)
-    new_tokens, output_tokens = draw_own_lengths(spec, own, base_path=base_path, num_requests=num_calls, **drawn)
-    class_of = None if num_class is None else np.full(num_calls, num_class, dtype=np.int16)
-    thinking = draw_thinking(spec, class_of, num_calls, base_path=base_path, **drawn)
-    if thinking is not None:
-        output_tokens = output_tokens + thinking
-    max_tokens = asked_tokens(spec.max_tokens, output_tokens)
-    answers = generated = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
-    if thinking is not None:
-        answers = np.maximum(generated - thinking, 0)
-    of_task = None if class_of is None else class_of[: made.num_tasks]
-    beginnings = draw_beginnings(spec, made.num_tasks, class_of=of_task, suffix=suffix, **drawn)
-    dependencies = dependencies_of_agents(made)
-    prompts, prefixes = agent_contexts(
-        made, new_tokens, answers, agents.context_growth, beginnings, None if thinking is None else generated
-    )
-    think_time = draw_tool_times(agents, made, dependencies, suffix=suffix, **drawn)
-    is_root = dependencies.num_parents == 0
-    if isinstance(arrivals, ClosedLoopArrivals):
-        think_time[is_root] = draw_pauses(arrivals, made.num_tasks, suffix=suffix, **drawn)
-    return RequestSpecs(
-        arrival_time=np.where(is_root, starts[made.task], np.nan),
-        prompt_tokens=prompts,
-        output_tokens=output_tokens,
-        max_tokens=max_tokens,
-        think_time=think_time,
-        concurrency=getattr(arrivals, "concurrency", None),
-        ramp_up=getattr(arrivals, "ramp_up", None),
-        is_stationary=isinstance(arrivals, STATIONARY),
-        offered_rate=offered_rate(arrivals, starts, num_calls) if num_calls else 0.0,
-        classes=classes,
-        request_class=class_of,
-        priority=None if class_of is None else priorities(classes, class_of),
-        prefixes=prefixes,
-        session=made.task,
-        turn=dependencies.depths(),
-        dependencies=dependencies,
-        thinking_tokens=thinking,
-    ).within(agents.max_execution_time)
-
-
 def draw_agents(
-    spec: AgentsSpec,
-    *,
-    seed: int,
-    replication: int,
-    base_path: Path | None,
-    num_calls: int | None = None,
-    num_tasks: int | None = None,
-    suffix: str = "",
+    spec: AgentsSpec, draws: Draws, *, num_requests: int | None = None, num_sessions: int | None = None
 ) -> Agents:
-    """Return the agents of ``num_tasks`` tasks, or of the first ``num_calls`` calls (the last task is cut there).
+    """Return the agents of ``num_sessions`` tasks, or of the first ``num_requests`` calls (the last task is cut there).
 
-    The streams are ``agent_calls``, ``subagent_starts``, ``subagents``, ``subagent_calls`` and ``forks``, each followed
-    by ``suffix``.
+    The streams are ``agent_calls``, ``subagent_starts``, ``subagents``, ``subagent_calls`` and ``forks``.
     """
-    drawn: dict[str, Any] = {"seed": seed, "replication": replication, "base_path": base_path}
-    most = num_calls if num_tasks is None else num_tasks
-    calls = _lengths(spec, "calls", f"agent_calls{suffix}", most or 0, **drawn)
-    if num_calls is not None:
+    assert spec.calls is not None, "checked where the workload was read"
+    calls = draws.lengths(spec.calls, "agent_calls", (num_requests if num_sessions is None else num_sessions) or 0)
+    if num_requests is not None:
         # Every task has at least its main agent's calls: no more tasks than that can begin.
-        calls = calls[: int(np.searchsorted(np.cumsum(calls), num_calls)) + 1]
+        calls = calls[: int(np.searchsorted(np.cumsum(calls), num_requests)) + 1]
     num_main = int(calls.sum())
     is_last = np.zeros(num_main, dtype=bool)
     is_last[np.cumsum(calls) - 1] = True
-    starts = rng.stream(seed, f"subagent_starts{suffix}", replication).random(num_main) < spec.subagent_share
-    fan_out = np.where(starts & ~is_last, _lengths(spec, "subagents", f"subagents{suffix}", num_main, **drawn), 0)
+    starts = draws.stream("subagent_starts").random(num_main) < spec.subagent_share
+    fan_out = np.where(starts & ~is_last, draws.lengths(spec.subagents, "subagents", num_main), 0)
     num_subagents = int(fan_out.sum())
-    own_calls = _lengths(spec, "subagent_calls", f"subagent_calls{suffix}", num_subagents, **drawn)
-    is_fork = rng.stream(seed, f"forks{suffix}", replication).random(num_subagents) < spec.fork_share
+    own_calls = draws.lengths(spec.subagent_calls, "subagent_calls", num_subagents)
+    is_fork = draws.stream("forks").random(num_subagents) < spec.fork_share
     made = _placed(calls, fan_out, own_calls, is_fork)
-    return made if num_calls is None else made.first(num_calls)
-
-
-def _lengths(
-    spec: AgentsSpec, part: str, stream: str, count: int, *, seed: int, replication: int, base_path: Path | None
-) -> Integers:
-    return length_distribution(getattr(spec, part), base_path).sample(rng.stream(seed, stream, replication), count)
+    return made if num_requests is None else made.first(num_requests)
 
 
 def _placed(calls: Integers, fan_out: Integers, own_calls: Integers, is_fork: NDArray[np.bool_]) -> Agents:
@@ -554,18 +419,13 @@ def dependencies_of_agents(agents: Agents) -> Dependencies:
     return from_counts(np.bincount(children, minlength=num_rows), parents[by_child])
 
 
-def draw_tool_times(
-    spec: AgentsSpec, agents: Agents, dependencies: Dependencies, *, seed: int, replication: int, suffix: str = ""
-) -> NDArray[np.float64]:
-    """Return the seconds that a tool runs before each call, from the stream ``tool_time`` followed by ``suffix``.
+def draw_tool_times(spec: AgentsSpec, agents: Agents, dependencies: Dependencies, draws: Draws) -> NDArray[np.float64]:
+    """Return the seconds that a tool runs before each call, from the stream ``tool_time``.
 
     0 for the first call of an agent, and for calls that wait for sub-agents.
     """
     num_rows = len(agents.task)
-    times = np.full(num_rows, spec.tool_time)
-    if spec.tool_time_cv:
-        quantile = unit_quantile(WeibullArrivals(rate=1.0, cv=spec.tool_time_cv))
-        times = times * quantile(rng.stream(seed, f"tool_time{suffix}", replication).random(num_rows))
+    times = _varied(spec.tool_time, spec.tool_time_cv, num_rows, draws, "tool_time")
     first_parent = np.full(num_rows, NONE, dtype=np.int64)
     waits = dependencies.num_parents > 0
     first_parent[waits] = dependencies.parents[dependencies.offsets[:-1][waits]]
@@ -614,9 +474,20 @@ def agent_contexts(
     forked = agents.is_fork[agents.agent]
     # The call that starts a fork is a main agent's: its prompt is known.
     prompts[forked] += (prompts + kept)[starter[forked]] - base[agents.agent[forked]]
-    is_whole = growth == 1.0 and generated_tokens is None
     ends = prompts + (output_tokens if generated_tokens is None else generated_tokens)
-    return prompts, _segments(agents, prompts, ends, is_whole, beginnings)
+    # The calls in a context: of the agent that was forked, up to the fork, then the agent's own earlier ones.
+    fork = np.where(agents.is_fork, agents.started_by, NONE)[agents.agent]
+    inherited = np.where(fork >= 0, agents.step[fork] + 1, 0)
+    counts = np.stack([inherited, agents.step], axis=1).ravel()
+    chained = chained_prefixes(
+        prompts,
+        ends,
+        None if beginnings is None else beginnings.of_rows(agents.task),
+        earlier=order[ranges(np.stack([begins[agents.agent[fork]], begins[agents.agent]], axis=1).ravel(), counts)],
+        counts=inherited + agents.step,
+        is_whole=growth == 1.0 and generated_tokens is None,
+    )
+    return prompts, chained
 
 
 def _reported(agents: Agents, output_tokens: Integers) -> Integers:
@@ -627,44 +498,3 @@ def _reported(agents: Agents, output_tokens: Integers) -> Integers:
     return np.bincount(
         agents.started_by[subagents], weights=output_tokens[last_row[subagents]], minlength=len(order)
     ).astype(np.int64)
-
-
-def _segments(
-    agents: Agents, prompts: Integers, ends: Integers, is_whole: bool, beginnings: Beginnings | None
-) -> PrefixSegments:
-    """Return the segments of every call: the system prompt, the calls that its context holds, and itself.
-
-    If only part of an answer is kept, or it follows thinking, a call's segment ends with its prompt, and its answer is
-    a separate segment.
-    """
-    num_rows = len(prompts)
-    order, begins = agents.rows
-    starter = np.where(agents.is_fork, agents.started_by, NONE)[agents.agent]
-    inherited = np.where(starter >= 0, agents.step[starter] + 1, 0)
-    has_system = np.zeros(num_rows, dtype=np.int64)
-    num_groups = 0
-    if beginnings is not None:
-        num_groups = beginnings.num_groups
-        has_system[beginnings.group[agents.task] >= 0] = 1
-    own = agents.step + 1
-    offsets = np.concatenate([[0], np.cumsum(has_system + inherited + own + (not is_whole))])
-    segments, segment_ends = (np.empty(offsets[-1], dtype=np.int64) for _ in range(2))
-    main_ends = ends if is_whole else prompts
-
-    def fill(first: Integers, agent: Integers, counts: Integers) -> None:
-        """Enter the first calls of an agent into the segments of each row."""
-        place = positions(counts)
-        earlier = order[place + np.repeat(begins[agent], counts)]
-        at = place + np.repeat(first, counts)
-        segments[at], segment_ends[at] = earlier + num_groups, main_ends[earlier]
-
-    fill(offsets[:-1] + has_system, agents.agent[starter], inherited)
-    fill(offsets[:-1] + has_system + inherited, agents.agent, own)
-    if not is_whole:
-        last = offsets[1:] - 1
-        segments[last], segment_ends[last] = num_groups + num_rows + np.arange(num_rows), ends
-    if beginnings is not None:
-        rows = np.flatnonzero(has_system)
-        first, task = offsets[:-1][rows], agents.task[rows]
-        segments[first], segment_ends[first] = beginnings.group[task], beginnings.tokens[task]
-    return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)

@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 
+def ranges(starts: Integers, counts: Integers) -> Integers:
+    """Return ``start .. start + count - 1`` of each start and count, one after another."""
+    return np.arange(int(counts.sum())) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
     """The parents of every call, one list after another; rows of a task are adjacent, parents before children.
@@ -32,19 +37,12 @@ class Dependencies:
         """Number of parents of each call, shape [N]."""
         return np.diff(self.offsets)
 
-    def first(self, num_calls: int) -> Dependencies:
-        """Return those of the first calls only, whose parents are all among them."""
-        offsets = self.offsets[: num_calls + 1]
-        return Dependencies(offsets=offsets, parents=self.parents[: offsets[-1]])
-
     def of_rows(self, rows: Integers) -> Dependencies:
         """Return those of some calls, in that order; parents that are not among them are dropped."""
         place = np.full(len(self), -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         counts = self.num_parents[rows]
-        starts = np.cumsum(counts) - counts
-        entries = np.arange(int(counts.sum())) + np.repeat(self.offsets[:-1][rows] - starts, counts)
-        parents = place[self.parents[entries]]
+        parents = place[self.parents[ranges(self.offsets[:-1][rows], counts)]]
         is_there = parents >= 0
         owner = np.repeat(np.arange(len(rows)), counts)[is_there]
         return from_counts(np.bincount(owner, minlength=len(rows)), parents[is_there])
@@ -66,8 +64,7 @@ class Dependencies:
         known = np.flatnonzero(left == 0)
         while len(known):
             counts = edges[known + 1] - edges[known]
-            starts = np.cumsum(counts) - counts
-            child = children[np.arange(int(counts.sum())) + np.repeat(edges[known] - starts, counts)]
+            child = children[ranges(edges[known], counts)]
             np.maximum.at(before, child, np.repeat(way[known], counts))
             np.subtract.at(left, child, 1)
             known = np.unique(child[left[child] == 0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
@@ -111,24 +111,45 @@ _SCORES_AT_ONCE = 16384
 """Scores evaluated at once: the series passes over them 25 times, faster while they stay in the cache."""
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What the draws of one run depend on besides the workload.
+
+    Attributes:
+        seed: Seed of the run, >= 0.
+        replication: Index of the replication, >= 0.
+        base_path: Folder in which relative paths are looked up before the working folder.
+        suffix: End of the names of the streams, for a class with its own arrivals or media.
+    """
+
+    seed: int
+    replication: int = 0
+    base_path: Path | None = None
+    suffix: str = ""
+
+    def own(self, name: str) -> Draws:
+        """Return the same with the streams of a class."""
+        return replace(self, suffix=f".{name}")
+
+    def stream(self, name: str) -> np.random.Generator:
+        """Return a stream by its name."""
+        return rng.stream(self.seed, f"{name}{self.suffix}", self.replication)
+
+    def lengths(self, spec: AnswerLength, name: str, count: int) -> NDArray[np.int64]:
+        """Return ``count`` lengths from the stream of a name."""
+        return length_distribution(spec, self.base_path).sample(self.stream(name), count)
+
+
 def start_times(
-    arrivals: Arrivals | None,
-    *,
-    seed: int,
-    replication: int,
-    num_requests: int | None,
-    duration: float | None,
-    suffix: str = "",
+    arrivals: Arrivals | None, draws: Draws, *, num_requests: int | None, duration: float | None
 ) -> NDArray[np.float64]:
     """Return when requests, or conversations, arrive, seconds; NaN if clients of a closed loop send them.
 
     Args:
         arrivals: The process.
-        seed: Seed of the run.
-        replication: Replication of the run.
+        draws: The run's draws: the streams are ``arrivals`` and ``arrival_phases``.
         num_requests: Number of arrivals; or
         duration: time after which none arrives, seconds.
-        suffix: Suffix of the streams ``arrivals`` and ``arrival_phases``, for a class with its own arrivals.
 
     Raises:
         InvariantError: There are no arrivals.
@@ -138,26 +159,20 @@ def start_times(
             return np.full(num_requests or 0, np.nan)
         case AllAtOnceArrivals():
             return np.zeros(num_requests or 0)
+        case GammaArrivals():
+            return _gamma_times(arrivals, draws, num_requests, duration).copy()
         case None:
             raise InvariantError("a workload without a trace has arrivals")
-    if isinstance(arrivals, GammaArrivals):
-        return _gamma_times(arrivals, seed, suffix, replication, num_requests, duration).copy()
-    return arrival_times(
-        arrivals,
-        rng.stream(seed, f"arrivals{suffix}", replication),
-        num_requests=num_requests,
-        duration=duration,
-        phases=rng.stream(seed, f"arrival_phases{suffix}", replication),
-    )
+    generator, phases = draws.stream("arrivals"), draws.stream("arrival_phases")
+    return arrival_times(arrivals, generator, num_requests=num_requests, duration=duration, phases=phases)
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def _gamma_times(
-    arrivals: GammaArrivals, seed: int, suffix: str, replication: int, num_requests: int | None, duration: float | None
+    arrivals: GammaArrivals, draws: Draws, num_requests: int | None, duration: float | None
 ) -> NDArray[np.float64]:
     """Return arrivals; cached, since their quantiles can take longer than a run and each fleet needs them again."""
-    generator = rng.stream(seed, f"arrivals{suffix}", replication)
-    return arrival_times(arrivals, generator, num_requests=num_requests, duration=duration)
+    return arrival_times(arrivals, draws.stream("arrivals"), num_requests=num_requests, duration=duration)
 
 
 def some(times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -220,21 +235,14 @@ def arrival_times(
     curve = rate_curve_of(arrivals, phases, until=duration)
     expected = curve.integral(duration)
     if expected > MAX_REQUESTS / 2:
-        raise ScenarioError(
-            f"asks for about {expected:.3g} requests, more than {MAX_REQUESTS // 2:,}",
-            key="workload.duration",
-            remedy="shorten it or lower the rate",
-        )
+        rule = f"asks for about {expected:.3g} requests, more than {MAX_REQUESTS // 2:,}"
+        raise ScenarioError(rule, key="workload.duration", remedy="shorten it or lower the rate")
     times = curve.inverse(_sums_beyond(expected, _unit_exponential, generator))
     return times[times <= duration]
 
 
 def rate_curve_of(
-    arrivals: VaryingArrivals,
-    phases: np.random.Generator | None = None,
-    *,
-    expected: float = 0.0,
-    until: float = 0.0,
+    arrivals: VaryingArrivals, phases: np.random.Generator | None = None, *, expected: float = 0.0, until: float = 0.0
 ) -> RateCurve:
     """Return the rate over time of varying arrivals.
 
@@ -483,10 +491,7 @@ def increasing_root(function: Callable[[float], float], start: float, step: floa
 
 
 def _bracketed_root(
-    function: Callable[[float], float],
-    newest: tuple[float, float],
-    opposite: tuple[float, float],
-    tolerance: float,
+    function: Callable[[float], float], newest: tuple[float, float], opposite: tuple[float, float], tolerance: float
 ) -> float:
     previous = newest
     share = 0.5
@@ -694,10 +699,7 @@ def _with_mean(
         return np.asarray(masses / masses.sum())
 
     parameter = increasing_root(
-        lambda parameter: float((probabilities(parameter) * values).sum()) - mean,
-        start,
-        step,
-        _MEAN_TOLERANCE * mean,
+        lambda parameter: float((probabilities(parameter) * values).sum()) - mean, start, step, _MEAN_TOLERANCE * mean
     )
     return LengthDistribution(values, probabilities(parameter))
 
@@ -716,10 +718,8 @@ def _log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float
     scaled = _log_scaled_tail(np.abs(scores))
     is_above = scores[:-1] > 0
     near, far = np.where(is_above, edges[:-1], edges[1:]), np.where(is_above, edges[1:], edges[:-1])
-    near_scaled, far_scaled = (
-        np.where(is_above, scaled[:-1], scaled[1:]),
-        np.where(is_above, scaled[1:], scaled[:-1]),
-    )
+    near_scaled = np.where(is_above, scaled[:-1], scaled[1:])
+    far_scaled = np.where(is_above, scaled[1:], scaled[:-1])
     anchor = int(np.argmin(np.abs(scores)))
     to_far = -(far - near) * (far + near - 2.0 * location) / 2.0
     to_near = -(near - edges[anchor]) * (near + edges[anchor] - 2.0 * location) / 2.0

@@ -6,32 +6,33 @@ reinforcement learning: between two rounds the policy is trained and the replica
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve import rng
-from simserve.errors import InputError, InvariantError, TraceError
+from simserve.errors import InputError, TraceError
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, ClosedLoopArrivals
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.classes import (
+    Rows,
     draw_beginnings,
-    priorities,
+    draw_shares,
+    draw_single,
     with_beginnings,
     with_beginnings_within,
     with_thinking,
 )
-from simserve.workload.conversations import draw_pauses
-from simserve.workload.distributions import asked_tokens, length_distribution, offered_rate, some, start_times
+from simserve.workload.conversations import draw_dialogues, draw_pauses
+from simserve.workload.distributions import Draws, asked_tokens, offered_rate, some, start_times
+from simserve.workload.prefixes import PrefixSegments, recorded_prefixes
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import TraceSpec, WorkloadSpec, with_adapters
 
 if TYPE_CHECKING:
-    from simserve.workload.prefixes import PrefixSegments
     from simserve.workload.traces.trace import Trace
 
 _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
@@ -71,23 +72,21 @@ def generate(
         TraceError: A trace or a file of lengths cannot be used.
         ScenarioError: No request arrives within the duration.
     """
-    specs = _without_adapters(spec, seed, replication, base_path, num_requests)
+    draws = Draws(seed, replication, base_path)
+    specs = replace(_without_adapters(spec, draws, num_requests), seed=seed, replication=replication)
     if spec.loras is not None:
-        specs = with_adapters(specs, spec.loras, seed=seed, replication=replication)
+        specs = with_adapters(specs, spec.loras, draws)
     if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
         return specs
 
     return _in_rounds(specs, spec.arrivals)
 
 
-def _without_adapters(
-    spec: WorkloadSpec, seed: int, replication: int, base_path: Path | None, num_requests: int | None = None
-) -> RequestSpecs:
+def _without_adapters(spec: WorkloadSpec, draws: Draws, num_requests: int | None = None) -> RequestSpecs:
     if spec.is_mixed:
         from simserve.workload.mixture import draw_mixture
 
-        mixture = draw_mixture(spec, seed=seed, replication=replication, base_path=base_path, num_drawn=num_requests)
-        return replace(mixture, seed=seed, replication=replication)
+        return draw_mixture(spec, draws, num_requests)
     if isinstance(spec.arrivals, ClosedLoopArrivals) and spec.duration is not None:
         count = num_requests or max(_FEWEST_DRAWN, _ROUNDS_DRAWN * spec.arrivals.concurrency)
         if spec.trace is not None:
@@ -95,128 +94,89 @@ def _without_adapters(
             from simserve.workload.traces.table import find_file
 
             source = spec.trace
-            trace = read_trace(find_file(source.path, base_path), source.format, source.columns)
+            trace = read_trace(find_file(source.path, draws.base_path), source.format, source.columns)
             count = min(count, len(trace.prompt_tokens))
         counted = spec.model_copy(update={"num_requests": count, "duration": None})
-        specs = _without_adapters(counted, seed, replication, base_path)
-        return replace(specs, closes_at=spec.duration)
-    specs = replace(
-        _drawn(spec, seed, replication, base_path),
-        seed=seed,
-        replication=replication,
-        ramp_up=getattr(spec.arrivals, "ramp_up", None),
-    )
-    if spec.sessions is not None or spec.agents is not None or spec.trace is not None:
-        return specs
+        return replace(_without_adapters(counted, draws), closes_at=spec.duration)
+    if spec.trace is not None:
+        return _from_trace(spec, spec.trace, draws)
+    kind = spec.sessions or spec.agents
+    if kind is not None:
+        return draw_dialogues(spec, kind, draws)
+    specs = _single(spec, draws)
     if spec.has_thinking:
-        specs = with_thinking(specs, spec, seed=seed, replication=replication, base_path=base_path)
+        specs = with_thinking(specs, spec, draws)
     specs = specs.without_answers()
     if not spec.has_shared_prefix:
         return specs
-    beginnings = draw_beginnings(spec, len(specs), seed=seed, replication=replication, class_of=specs.request_class)
-    return with_beginnings(specs, beginnings)
+    return with_beginnings(specs, draw_beginnings(spec, len(specs), draws, specs.request_class))
 
 
-def _drawn(spec: WorkloadSpec, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
-    if spec.trace is not None:
-        return _from_trace(spec, spec.trace, base_path, seed, replication)
-    if spec.sessions is not None:
-        from simserve.workload.conversations import draw_dialogues
-
-        return draw_dialogues(spec, spec.sessions, seed=seed, replication=replication, base_path=base_path)
-    if spec.agents is not None:
-        from simserve.workload.conversations import draw_tasks
-
-        return draw_tasks(spec, spec.agents, seed=seed, replication=replication, base_path=base_path)
-    if spec.classes is not None:
-        return _from_classes(spec, base_path, seed, replication)
-    if spec.arrivals is None or spec.prompt_tokens is None or spec.output_tokens is None:
-        raise InvariantError("a workload without a trace has arrivals, prompt_tokens and output_tokens")
-    arrival_time = some(
-        start_times(
-            spec.arrivals, seed=seed, replication=replication, num_requests=spec.num_requests, duration=spec.duration
-        )
-    )
-    num_requests = len(arrival_time)
-    prompt_lengths = length_distribution(spec.prompt_tokens, base_path)
-    output_lengths = length_distribution(spec.output_tokens, base_path)
-    output_tokens = output_lengths.sample(rng.stream(seed, "output_tokens", replication), num_requests)
-    return RequestSpecs(
-        arrival_time=arrival_time,
-        prompt_tokens=prompt_lengths.sample(rng.stream(seed, "prompt_tokens", replication), num_requests),
-        output_tokens=output_tokens,
-        max_tokens=asked_tokens(spec.max_tokens, output_tokens),
-        think_time=_think_time(spec, num_requests, seed, replication),
-        concurrency=getattr(spec.arrivals, "concurrency", None),
-        is_stationary=isinstance(spec.arrivals, STATIONARY),
-        offered_rate=offered_rate(spec.arrivals, arrival_time),
+def _single(spec: WorkloadSpec, draws: Draws) -> RequestSpecs:
+    """Return single requests, drawn class by class if there are classes."""
+    if spec.classes is None:
+        times = some(start_times(spec.arrivals, draws, num_requests=spec.num_requests, duration=spec.duration))
+        parts = ("prompt_tokens", "output_tokens")
+        prompts, outputs = (draws.lengths(getattr(spec, part), part, len(times)) for part in parts)
+        rows = Rows(times, prompts, outputs, None)
+    else:
+        rows = draw_single(spec, draws)
+    count = len(rows.arrival_time)
+    sources = [each for each in (spec.arrivals, *(own.arrivals for own in spec.classes or ())) if each is not None]
+    rates = [offered_rate(each, rows.arrival_time) for each in sources]
+    is_stationary = all(isinstance(each, STATIONARY) for each in sources)
+    has_sum = is_stationary or len(rates) == 1
+    return RequestSpecs.arriving(
+        spec.arrivals,
+        spec.classes or (),
+        rows.request_class,
+        arrival_time=rows.arrival_time,
+        prompt_tokens=rows.prompt_tokens,
+        output_tokens=rows.output_tokens,
+        max_tokens=asked_tokens(spec.max_tokens, rows.output_tokens),
+        think_time=_think_time(spec, count, draws),
+        is_stationary=is_stationary,
+        offered_rate=sum(rates) if has_sum else count / float(rows.arrival_time[-1]),
     )
 
 
-def _from_classes(spec: WorkloadSpec, base_path: Path | None, seed: int, replication: int) -> RequestSpecs:
-    from simserve.workload.classes import draw_classes
-
-    drawn = draw_classes(spec, seed=seed, replication=replication, base_path=base_path)
-    sources = [spec.arrivals, *(each.arrivals for each in spec.classes or ())]
-    rates = [offered_rate(each, drawn.arrival_time) for each in sources if each is not None]
-    return RequestSpecs(
-        arrival_time=drawn.arrival_time,
-        prompt_tokens=drawn.prompt_tokens,
-        output_tokens=drawn.output_tokens,
-        max_tokens=asked_tokens(spec.max_tokens, drawn.output_tokens),
-        think_time=_think_time(spec, len(drawn), seed, replication),
-        concurrency=getattr(spec.arrivals, "concurrency", None),
-        is_stationary=all(isinstance(each, STATIONARY) for each in sources if each is not None),
-        offered_rate=sum(rates)
-        if len(rates) == 1 or all(isinstance(each, STATIONARY) for each in sources if each)
-        else len(drawn) / float(drawn.arrival_time[-1]),
-        classes=spec.classes or (),
-        request_class=drawn.request_class,
-        priority=priorities(spec.classes or (), drawn.request_class),
-    )
-
-
-def _from_trace(
-    spec: WorkloadSpec, source: TraceSpec, base_path: Path | None, seed: int, replication: int
-) -> RequestSpecs:
-    from simserve.workload.prefixes import recorded_prefixes
+def _from_trace(spec: WorkloadSpec, source: TraceSpec, draws: Draws) -> RequestSpecs:
     from simserve.workload.traces.formats import read_trace
     from simserve.workload.traces.table import find_file
 
-    file = find_file(source.path, base_path, takes_folder=True)
+    file = find_file(source.path, draws.base_path, takes_folder=True)
     trace = read_trace(file, source.format, source.columns).scaled(
         time=source.time_scale, prompt=source.prompt_scale, output=source.output_scale
     )
     if source.block_size is not None and trace.prefix_blocks is None:
         raise TraceError("holds no hash_ids", file=file, key="workload.trace.block_size", remedy="leave it out")
     if spec.arrivals is None and not trace.has_arrival_times:
-        raise TraceError(
-            "holds no arrival times",
-            file=file,
-            remedy="add workload.arrivals beside the trace, such as {process: poisson, rate: 4}",
-        )
+        remedy = "add workload.arrivals beside the trace, such as {process: poisson, rate: 4}"
+        raise TraceError("holds no arrival times", file=file, remedy=remedy)
     if spec.arrivals is None:
         num_requests = _num_replayed(spec, trace, file)
         arrival_time = some(trace.arrival_time[:num_requests])
         span = float(arrival_time[-1] - arrival_time[0])
-        timing = _Timing(arrival_time, (num_requests - 1) / span if span > 0 else np.nan, is_stationary=False)
+        rate = (num_requests - 1) / span if span > 0 else np.nan
     else:
-        timing = _drawn_timing(spec, trace, file, seed, replication)
-    num_requests = len(timing.arrival_time)
+        num_asked = None if spec.duration is not None else _num_replayed(spec, trace, file)
+        times = start_times(spec.arrivals, draws, num_requests=num_asked, duration=spec.duration)
+        arrival_time = some(times)[: len(trace.prompt_tokens)]
+        rate = offered_rate(spec.arrivals, arrival_time)
+    num_requests = len(arrival_time)
     blocks, prompt_tokens = trace.blocks_of(source.block_size), trace.prompt_tokens[:num_requests]
     output_tokens = trace.output_tokens[:num_requests]
     asked = output_tokens if trace.max_tokens is None else trace.max_tokens[:num_requests]
-    classes = spec.classes or ()
-    request_class = _trace_classes(classes, trace, num_requests, seed, replication) if classes else None
-    specs = RequestSpecs(
-        arrival_time=timing.arrival_time,
+    specs = RequestSpecs.arriving(
+        spec.arrivals,
+        spec.classes or (),
+        _trace_classes(spec.classes, trace, num_requests, draws) if spec.classes else None,
+        arrival_time=arrival_time,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         max_tokens=asked_tokens(spec.max_tokens, asked),
-        think_time=_think_time(spec, num_requests, seed, replication),
-        concurrency=getattr(spec.arrivals, "concurrency", None),
-        is_stationary=timing.is_stationary,
-        offered_rate=timing.offered_rate,
+        think_time=_think_time(spec, num_requests, draws),
+        offered_rate=rate,
         prefixes=None
         if blocks is None
         else recorded_prefixes(blocks, prompt_tokens, output_tokens, source.prompt_scale),
@@ -224,19 +184,14 @@ def _from_trace(
         recorded_images=None if trace.images is None else trace.images.first(num_requests),
         recorded_audio=None if trace.audio is None else trace.audio.first(num_requests),
         counts_media=trace.counts_media if source.counts_media is None else source.counts_media,
-        classes=classes,
-        request_class=request_class,
-        priority=None if request_class is None else priorities(classes, request_class),
     )
     _check_recorded(spec, specs, file)
     if spec.agents is not None:
-        return _in_tasks(spec, specs, trace, file, seed, replication)
-    return _with_company(spec, specs, seed, replication)
+        return _in_tasks(spec, specs, trace, file, draws)
+    return _with_company(spec, specs, draws)
 
 
-def _in_tasks(
-    spec: WorkloadSpec, specs: RequestSpecs, trace: Trace, file: Path, seed: int, replication: int
-) -> RequestSpecs:
+def _in_tasks(spec: WorkloadSpec, specs: RequestSpecs, trace: Trace, file: Path, draws: Draws) -> RequestSpecs:
     """Return the rows of a trace as the calls of its tasks; an agent's context grows if the trace names no blocks."""
     from simserve.workload.recorded import in_tasks, session_prefixes
 
@@ -246,7 +201,7 @@ def _in_tasks(
     tasks = trace.tasks.first(len(specs))
     if specs.prefixes is None:
         _, first_row, owner = np.unique(tasks.task, return_index=True, return_inverse=True)
-        each = draw_beginnings(spec, len(first_row), seed=seed, replication=replication)
+        each = draw_beginnings(spec, len(first_row), draws)
         beginnings = None if each is None else each.of_rows(owner)
         grown = session_prefixes(tasks.agent, specs.prompt_tokens, specs.output_tokens, 1.0, beginnings)
         # Calls of an agent may be in progress together.
@@ -269,62 +224,39 @@ def _check_recorded(spec: WorkloadSpec, specs: RequestSpecs, file: Path) -> None
         raise TraceError(rule, file=file, key="workload.shared_prefix", remedy="leave it out")
 
 
-def _with_company(spec: WorkloadSpec, specs: RequestSpecs, seed: int, replication: int) -> RequestSpecs:
+def _with_company(spec: WorkloadSpec, specs: RequestSpecs, draws: Draws) -> RequestSpecs:
     """Return the rows of a trace with the scenario's conversations and shared prefixes."""
     from simserve.workload.recorded import in_turns, session_prefixes
 
-    drawn: dict[str, Any] = {"seed": seed, "replication": replication}
     if spec.sessions is None:
-        return with_beginnings_within(specs, draw_beginnings(spec, len(specs), class_of=specs.request_class, **drawn))
+        return with_beginnings_within(specs, draw_beginnings(spec, len(specs), draws, specs.request_class))
     assert specs.session is not None
     if specs.prefixes is None:
         # All turns of a conversation begin alike.
         _, first_row, owner = np.unique(specs.session, return_index=True, return_inverse=True)
         class_of = None if specs.request_class is None else specs.request_class[first_row]
-        each = draw_beginnings(spec, len(first_row), class_of=class_of, **drawn)
+        each = draw_beginnings(spec, len(first_row), draws, class_of)
         beginnings = None if each is None else each.of_rows(owner)
         prefixes = session_prefixes(
             specs.session, specs.prompt_tokens, specs.output_tokens, spec.sessions.context_growth, beginnings
         )
         specs = replace(specs, prefixes=prefixes)
-    return in_turns(specs, spec.sessions, **drawn)
+    return in_turns(specs, spec.sessions, draws)
 
 
-def _trace_classes(
-    classes: tuple[ClassSpec, ...], trace: Trace, num_requests: int, seed: int, replication: int
-) -> NDArray[np.int16]:
+def _trace_classes(classes: tuple[ClassSpec, ...], trace: Trace, num_requests: int, draws: Draws) -> NDArray[np.int16]:
     """Return the class of each row of a trace; the rows of a session are of one class."""
-    from simserve.workload.classes import draw_shares
-
     if trace.session is None:
-        return draw_shares(classes, num_requests, seed=seed, replication=replication)
+        return draw_shares(classes, num_requests, draws)
     owners, numbers = np.unique(trace.session[:num_requests], return_inverse=True)
-    drawn: NDArray[np.int16] = draw_shares(classes, len(owners), seed=seed, replication=replication)[numbers]
+    drawn: NDArray[np.int16] = draw_shares(classes, len(owners), draws)[numbers]
     return drawn
 
 
-@dataclass(frozen=True, slots=True)
-class _Timing:
-    arrival_time: NDArray[np.float64]
-    offered_rate: float
-    is_stationary: bool
-
-
-def _drawn_timing(spec: WorkloadSpec, trace: Trace, file: Path, seed: int, replication: int) -> _Timing:
-    """Return drawn arrivals for the rows of a trace: all of them, or the first that the workload asks for."""
-    num_requests = None if spec.duration is not None else _num_replayed(spec, trace, file)
-    times = start_times(
-        spec.arrivals, seed=seed, replication=replication, num_requests=num_requests, duration=spec.duration
-    )
-    times = some(times)[: len(trace.prompt_tokens)]
-    rate = float("nan") if spec.arrivals is None else offered_rate(spec.arrivals, times)
-    return _Timing(times, rate, is_stationary=isinstance(spec.arrivals, STATIONARY))
-
-
-def _think_time(spec: WorkloadSpec, num_requests: int, seed: int, replication: int) -> NDArray[np.float64]:
+def _think_time(spec: WorkloadSpec, num_requests: int, draws: Draws) -> NDArray[np.float64]:
     if not isinstance(spec.arrivals, ClosedLoopArrivals):
         return np.empty(0)
-    return draw_pauses(spec.arrivals, num_requests, seed=seed, replication=replication)
+    return draw_pauses(spec.arrivals, num_requests, draws)
 
 
 def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
@@ -366,20 +298,13 @@ def _told_apart(prefixes: PrefixSegments, number: np.ndarray) -> PrefixSegments:
     return replace(prefixes, segments=np.unique(apart, return_inverse=True)[1].astype(np.int64), is_recorded=True)
 
 
+@dataclass(frozen=True, slots=True)
 class _Traffic:
     """A workload that equals another with the same text, as a cache key."""
 
-    __slots__ = ("folder", "spec", "text")
-
-    def __init__(self, spec: WorkloadSpec, folder: Path | None) -> None:
-        self.spec, self.folder = spec, folder
-        self.text = f"{folder} {spec!r}"
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Traffic) and self.text == other.text
+    text: str
+    spec: WorkloadSpec = field(compare=False)
+    folder: Path | None = field(compare=False)
 
 
 def decode_contexts(spec: WorkloadSpec, base_path: Path | None) -> tuple[float, ...] | None:
@@ -392,13 +317,9 @@ def decode_contexts(spec: WorkloadSpec, base_path: Path | None) -> tuple[float, 
         spec: The traffic.
         base_path: Folder in which relative paths are looked up before the working folder.
     """
-    return _contexts(_Traffic(_of_one_length(spec), base_path))
-
-
-def _of_one_length(spec: WorkloadSpec) -> WorkloadSpec:
-    if spec.trace is not None or spec.is_mixed or isinstance(spec.arrivals, AllAtOnceArrivals):
-        return spec
-    return spec.model_copy(update={"num_requests": _CONTEXT_REQUESTS, "duration": None})
+    if spec.trace is None and not spec.is_mixed and not isinstance(spec.arrivals, AllAtOnceArrivals):
+        spec = spec.model_copy(update={"num_requests": _CONTEXT_REQUESTS, "duration": None})
+    return _contexts(_Traffic(f"{base_path} {spec!r}", spec, base_path))
 
 
 @lru_cache(maxsize=64)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve import rng
-from simserve.workload.distributions import length_distribution
+from simserve.workload.distributions import Draws, length_distribution
 from simserve.workload.media_spec import AudioSpec, ImagesSpec
 
 if TYPE_CHECKING:
@@ -37,32 +35,18 @@ class DrawnImages:
 
 
 def draw_images(
-    spec: ImagesSpec,
-    num_requests: int,
-    *,
-    seed: int,
-    replication: int,
-    base_path: Path | None,
-    suffix: str = "",
-    recorded: RecordedMedia | None = None,
+    spec: ImagesSpec, num_requests: int, draws: Draws, recorded: RecordedMedia | None = None
 ) -> DrawnImages:
     """Return the images of requests, from the streams ``image_counts image_sizes image_cache``.
 
     Args:
         spec: The images of the workload, or of a class.
         num_requests: Number of requests.
-        seed: Seed of the run.
-        replication: Replication of the run.
-        base_path: Folder in which relative paths are looked up before the working folder.
-        suffix: Suffix of the streams, for a class with its own images.
+        draws: The run's draws, for a class with its own images those of the class.
         recorded: Images according to a trace; what it does not say is drawn.
     """
-    counting = rng.stream(seed, f"image_counts{suffix}", replication)
-    has_images = counting.random(num_requests) < spec.share
-    counts = np.where(has_images, length_distribution(spec.count, base_path).sample(counting, num_requests), 0)
-    if recorded is not None:
-        counts = recorded.counts
-    total = int(counts.sum())
+    counts, is_cached = _counts(spec, "image", num_requests, draws, recorded)
+    total = len(is_cached)
     if recorded is not None and recorded.sizes is not None:
         sizes, size = np.unique(recorded.sizes.astype(np.int64), axis=0, return_inverse=True)
         size = size.reshape(total)
@@ -70,10 +54,23 @@ def draw_images(
         kinds = spec.sizes or ()
         sizes = np.array([(each.width, each.height, each.frames or 0) for each in kinds], dtype=np.int64)
         edges = np.cumsum([each.weight for each in kinds])
-        uniforms = rng.stream(seed, f"image_sizes{suffix}", replication).random(total) * edges[-1]
+        uniforms = draws.stream("image_sizes").random(total) * edges[-1]
         size = np.minimum(np.searchsorted(edges, uniforms, side="right"), len(kinds) - 1).astype(np.int64)
-    is_cached = rng.stream(seed, f"image_cache{suffix}", replication).random(total) < spec.cached_share
     return DrawnImages(np.repeat(np.arange(num_requests), counts), sizes, size, is_cached)
+
+
+def _counts(
+    spec: ImagesSpec | AudioSpec, kind: str, num_requests: int, draws: Draws, recorded: RecordedMedia | None
+) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return the number of images, or recordings, of each request, and whether the encoder's cache has each of them."""
+    if recorded is None:
+        counting = draws.stream(f"{kind}_counts")
+        has_any = counting.random(num_requests) < spec.share
+        drawn = length_distribution(spec.count, draws.base_path).sample(counting, num_requests)
+        counts = np.where(has_any, drawn, 0)
+    else:
+        counts = recorded.counts
+    return counts, draws.stream(f"{kind}_cache").random(int(counts.sum())) < spec.cached_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,38 +88,19 @@ class DrawnAudio:
     is_cached: NDArray[np.bool_]
 
 
-def draw_audio(
-    spec: AudioSpec,
-    num_requests: int,
-    *,
-    seed: int,
-    replication: int,
-    base_path: Path | None,
-    suffix: str = "",
-    recorded: RecordedMedia | None = None,
-) -> DrawnAudio:
+def draw_audio(spec: AudioSpec, num_requests: int, draws: Draws, recorded: RecordedMedia | None = None) -> DrawnAudio:
     """Return the recordings of requests, from the streams ``audio_counts audio_seconds audio_cache``.
 
     Args:
         spec: The recordings of the workload, or of a class.
         num_requests: Number of requests.
-        seed: Seed of the run.
-        replication: Replication of the run.
-        base_path: Folder in which relative paths are looked up before the working folder.
-        suffix: Suffix of the streams, for a class with its own recordings.
+        draws: The run's draws, for a class with its own recordings those of the class.
         recorded: Recordings according to a trace, with their lengths; None: they are drawn.
     """
-    counting = rng.stream(seed, f"audio_counts{suffix}", replication)
-    has_audio = counting.random(num_requests) < spec.share
-    counts = np.where(has_audio, length_distribution(spec.count, base_path).sample(counting, num_requests), 0)
-    if recorded is not None:
-        counts = recorded.counts
-    total = int(counts.sum())
+    counts, is_cached = _counts(spec, "audio", num_requests, draws, recorded)
     if recorded is not None and recorded.sizes is not None:
         seconds = recorded.sizes[:, 0]
     else:
         assert spec.seconds is not None
-        drawing = rng.stream(seed, f"audio_seconds{suffix}", replication)
-        seconds = length_distribution(spec.seconds, base_path).sample(drawing, total).astype(np.float64)
-    is_cached = rng.stream(seed, f"audio_cache{suffix}", replication).random(total) < spec.cached_share
+        seconds = draws.lengths(spec.seconds, "audio_seconds", len(is_cached)).astype(np.float64)
     return DrawnAudio(np.repeat(np.arange(num_requests), counts), seconds, is_cached)

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.arrival_spec import STATIONARY, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals
-from simserve.workload.classes import draw_beginnings, draw_own, draw_shared, priorities, with_beginnings, with_thinking
-from simserve.workload.conversations import draw_dialogues, draw_pauses, draw_tasks
+from simserve.workload.classes import draw_beginnings, draw_rows, with_beginnings, with_thinking
+from simserve.workload.conversations import draw_dialogues, draw_pauses
 from simserve.workload.dependencies import Dependencies, from_counts
-from simserve.workload.distributions import asked_tokens, offered_rate, some
-from simserve.workload.prefixes import PrefixSegments, joined
+from simserve.workload.distributions import Draws, asked_tokens, offered_rate, some
+from simserve.workload.prefixes import PrefixSegments, joined, own_prefixes
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
@@ -26,18 +25,14 @@ _FEWEST_DRAWN, _ROUNDS_DRAWN = 1000, 4
 """Requests drawn at first for a closed loop: at least the first number, and at least the second per client."""
 
 
-def draw_mixture(
-    spec: WorkloadSpec, *, seed: int, replication: int, base_path: Path | None, num_drawn: int | None = None
-) -> RequestSpecs:
+def draw_mixture(spec: WorkloadSpec, draws: Draws, num_drawn: int | None = None) -> RequestSpecs:
     """Return the requests of a workload whose classes are not all of one kind.
 
     Open arrivals come first, in order of their start times; the requests of each closed loop follow.
 
     Args:
         spec: The workload, with classes.
-        seed: Seed of the run.
-        replication: Replication of the run.
-        base_path: Folder in which relative paths are looked up before the working folder.
+        draws: The run's draws.
         num_drawn: Number of requests drawn for the clients of each closed loop; None: some rounds of them all.
 
     Raises:
@@ -51,28 +46,25 @@ def draw_mixture(
     coming: list[RequestSpecs] = []
     for number in numbers:
         arrivals = _arrivals(spec, number)
-        part = _part(_bounded(spec, number, arrivals, num_drawn), number, seed, replication, base_path)
+        part = _part(_bounded(spec, number, arrivals, num_drawn), number, draws)
         if len(part):
             (waiting if isinstance(arrivals, ClosedLoopArrivals) else coming).append(part)
     specs = _together(spec, [*coming, *waiting], [OPEN] * len(coming) + list(range(len(waiting))))
     some(specs.arrival_time)
     sources = [_arrivals(spec, number) for number in numbers]
     rates = [each.rate for each in sources if isinstance(each, STATIONARY)]
-    is_steady = len(rates) == len(sources)
+    is_steady, rate = len(rates) == len(sources), sum(rates)
+    if not is_steady:  # over the time of the last open arrival; NaN if answers set the pace
+        last = float(np.nanmax(specs.arrival_time, initial=0.0))
+        rate = float("nan") if waiting or not last else len(specs) / last
     return replace(
         specs,
         concurrency=sum(part.concurrency or 0 for part in waiting) or None,
         loops=tuple(ClientLoop(part.concurrency or 0, part.ramp_up) for part in waiting),
         closes_at=spec.duration if waiting else None,
         is_stationary=is_steady,
-        offered_rate=sum(rates) if is_steady else _mean_rate(specs, has_clients=bool(waiting)),
+        offered_rate=rate,
     )
-
-
-def _mean_rate(specs: RequestSpecs, *, has_clients: bool) -> float:
-    """Return the number of requests over the time of the last open arrival; NaN if answers set the pace."""
-    last = float(np.nanmax(specs.arrival_time, initial=0.0))
-    return float("nan") if has_clients or not last else len(specs) / last
 
 
 def _arrivals(spec: WorkloadSpec, number: int | None) -> Arrivals:
@@ -91,48 +83,36 @@ def _bounded(spec: WorkloadSpec, number: int | None, arrivals: Arrivals, num_dra
     return spec if count is None else spec.model_copy(update={"num_requests": count, "duration": None})
 
 
-def _part(spec: WorkloadSpec, number: int | None, seed: int, replication: int, base_path: Path | None) -> RequestSpecs:
+def _part(spec: WorkloadSpec, number: int | None, draws: Draws) -> RequestSpecs:
     """Return the requests of one kind as turns of conversations; a single request is a conversation of one turn."""
-    classes = spec.classes or ()
-    drawn: dict[str, Any] = {"seed": seed, "replication": replication}
-    agents = None if number is None else classes[number].agents
-    if agents is not None:
-        return draw_tasks(spec, agents, base_path=base_path, num_class=number, **drawn)
-    sessions = spec.sessions if number is None else classes[number].sessions
-    if sessions is not None:
-        return draw_dialogues(spec, sessions, base_path=base_path, num_class=number, **drawn)
-    arrivals, suffix = _arrivals(spec, number), "" if number is None else f".{classes[number].name}"
-    if number is None:
-        rows = draw_shared(spec, classes, seed, replication, base_path)
-    else:
-        rows = draw_own(spec, classes[number], number, seed, replication, base_path)
-    count = len(rows)
-    pauses = np.zeros(count)
-    if isinstance(arrivals, ClosedLoopArrivals):
-        pauses = draw_pauses(arrivals, count, suffix=suffix, **drawn)
-    specs = RequestSpecs(
+    each = None if number is None else (spec.classes or ())[number]
+    kind = spec.sessions if each is None else each.agents or each.sessions
+    if kind is not None:
+        return draw_dialogues(spec, kind, draws, number)
+    arrivals, own = _arrivals(spec, number), draws if each is None else draws.own(each.name)
+    rows = draw_rows(spec, number, draws)
+    count = len(rows.arrival_time)
+    specs = RequestSpecs.arriving(
+        arrivals,
+        spec.classes or (),
+        rows.request_class,
         arrival_time=rows.arrival_time,
         prompt_tokens=rows.prompt_tokens,
         output_tokens=rows.output_tokens,
         max_tokens=asked_tokens(spec.max_tokens, rows.output_tokens),
-        think_time=pauses,
-        concurrency=getattr(arrivals, "concurrency", None),
-        ramp_up=getattr(arrivals, "ramp_up", None),
-        is_stationary=isinstance(arrivals, STATIONARY),
+        think_time=draw_pauses(arrivals, count, own) if isinstance(arrivals, ClosedLoopArrivals) else np.zeros(count),
         offered_rate=offered_rate(arrivals, rows.arrival_time) if count else 0.0,
-        classes=classes,
-        request_class=rows.request_class,
-        priority=priorities(classes, rows.request_class),
         session=-1 - np.arange(count, dtype=np.int64),
         turn=np.ones(count, dtype=np.int64),
     )
-    specs = with_thinking(specs, spec, base_path=base_path, **drawn)
-    return with_beginnings(specs, draw_beginnings(spec, count, class_of=rows.request_class, suffix=suffix, **drawn))
+    specs = with_thinking(specs, spec, own)
+    return with_beginnings(specs, draw_beginnings(spec, count, own, rows.request_class))
 
 
 def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence[int]) -> RequestSpecs:
     """Return the rows of all parts: open arrivals in order of their start times, then those of the closed loops."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, Any] = dict.fromkeys(("arrival_time", "think_time"), np.zeros(0))
+    columns |= dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), np.zeros(0, dtype=np.int64))
     for each in fields(RequestSpecs):
         values = [getattr(part, each.name) for part in parts]
         if values and isinstance(values[0], np.ndarray):
@@ -145,28 +125,22 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
         sessions.append(np.where(session < 0, session - num_single, session + num_conversations))
         num_conversations += max(int(session.max(initial=-1)) + 1, 0)
         num_single += int(np.count_nonzero(session < 0))
-    columns.pop("time_limit", None)
+    columns["time_limit"] = None
+    if any(part.time_limit is not None for part in parts):
+        limits = (np.full(len(part), np.inf) if part.time_limit is None else part.time_limit for part in parts)
+        columns["time_limit"] = np.concatenate([*limits])
     columns["session"] = np.concatenate([*sessions, np.zeros(0, dtype=np.int64)])
     columns["loop"] = np.repeat(np.array(loops, dtype=np.int8), [len(part) for part in parts])
     together = RequestSpecs(
-        **_empty() | columns,
+        **columns,
         concurrency=None,
         is_stationary=False,
         offered_rate=float("nan"),
         classes=spec.classes or (),
         prefixes=_prefixes(spec, parts),
         dependencies=_dependencies(parts),
-        time_limit=_time_limit(parts),
     )
     return together.without_answers().of_rows(_by_beginning(together, spec.num_requests))
-
-
-def _empty() -> dict[str, Any]:
-    none = np.zeros(0, dtype=np.int64)
-    return {
-        **dict.fromkeys(("arrival_time", "think_time"), np.zeros(0)),
-        **dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), none),
-    }
 
 
 def _prefixes(spec: WorkloadSpec, parts: Sequence[RequestSpecs]) -> PrefixSegments | None:
@@ -174,7 +148,8 @@ def _prefixes(spec: WorkloadSpec, parts: Sequence[RequestSpecs]) -> PrefixSegmen
         return None
     blocks = [spec.shared_prefix, *(each.shared_prefix for each in spec.classes or ())]
     num_shared = sum(block.num_groups for block in blocks if block is not None)
-    return joined([part.prefixes or _alone(part, num_shared) for part in parts], num_shared)
+    segments = [part.prefixes or own_prefixes(part.prompt_tokens + part.output_tokens, num_shared) for part in parts]
+    return joined(segments, num_shared)
 
 
 def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
@@ -188,22 +163,6 @@ def _dependencies(parts: Sequence[RequestSpecs]) -> Dependencies | None:
         parents.append(np.zeros(0, dtype=np.int64) if graph is None else graph.parents + num_before)
         num_before += len(part)
     return from_counts(np.concatenate(counts), np.concatenate(parents))
-
-
-def _time_limit(parts: Sequence[RequestSpecs]) -> NDArray[np.float64] | None:
-    """Return the time limit of the task of each row, seconds; None if there are no limits."""
-    if all(part.time_limit is None for part in parts):
-        return None
-    return np.concatenate(
-        [np.full(len(part), np.inf) if part.time_limit is None else part.time_limit for part in parts]
-    )
-
-
-def _alone(part: RequestSpecs, num_shared: int) -> PrefixSegments:
-    """Return the segments of requests that share nothing."""
-    numbers = np.arange(len(part) + 1, dtype=np.int64)
-    ends = part.prompt_tokens + part.output_tokens
-    return PrefixSegments(offsets=numbers, segments=num_shared + numbers[:-1], ends=ends)
 
 
 def _by_beginning(specs: RequestSpecs, num_requests: int | None) -> NDArray[np.int64]:

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.dependencies import ranges
+
 if TYPE_CHECKING:
     from simserve.workload.traces.trace import PrefixBlocks
 
+NONE = -1
 _SPARSE = 4
 """Segments are renumbered without gaps if fewer than one number in this many is used."""
 
@@ -48,8 +51,66 @@ class PrefixSegments:
         """Return those of some requests, in that order."""
         counts = np.diff(self.offsets)[rows]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        entries = np.arange(int(offsets[-1])) + np.repeat(self.offsets[:-1][rows] - offsets[:-1], counts)
+        entries = ranges(self.offsets[:-1][rows], counts)
         return replace(self, offsets=offsets, segments=self.segments[entries], ends=self.ends[entries])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginnings:
+    """The shared texts that requests, or conversations, begin with.
+
+    Attributes:
+        group: Number of the text of each; `NONE`: it begins with none; shape [N].
+        tokens: Length of that text, 0 for none, shape [N].
+        num_groups: Total number of texts; those of the workload come first, then those of each class.
+    """
+
+    group: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    num_groups: int
+
+    def of_rows(self, rows: NDArray[np.int64]) -> Beginnings:
+        """Return those of some rows, in that order."""
+        return replace(self, group=self.group[rows], tokens=self.tokens[rows])
+
+
+def chained_prefixes(
+    prompts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    beginnings: Beginnings | None,
+    *,
+    earlier: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    is_whole: bool = True,
+) -> PrefixSegments:
+    """Return the segments of requests whose contexts contain the texts they begin with, and earlier requests.
+
+    The segments of a request are that text, the earlier requests, and itself. If only part of an answer is kept, or it
+    follows thinking, a request's segment ends with its prompt, and its answer is a separate segment.
+
+    Args:
+        prompts: Prompt tokens, shape [N].
+        ends: Tokens of each request, prompt and answer together, shape [N].
+        beginnings: The text of each request; None: there are none.
+        earlier: Rows of the earlier requests in the context of each, one list after another.
+        counts: Number of these, shape [N].
+        is_whole: Whether contexts contain whole answers.
+    """
+    row = np.arange(len(prompts))
+    if beginnings is None:
+        beginnings = Beginnings(group=np.full(len(row), NONE), tokens=np.zeros(len(row), np.int64), num_groups=0)
+    begins = beginnings.group >= 0
+    offsets = np.concatenate([[0], np.cumsum(begins + counts + 1 + (not is_whole))]).astype(np.int64)
+    segments, segment_ends = (np.empty(offsets[-1], dtype=np.int64) for _ in range(2))
+    first, main_ends = offsets[:-1] + begins, ends if is_whole else prompts
+    at, own = ranges(first, counts), first + counts
+    segments[at], segment_ends[at] = beginnings.num_groups + earlier, main_ends[earlier]
+    segments[own], segment_ends[own] = beginnings.num_groups + row, main_ends
+    if not is_whole:
+        segments[own + 1], segment_ends[own + 1] = beginnings.num_groups + len(row) + row, ends
+    at = offsets[:-1][begins]
+    segments[at], segment_ends[at] = beginnings.group[begins], beginnings.tokens[begins]
+    return PrefixSegments(offsets=offsets, segments=segments, ends=segment_ends)
 
 
 def system_prompts(
@@ -63,23 +124,19 @@ def system_prompts(
         tokens: Length of its system prompt, shape [N].
         lengths: Tokens of each request, system prompt, rest of the prompt and answer together, shape [N].
     """
-    has_group = groups >= 0
-    offsets = np.concatenate([[0], np.cumsum(1 + has_group)]).astype(np.int64)
-    segments, ends = np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.int64)
-    first, own = offsets[:-1][has_group], offsets[1:] - 1
-    segments[first], ends[first] = groups[has_group], tokens[has_group]
-    segments[own], ends[own] = num_groups + np.arange(len(groups)), lengths
-    return PrefixSegments(offsets=offsets, segments=segments, ends=ends)
+    beginnings, none = Beginnings(group=groups, tokens=tokens, num_groups=num_groups), np.zeros(len(groups), np.int64)
+    return chained_prefixes(lengths, lengths, beginnings, earlier=none[:0], counts=none)
 
 
-def own_prefixes(lengths: NDArray[np.int64]) -> PrefixSegments:
+def own_prefixes(lengths: NDArray[np.int64], num_shared: int = 0) -> PrefixSegments:
     """Return the segments of requests that share nothing: one each, which only the request itself can find again.
 
     Args:
         lengths: Tokens of each request, prompt and answer together, shape [N].
+        num_shared: Number of the first segment.
     """
     numbers = np.arange(len(lengths) + 1, dtype=np.int64)
-    return PrefixSegments(offsets=numbers, segments=numbers[:-1], ends=np.asarray(lengths, dtype=np.int64))
+    return PrefixSegments(offsets=numbers, segments=num_shared + numbers[:-1], ends=np.asarray(lengths, dtype=np.int64))
 
 
 def joined(parts: Sequence[PrefixSegments], num_shared: int) -> PrefixSegments:

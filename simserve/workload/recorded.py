@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.workload.classes import Beginnings
 from simserve.workload.conversations import Shape, draw_think_times
-from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.distributions import Draws
+from simserve.workload.prefixes import Beginnings, PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import SessionsSpec
 from simserve.workload.traces.tasks import RecordedTasks
@@ -17,7 +17,7 @@ from simserve.workload.traces.tasks import RecordedTasks
 Integers = NDArray[np.int64]
 
 
-def in_turns(specs: RequestSpecs, sessions: SessionsSpec, *, seed: int, replication: int) -> RequestSpecs:
+def in_turns(specs: RequestSpecs, sessions: SessionsSpec, draws: Draws) -> RequestSpecs:
     """Return the rows of a trace that identifies conversations as their turns, each after the one before it.
 
     A turn is sent ``think_time`` after the answer to the one before it; if the scenario gives none, at its recorded
@@ -26,8 +26,7 @@ def in_turns(specs: RequestSpecs, sessions: SessionsSpec, *, seed: int, replicat
     Args:
         specs: The rows, in order of their times.
         sessions: The think times.
-        seed: Seed of the run.
-        replication: Replication of the run.
+        draws: The run's draws.
     """
     assert specs.session is not None
     _, first_row, owner = np.unique(specs.session, return_index=True, return_inverse=True)
@@ -38,7 +37,7 @@ def in_turns(specs: RequestSpecs, sessions: SessionsSpec, *, seed: int, replicat
     place = np.arange(len(rows))
     turn = place - np.maximum.accumulate(np.where(is_first, place, 0)) + 1
     shape = Shape(session=np.cumsum(is_first) - 1, turn=turn, call=np.zeros(len(rows), dtype=np.int64))
-    think_time = draw_think_times(sessions, shape, seed=seed, replication=replication)
+    think_time = draw_think_times(sessions, shape, draws)
     if len(ordered.think_time):
         think_time[is_first] = ordered.think_time[is_first]
     waits = sessions.think_time is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.arrival_spec import STATIONARY, Arrivals
 from simserve.workload.class_spec import ClassSpec
 
 if TYPE_CHECKING:
@@ -189,6 +190,26 @@ class RequestSpecs:
     encoder_pool: EncoderPool | None = None
     time_limit: NDArray[np.float64] | None = None
 
+    @classmethod
+    def arriving(
+        cls,
+        arrivals: Arrivals | None,
+        classes: tuple[ClassSpec, ...],
+        request_class: NDArray[np.int16] | None,
+        **columns: Any,
+    ) -> RequestSpecs:
+        """Return requests with the given columns, and what their arrivals and classes say of them."""
+        told: dict[str, Any] = {
+            "concurrency": getattr(arrivals, "concurrency", None),
+            "ramp_up": getattr(arrivals, "ramp_up", None),
+            "is_stationary": isinstance(arrivals, STATIONARY),
+            "classes": classes,
+            "request_class": request_class,
+        }
+        if request_class is not None and any(each.priority is not None for each in classes):  # 0 if a class sets none
+            told["priority"] = np.array([each.priority or 0 for each in classes], dtype=np.int64)[request_class]
+        return cls(**told | columns)
+
     @property
     def client_loops(self) -> tuple[ClientLoop, ...]:
         """The clients of every closed loop; empty in an open one."""
@@ -254,36 +275,7 @@ class RequestSpecs:
 
     def first(self, num_requests: int) -> RequestSpecs:
         """Return only the first requests; all of them if there are fewer."""
-        some = slice(0, num_requests)
-        return replace(
-            self,
-            arrival_time=self.arrival_time[some],
-            prompt_tokens=self.prompt_tokens[some],
-            output_tokens=self.output_tokens[some],
-            max_tokens=self.max_tokens[some],
-            think_time=self.think_time[some],
-            pace=None if self.pace is None else self.pace[some],
-            priority=None if self.priority is None else self.priority[some],
-            request_class=None if self.request_class is None else self.request_class[some],
-            prefixes=None if self.prefixes is None else self.prefixes.first(num_requests),
-            session=None if self.session is None else self.session[some],
-            turn=None if self.turn is None else self.turn[some],
-            adapter=None if self.adapter is None else self.adapter[some],
-            dependencies=None if self.dependencies is None else self.dependencies.first(num_requests),
-            loop=None if self.loop is None else self.loop[some],
-            own_wait=None if self.own_wait is None else self.own_wait[some],
-            thinking_tokens=None if self.thinking_tokens is None else self.thinking_tokens[some],
-            is_prefill_only=None if self.is_prefill_only is None else self.is_prefill_only[some],
-            recorded_images=None if self.recorded_images is None else self.recorded_images.first(num_requests),
-            recorded_audio=None if self.recorded_audio is None else self.recorded_audio.first(num_requests),
-            images=None if self.images is None else self.images.of_rows(np.arange(len(self))[some]),
-            audio=None if self.audio is None else self.audio.of_rows(np.arange(len(self))[some]),
-            encoder_seconds=None if self.encoder_seconds is None else self.encoder_seconds[some],
-            encoder_pool=None if self.encoder_pool is None else self.encoder_pool.of_rows(np.arange(len(self))[some]),
-            earlier_images=None if self.earlier_images is None else self.earlier_images[some],
-            image_ends=None if self.image_ends is None else self.image_ends[some],
-            time_limit=None if self.time_limit is None else self.time_limit[some],
-        )
+        return self.of_rows(np.arange(min(num_requests, len(self))))
 
     def within(self, seconds: float | None) -> RequestSpecs:
         """Return tasks with ``seconds`` as the time limit of each; None: no limit."""

@@ -139,9 +139,8 @@ class AgentsSpec(FrozenModel):
         """
         given = _changed(self) - {"max_execution_time"}
         if given:
-            raise ValueError(
-                f"has a trace and agents.{min(given)}; the trace says what its tasks are like: write agents: {{}}"
-            )
+            rule = f"has a trace and agents.{min(given)}; the trace says what its tasks are like: write agents: {{}}"
+            raise ValueError(rule)
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:

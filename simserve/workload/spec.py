@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
-from simserve import rng
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
 from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals, Entry
 from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
+from simserve.workload.distributions import Draws
 from simserve.workload.length_spec import AnswerLength, Length, NoLength
 from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.requests import RequestSpecs
@@ -101,12 +101,12 @@ class LorasSpec(FrozenModel):
         return np.asarray(weights / weights.sum())
 
 
-def with_adapters(specs: RequestSpecs, loras: LorasSpec, *, seed: int, replication: int) -> RequestSpecs:
+def with_adapters(specs: RequestSpecs, loras: LorasSpec, draws: Draws) -> RequestSpecs:
     """Return requests with an adapter drawn for each, from the stream ``loras``.
 
     Requests with different adapters share no KV, so what their prompts share is kept apart by adapter.
     """
-    uniforms = rng.stream(seed, "loras", replication).random(len(specs))
+    uniforms = draws.stream("loras").random(len(specs))
     if specs.session is not None:
         # All turns of a conversation use the draw of its first row.
         _, first, inverse = np.unique(specs.session, return_index=True, return_inverse=True)
@@ -308,9 +308,8 @@ class WorkloadSpec(FrozenModel):
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if self.ignore_eos and self.max_tokens != "exact":
-            raise ValueError(
-                f"has ignore_eos beside max_tokens: {self.max_tokens}; answers are as long as asked: exact"
-            )
+            rule = f"has ignore_eos beside max_tokens: {self.max_tokens}; answers are as long as asked: exact"
+            raise ValueError(rule)
         drawn = {name: getattr(self, name) for name in ("arrivals", "prompt_tokens", "output_tokens")}
         given = [name for name, part in drawn.items() if part is not None]
         missing = [name for name, part in drawn.items() if part is None]
@@ -319,9 +318,8 @@ class WorkloadSpec(FrozenModel):
                 sessions.check_drawn() if self.trace is None else sessions.check_recorded()
         if self.classes is not None:
             if self.sessions is not None and all(each.arrivals is not None for each in self.classes):
-                raise ValueError(
-                    "has sessions, and no class has a share of them; give the classes sessions of their own"
-                )
+                rule = "has sessions, and no class has a share of them; give the classes sessions of their own"
+                raise ValueError(rule)
             check_classes(self.classes, drawn, has_trace=self.trace is not None)
             if self.trace is None:
                 return self
@@ -330,9 +328,8 @@ class WorkloadSpec(FrozenModel):
         if self.trace is not None and self.arrivals is not None and self.trace.time_scale != 1.0:
             raise ValueError("has arrivals instead of the trace's times and also trace.time_scale; keep one of the two")
         if self.trace is None and missing:
-            raise ValueError(
-                f"lacks {' and '.join(missing)}; give arrivals, prompt_tokens and output_tokens, or a trace"
-            )
+            rule = f"lacks {' and '.join(missing)}; give arrivals, prompt_tokens and output_tokens, or a trace"
+            raise ValueError(rule)
         return self
 
     @property
@@ -410,9 +407,8 @@ class WorkloadSpec(FrozenModel):
     @model_validator(mode="after")
     def _check_thinking(self) -> Self:
         if self.trace is not None and self.has_thinking:
-            raise ValueError(
-                "has a trace and also thinking_tokens; the answers of a trace hold what was thought: leave it out"
-            )
+            rule = "has a trace and also thinking_tokens; the answers of a trace hold what was thought: leave it out"
+            raise ValueError(rule)
         own = [(each.thinking_token_budget, each.thinking_tokens) for each in self.classes or ()]
         for budget, length in ((self.thinking_token_budget, self.thinking_tokens), *own):
             if budget is not None and length is None and not self.has_thinking:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from simserve.workload.conversations import draw_agents
+from simserve.workload.distributions import Draws
 from simserve.workload.generate import generate
 from simserve.workload.spec import WorkloadSpec
 from tests.cli.conftest import Simserve
@@ -42,7 +43,7 @@ def trace(folder: Path) -> Path:
     spec = WorkloadSpec.model_validate(workload)
     assert spec.agents is not None
     specs = generate(spec, seed=5)
-    agents = draw_agents(spec.agents, seed=5, replication=0, base_path=None, num_calls=6000)
+    agents = draw_agents(spec.agents, Draws(5), num_requests=6000)
     graph, prefixes = specs.dependencies, specs.prefixes
     assert graph is not None
     assert prefixes is not None

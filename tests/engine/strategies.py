@@ -19,10 +19,10 @@ from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.state import StepTimes
 from simserve.reference.request import ONE_TOKEN
 from simserve.sim.control import RoutingPolicy, RoutingSpec
-from simserve.workload.classes import Beginnings
 from simserve.workload.conversations import Shape, agent_contexts, contexts, dependencies_of_agents, draw_agents
+from simserve.workload.distributions import Draws
 from simserve.workload.length_spec import UniformLength
-from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.prefixes import Beginnings, PrefixSegments
 from simserve.workload.requests import OPEN, ClientLoop, RequestSpecs
 from simserve.workload.session_spec import AgentsSpec
 
@@ -718,7 +718,7 @@ def tasks(draw: st.DrawFn, config: EngineConfig) -> RequestSpecs:
         fork_share=0.5,
     )
     num_tasks = draw(st.integers(1, 3))
-    agents = draw_agents(spec, seed=draw(st.integers(0, 999)), replication=0, base_path=None, num_tasks=num_tasks)
+    agents = draw_agents(spec, Draws(draw(st.integers(0, 999))), num_sessions=num_tasks)
     count = len(agents.task)
     new = np.array(draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)), dtype=np.int64)
     outputs = np.array(draw(st.lists(st.integers(1, 8), min_size=count, max_size=count)), dtype=np.int64)

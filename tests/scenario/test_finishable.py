@@ -30,7 +30,7 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import deploy, run
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import GammaArrivals
-from simserve.workload.distributions import start_times
+from simserve.workload.distributions import Draws, start_times
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
@@ -464,10 +464,10 @@ def test_requests_are_drawn_once_for_the_deployments_that_are_compared(
 def test_gamma_times_that_are_kept_are_nobodys_to_change() -> None:
     """Each run gets times of its own."""
     arrivals = GammaArrivals(process="gamma", rate=2.0, cv=2.0)
-    first = start_times(arrivals, seed=1, replication=0, num_requests=20, duration=None)
+    first = start_times(arrivals, Draws(1), num_requests=20, duration=None)
     first[:] = 0.0
 
-    assert start_times(arrivals, seed=1, replication=0, num_requests=20, duration=None)[0] > 0
+    assert start_times(arrivals, Draws(1), num_requests=20, duration=None)[0] > 0
 
 
 def test_more_prefill_workers_of_sglang_do_not_make_the_decode_workers_finish_less() -> None:

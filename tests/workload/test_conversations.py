@@ -10,10 +10,9 @@ import pytest
 from simserve.errors import InputError
 from simserve.validation import validate
 from simserve.workload.arrival_spec import RampArrivals
-from simserve.workload.classes import Beginnings
 from simserve.workload.conversations import Shape, contexts, slowed
 from simserve.workload.generate import generate
-from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.prefixes import Beginnings, PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 

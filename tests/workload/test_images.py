@@ -20,6 +20,7 @@ from simserve.scenario.run import deploy, run
 from simserve.scenario.verify import verify
 from simserve.sim.simulate import simulate
 from simserve.validation import validate
+from simserve.workload.distributions import Draws
 from simserve.workload.media import draw_images
 from simserve.workload.media_spec import PREPROCESS_SECONDS, ImagesSpec
 from simserve.workload.requests import RequestSpecs
@@ -30,7 +31,7 @@ SIZE = {"width": 1024, "height": 1024}
 def drawn(**keys: Any) -> Any:
     """Return images of 2,000 requests."""
     spec = validate(ImagesSpec, {"sizes": [SIZE], **keys})
-    return draw_images(spec, 2000, seed=1, replication=0, base_path=None)
+    return draw_images(spec, 2000, Draws(1))
 
 
 def requests(*overrides: str) -> RequestSpecs:

@@ -11,9 +11,8 @@ import pytest
 from simserve.errors import InputError
 from simserve.sim.simulate import replay
 from simserve.validation import validate
-from simserve.workload.classes import Beginnings
 from simserve.workload.generate import generate
-from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.prefixes import Beginnings, PrefixSegments
 from simserve.workload.recorded import session_prefixes
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec

@@ -113,11 +113,7 @@ def _quantity(value: float) -> str:
 
 
 def _followed(worker: Worker) -> tuple[AutoscalingSpec, str]:
-    """Return the autoscaling of a worker, and the metric that it follows.
-
-    Raises:
-        ScenarioError: No autoscaler of a cluster follows it, or the server does not expose it.
-    """
+    """Return the autoscaling of a worker, and the metric that it follows."""
     scaling = worker.scaling
     assert scaling is not None
     if scaling.metric == "slo":

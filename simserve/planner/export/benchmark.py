@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 
-import numpy as np
-from numpy.typing import NDArray
-
 from simserve.documents import yaml_text
 from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals, ConstantArrivals, GammaArrivals, PoissonArrivals
@@ -58,7 +55,8 @@ def benchmark_files(
             *("--prompt-tokens", f"{max(prompt, 4):.0f}", "--output-tokens", f"{max(output, 4):.0f}"),
         ]
     else:
-        ratio = min(math.sqrt(3.0) * _spread(specs.prompt_tokens), _MOST_RATIO)
+        spread = float(specs.prompt_tokens.std() / specs.prompt_tokens.mean())
+        ratio = min(math.sqrt(3.0) * spread, _MOST_RATIO)
         words = [
             *("vllm", "bench", "serve", "--base-url", "$URL", "--model", checkpoint),
             *(() if served_name is None else ("--served-model-name", served_name)),
@@ -94,10 +92,6 @@ def _load_words(scenario: Scenario) -> list[str] | None:
         burstiness = arrivals.cv**-2 if isinstance(arrivals, GammaArrivals) else _CONSTANT_BURSTINESS
         return ["--request-rate", f"{arrivals.rate:g}", "--burstiness", f"{burstiness:g}"]
     return None
-
-
-def _spread(tokens: NDArray[np.int64]) -> float:
-    return float(tokens.std() / tokens.mean())
 
 
 def _joined(words: list[str]) -> str:

@@ -29,15 +29,14 @@ def export_compose(name: str, workers: list[Worker]) -> Export:
     """
     _TARGET.check(workers)
     _refuse_more_than_a_host(workers)
+    (worker,) = workers
+    is_routed = worker.replicas > 1
     services: dict[str, Any] = {}
-    gpu = 0
-    for worker in workers:
-        for number in range(worker.replicas):
-            ids = [str(gpu + each) for each in range(worker.num_gpus)]
-            services[f"{worker.name}-{number}"] = _service(worker, ids, None if _is_routed(workers) else PORT)
-            gpu += worker.num_gpus
-    document: dict[str, Any] = {"services": services}
-    if _is_routed(workers):
+    for number in range(worker.replicas):
+        ids = [str(number * worker.num_gpus + each) for each in range(worker.num_gpus)]
+        services[f"{worker.name}-{number}"] = _service(worker, ids, None if is_routed else PORT)
+    texts: dict[str, str] = {}
+    if is_routed:
         servers = list(services)
         services["router"] = {
             "image": _NGINX,
@@ -45,16 +44,10 @@ def export_compose(name: str, workers: list[Worker]) -> Export:
             "configs": [{"source": "nginx", "target": "/etc/nginx/conf.d/default.conf"}],
             "depends_on": {each: {"condition": "service_healthy"} for each in servers},
         }
-        line = _TARGET.route(workers, POLICIES, None, "whose router is nginx")
-        document["configs"] = {"nginx": {"content": _nginx(servers, line)}}
-    document["configs"] = document.get("configs", {}) | {
-        f"{worker.name}-{index}": {"content": text}
-        for worker in workers
-        for index, text in enumerate(worker.serving.files.values())
-    }
-    if not document["configs"]:
-        del document["configs"]
-    document["volumes"] = {"weights": {}}
+        texts["nginx"] = _nginx(servers, _TARGET.route(workers, POLICIES, None, "whose router is nginx"))
+    texts |= {f"{worker.name}-{index}": text for index, text in enumerate(worker.serving.files.values())}
+    configs = {"configs": {source: {"content": text} for source, text in texts.items()}} if texts else {}
+    document = {"name": name, "services": services, **configs, "volumes": {"weights": {}}}
     file = "compose.yaml"
     notes = [
         note.split(": kubectl create")[0] + ": set HF_TOKEN" if "kubectl" in note else note
@@ -62,16 +55,12 @@ def export_compose(name: str, workers: list[Worker]) -> Export:
     ]
     return Export(
         target="compose",
-        version=workers[0].serving.version,
+        version=worker.serving.version,
         command=("docker", "compose", "-p", name, "up"),
-        files={file: yaml_text({"name": name, **document}, width=110)},
+        files={file: yaml_text(document, width=110)},
         main_file=file,
         notes=tuple(notes),
     )
-
-
-def _is_routed(workers: list[Worker]) -> bool:
-    return sum(worker.replicas for worker in workers) > 1
 
 
 def _refuse_more_than_a_host(workers: list[Worker]) -> None:
@@ -81,13 +70,10 @@ def _refuse_more_than_a_host(workers: list[Worker]) -> None:
     (worker,) = workers
     gpus = worker.num_gpus * worker.replicas
     if gpus > worker.gpus_per_node:
-        raise ScenarioError(
-            f"GPUs cannot be exported to compose: it runs on one host, and one of "
-            f"{worker.deployment.resolved.shape.hardware.name} has {worker.gpus_per_node}",
-            key="deployment.replicas",
-            value=gpus,
-            remedy="use --to k8s" if worker.num_nodes == 1 else "use --to lws",
-        )
+        one = f"one of {worker.deployment.resolved.shape.hardware.name} has {worker.gpus_per_node}"
+        rule = f"GPUs cannot be exported to compose: it runs on one host, and {one}"
+        remedy = "use --to k8s" if worker.num_nodes == 1 else "use --to lws"
+        raise ScenarioError(rule, key="deployment.replicas", value=gpus, remedy=remedy)
 
 
 def _service(worker: Worker, gpus: list[str], port: int | None) -> dict[str, Any]:

@@ -382,11 +382,7 @@ def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
 
 
 def _refuse_unreal(resolved: ResolvedScenario) -> None:
-    """Refuse what the simulator can do and the engine cannot.
-
-    Raises:
-        ScenarioError: Names the key.
-    """
+    """Refuse what the simulator can do and the engine cannot."""
     engine, scenario = resolved.shape.engine, resolved.scenario
     label = f"{engine.name} {engine.requested_version or engine.version}"
     own = _engine_with(resolved, EngineOptions())

@@ -90,8 +90,12 @@ def export_dynamo(name: str, workers: list[Worker]) -> Export:
     _TARGET.check(workers)
     _refuse_other_pools(workers)
     target = workers[0].serving.target
-    if target == "trtllm":
-        _refuse_many_hosts(workers)
+    for worker in workers if target == "trtllm" else []:
+        if worker.num_nodes > 1:
+            rule = "GPUs a worker cannot be exported to dynamo: TensorRT-LLM's are started by MPI over several hosts"
+            key = "deployment.pools" if worker.role != "both" else "deployment"
+            remedy = "make tensor_parallel_size x pipeline_parallel_size smaller"
+            raise ScenarioError(rule, key=key, value=worker.num_gpus, remedy=remedy)
     encoders = encoders_of(workers)
     if encoders is not None and target == "trtllm":
         rule, remedy = "cannot be exported to dynamo with TensorRT-LLM's workers", "use vllm or sglang"
@@ -144,23 +148,8 @@ _ENCODER_NOTE = (
 )
 
 
-def _refuse_many_hosts(workers: list[Worker]) -> None:
-    for worker in workers:
-        if worker.num_nodes > 1:
-            raise ScenarioError(
-                "GPUs a worker cannot be exported to dynamo: TensorRT-LLM's are started by MPI over several hosts",
-                key="deployment.pools" if worker.role != "both" else "deployment",
-                value=worker.num_gpus,
-                remedy="make tensor_parallel_size x pipeline_parallel_size smaller",
-            )
-
-
 def _options(worker: Worker) -> dict[str, Any]:
-    """Return the options of a TensorRT-LLM worker, including its flags, as a ConfigMap.
-
-    Raises:
-        ScenarioError: The TensorRT-LLM of Dynamo's image lacks one of the keys.
-    """
+    """Return the options of a TensorRT-LLM worker, including its flags, as a ConfigMap."""
     options = role_options(worker)
     words = worker.flags
     for flag, value in itertools.pairwise(words):

@@ -86,6 +86,8 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
     refuse_encoders(scenario, target)
+    asked, engine = scenario.deployment, ENGINES.get(target, "")
+    has_roles, pools = asked.disaggregation is not None or asked.encoder_disaggregation is not None, asked.pools
     if target in WHOLE:
         with_roles = _WITH_ROLES.get(target, ("vllm", "sglang"))
         workers = workers_of(scenario, _command_of, explicit=explicit, checkpoint=checkpoint, with_roles=with_roles)
@@ -93,16 +95,24 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         written = WHOLE[target](dns_name(scenario.name), workers)
         schemas = " and ".join(checked_against(written.files))
         written = replace(written, notes=(*written.notes, f"fields and types checked against {schemas}"))
-    elif target in _POOLS and _has_several_servers(scenario):
-        simulated, note = _under(scenario, ENGINES[target])
-        _refuse_other_servers(simulated, ENGINES[target])
+    elif target in _POOLS and has_roles:
+        simulated, note = _under(scenario, engine)
+        others = {pool.shape.engine.name for pool in resolve(simulated).pools} - {engine}
+        if others:
+            rule = f"cannot be exported here: its gateway sends requests to servers of {engine} alone"
+            remedy = "leave out deployment.pools.N.engine.name"
+            raise ScenarioError(rule, key="deployment.pools", value=", ".join(sorted(others)), remedy=remedy)
         write, export_pools = _EXPORTERS[target], _POOLS[target]
         workers = workers_of(simulated, write, explicit=explicit, checkpoint=checkpoint, with_roles=(target,))
         deployment, written = workers[0].deployment, export_pools(workers)
         written = replace(written, notes=(*note, *written.notes))
     else:
-        _refuse_several_servers(scenario)
-        simulated, note = _under(scenario, ENGINES[target])
+        if pools:
+            rule = "cannot be exported as one command: each pool has servers of its own"
+            remedy = "use --to k8s, or --set 'deployment.pools=[]' with the keys of one pool"
+            value = ", ".join(pool.name for pool in pools)
+            raise ScenarioError(rule, key="deployment.pools", value=value, remedy=remedy)
+        simulated, note = _under(scenario, engine)
         deployment = prepare(simulated, explicit=explicit, checkpoint=checkpoint)
         deployment.notes[:0] = note
         written = _EXPORTERS[target](deployment)
@@ -113,38 +123,6 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
         *written.notes,
     )
     return replace(written, formats=formats, notes=notes, checkpoint=deployment.checkpoint)
-
-
-def _has_several_servers(scenario: Scenario) -> bool:
-    """Return whether it has roles that an engine's own router knows: prefill, decode, encoders."""
-    deployment = scenario.deployment
-    return deployment.disaggregation is not None or deployment.encoder_disaggregation is not None
-
-
-def _refuse_several_servers(scenario: Scenario) -> None:
-    """Refuse pools: one command starts one server, and no router is exported here.
-
-    Raises:
-        ScenarioError: There are pools.
-    """
-    pools = scenario.deployment.pools
-    if pools:
-        rule = "cannot be exported as one command: each pool has servers of its own"
-        remedy = "use --to k8s, or --set 'deployment.pools=[]' with the keys of one pool"
-        raise ScenarioError(rule, key="deployment.pools", value=", ".join(pool.name for pool in pools), remedy=remedy)
-
-
-def _refuse_other_servers(scenario: Scenario, engine: str) -> None:
-    """Refuse pools of another engine than that of the export.
-
-    Raises:
-        InputError: There is one, or the scenario is invalid.
-    """
-    others = {pool.shape.engine.name for pool in resolve(scenario).pools} - {engine}
-    if others:
-        rule = f"cannot be exported here: its gateway sends requests to servers of {engine} alone"
-        remedy = "leave out deployment.pools.N.engine.name"
-        raise ScenarioError(rule, key="deployment.pools", value=", ".join(sorted(others)), remedy=remedy)
 
 
 def _under(scenario: Scenario, engine: str) -> tuple[Scenario, list[str]]:

@@ -23,6 +23,7 @@ from simserve.planner.export.workers import (
 _TARGET = Target(name="kserve", engines=("vllm",), has_roles=True, without_scaling=WITHOUT_SCALING)
 _ACCOUNT = "huggingface"
 """Service account whose secret gives KServe's loader the Hugging Face token."""
+_SECRET = {"name": "huggingface"}
 _SET_BY_KSERVE = {
     "--enable-expert-parallel": 0,
     **dict.fromkeys(("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"), 1),
@@ -58,16 +59,12 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
     for each in (spec, spec["prefill"]) if labels else ():
         each["labels"] = labels
         each["template"] |= affinity
-    service = {
-        "apiVersion": "serving.kserve.io/v1alpha2",
-        "kind": "LLMInferenceService",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    api, kind = "serving.kserve.io/v1alpha2", "LLMInferenceService"
+    service = {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec}
     return applied(
         "kserve",
         name,
-        [service, _service_account()],
+        [service, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": _ACCOUNT}, "secrets": [_SECRET]}],
         main.serving.version,
         notes=(
             "the router is KServe's default scheduler, which weighs known prefixes, queues and KV use; "
@@ -76,11 +73,6 @@ def export_kserve(name: str, workers: list[Worker]) -> Export:
             *(note.replace("literal=token=", "literal=HF_TOKEN=") for note in shared_notes(workers)),
         ),
     )
-
-
-def _service_account() -> dict[str, Any]:
-    metadata = {"name": _ACCOUNT}
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "secrets": [{"name": "huggingface"}]}
 
 
 def _workload(worker: Worker, port: int) -> dict[str, Any]:
@@ -96,10 +88,11 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
     if deployment.enable_expert_parallel:
         parallelism["expert"] = True
     words = without(worker.command[3:], _SET_BY_KSERVE)
+    quoted = " ".join(f"'{word}'" if any(sign in word for sign in ' {"') else word for word in words)
     container: dict[str, Any] = {
         "name": "main",
         "image": worker.image,
-        "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": _quoted(words)}, *variables(worker)],
+        "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": quoted}, *variables(worker)],
         "resources": {
             "limits": {"nvidia.com/gpu": gpus},
             "requests": {
@@ -114,14 +107,6 @@ def _workload(worker: Worker, port: int) -> dict[str, Any]:
             "httpGet": {"path": worker.server.health, "port": port, "scheme": "HTTPS"},
         },
     }
-    template: dict[str, Any] = {
-        "serviceAccountName": _ACCOUNT,
-        **on_gpu_nodes(worker),
-        "containers": [container],
-    }
+    template: dict[str, Any] = {"serviceAccountName": _ACCOUNT, **on_gpu_nodes(worker), "containers": [container]}
     found: dict[str, Any] = {"replicas": worker.replicas, "template": template}
     return found | {"parallelism": parallelism} if parallelism else found
-
-
-def _quoted(words: list[str]) -> str:
-    return " ".join(f"'{word}'" if any(sign in word for sign in ' {"') else word for word in words)

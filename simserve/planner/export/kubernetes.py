@@ -12,14 +12,7 @@ from simserve.documents import StrictDumper
 from simserve.errors import ScenarioError
 from simserve.planner.export.autoscalers import horizontal_pod_autoscaler, scaled_object, scaling_notes
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.workers import (
-    CPUS_PER_RANK,
-    PORT,
-    Target,
-    Worker,
-    gib,
-    shared_notes,
-)
+from simserve.planner.export.workers import CPUS_PER_RANK, PORT, Target, Worker, gib, shared_notes
 from simserve.sim.control import UpdateSpec
 
 _START_MARGIN = 3
@@ -62,10 +55,7 @@ PRODUCTS = {
 """Hardware profile -> label ``nvidia.com/gpu.product`` that NVIDIA's GPU feature discovery sets on a node."""
 
 
-_TOKEN = {
-    "name": "HF_TOKEN",
-    "valueFrom": {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}},
-}
+_TOKEN = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}}}
 
 
 class _PlainDumper(StrictDumper):
@@ -229,10 +219,7 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
         command: Words that start the server; None: the worker's own command.
     """
     gpus = worker.gpus_per_host
-    mounts = [
-        {"name": "shared-memory", "mountPath": "/dev/shm"},
-        {"name": "weights", "mountPath": worker.server.cache},
-    ]
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": "weights", "mountPath": worker.server.cache}]
     if worker.serving.files:
         mounts.append({"name": "config", "mountPath": "/config"})
     resources = {"nvidia.com/gpu": gpus}

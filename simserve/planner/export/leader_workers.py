@@ -34,43 +34,33 @@ def export_leader_workers(name: str, workers: list[Worker]) -> Export:
         ScenarioError: A replica fits one host, or such a set cannot do what was simulated.
     """
     _TARGET.check(workers)
-    _refuse_one_node(workers)
     manifests: list[dict[str, Any]] = []
     notes = shared_notes(workers)
-    for worker in workers:
-        if worker.serving.files:
-            manifests.append(config_map(worker))
-        labels = {"leaderworkerset.sigs.k8s.io/name": worker.name, "role": "leader"}
-        pods = {"leaderworkerset.sigs.k8s.io/name": worker.name}
-        manifests += [_set(worker), service(worker.name, labels), disruption_budget(worker.name, pods)]
-        notes += _notes(worker)
-    return applied("lws", name, manifests, workers[0].serving.version, notes)
-
-
-def _refuse_one_node(workers: list[Worker]) -> None:
     for worker in workers:
         if worker.num_nodes == 1:
             rule = "GPUs of a replica fit one node, and a set of leaders and workers is for replicas over several"
             raise ScenarioError(rule, key="deployment", value=worker.num_gpus, remedy="use --to k8s")
+        if worker.serving.files:
+            manifests.append(config_map(worker))
+        pods = {"leaderworkerset.sigs.k8s.io/name": worker.name}
+        leaders = service(worker.name, {**pods, "role": "leader"})
+        manifests += [_set(worker), leaders, disruption_budget(worker.name, pods)]
+        notes += _notes(worker)
+    return applied("lws", name, manifests, workers[0].serving.version, notes)
 
 
 def _notes(worker: Worker) -> list[str]:
-    hardware = worker.deployment.resolved.shape.hardware
-    found = [
+    link = (
+        "over RDMA: give the pods your cluster's device (rdma/ib or the like), and set NCCL_SOCKET_IFNAME and "
+        "NCCL_IB_HCA where they have several; over TCP NCCL is far slower"
+    )
+    if worker.num_gpus <= worker.deployment.resolved.shape.hardware.intra_node.gpus_per_node:
+        link = "in one NVLink domain: ask for a ComputeDomain of NVIDIA's DRA driver"
+    return [
         f"{worker.name}: {worker.replicas} replicas of {worker.num_nodes} nodes with {worker.gpus_per_node} GPUs; "
-        "a node that fails restarts its whole replica"
+        "a node that fails restarts its whole replica",
+        f"{worker.name}: its nodes were simulated {link}",
     ]
-    if worker.num_gpus <= hardware.intra_node.gpus_per_node:
-        found.append(
-            f"{worker.name}: its nodes were simulated in one NVLink domain: ask for a ComputeDomain of NVIDIA's "
-            "DRA driver"
-        )
-    else:
-        found.append(
-            f"{worker.name}: its nodes were simulated over RDMA: give the pods your cluster's device (rdma/ib or the "
-            "like), and set NCCL_SOCKET_IFNAME and NCCL_IB_HCA where they have several; over TCP NCCL is far slower"
-        )
-    return found
 
 
 def _set(worker: Worker) -> dict[str, Any]:

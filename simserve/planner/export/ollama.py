@@ -26,10 +26,7 @@ def export_ollama(deployment: Deployment) -> Export:
     """
     _refuse(deployment)
     engine, scenario = deployment.engine, deployment.scenario
-    environment = {
-        "OLLAMA_NUM_PARALLEL": str(engine.max_num_seqs),
-        "OLLAMA_CONTEXT_LENGTH": str(engine.max_model_len),
-    }
+    environment = {"OLLAMA_NUM_PARALLEL": str(engine.max_num_seqs), "OLLAMA_CONTEXT_LENGTH": str(engine.max_model_len)}
     kv_cache_type = _KV_CACHE[scenario.deployment.kv_cache_dtype]
     if kv_cache_type != "f16":
         environment |= {"OLLAMA_FLASH_ATTENTION": "1", "OLLAMA_KV_CACHE_TYPE": kv_cache_type}

@@ -16,14 +16,7 @@ from simserve.planner.export.kubernetes import (
     start_limit,
     variables,
 )
-from simserve.planner.export.workers import (
-    CPUS_PER_RANK,
-    Target,
-    Worker,
-    gib,
-    release,
-    shared_notes,
-)
+from simserve.planner.export.workers import CPUS_PER_RANK, Target, Worker, gib, release, shared_notes
 
 _TARGET = Target(name="production-stack", engines=("vllm",))
 _SKIP = "--skip-schema-validation"
@@ -41,13 +34,18 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
         ScenarioError: The stack cannot do what was simulated; names the key.
     """
     _TARGET.check(workers)
+    # The chart has one startup probe: for the slowest worker. Each fetches its weights when it starts.
+    longest = max(start_limit(worker, downloads=True) for worker in workers)
+    models = [_model(worker, name) for worker in workers]
+    logic = _TARGET.route(workers, LOGIC, "roundrobin", "whose router has no such policy")
+    by_user = {"sessionKey": "x-user-id"} if logic == "session" else {}
     values = {
         "servingEngineSpec": {
             "enableEngine": True,
-            "startupProbe": _startup(workers),
-            "modelSpec": [_model(worker, name) for worker in workers],
+            "startupProbe": {"periodSeconds": PROBE_SECONDS, "failureThreshold": math.ceil(longest / PROBE_SECONDS)},
+            "modelSpec": models,
         },
-        "routerSpec": {"enableRouter": True, "replicaCount": 1, **_router(workers)},
+        "routerSpec": {"enableRouter": True, "replicaCount": 1, "routingLogic": logic, **by_user},
     }
     file = f"{name}.production-stack.yaml"
     notes, install = shared_notes(workers), ["helm", "install", name, "vllm/vllm-stack", "-f", file]
@@ -65,17 +63,6 @@ def export_production_stack(name: str, workers: list[Worker]) -> Export:
         main_file=file,
         notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def _startup(workers: list[Worker]) -> dict[str, Any]:
-    """Return the chart's only startup probe, for the slowest worker; each fetches its weights when it starts."""
-    longest = max(start_limit(worker, downloads=True) for worker in workers)
-    return {"periodSeconds": PROBE_SECONDS, "failureThreshold": math.ceil(longest / PROBE_SECONDS)}
-
-
-def _router(workers: list[Worker]) -> dict[str, Any]:
-    logic = _TARGET.route(workers, LOGIC, "roundrobin", "whose router has no such policy")
-    return {"routingLogic": logic} | ({"sessionKey": "x-user-id"} if logic == "session" else {})
 
 
 def _model(worker: Worker, release_name: str) -> dict[str, Any]:
@@ -99,13 +86,10 @@ def _model(worker: Worker, release_name: str) -> dict[str, Any]:
         "hf_token": {"secretName": "huggingface", "secretKey": "token"},
         "tolerations": ON_GPU_NODES,
     }
-    selector = node_selector(worker)
-    if selector:
-        ((key, value),) = selector.items()
+    for key, value in node_selector(worker).items():
         expression = {"key": key, "operator": "In", "values": [value]}
         model["nodeSelectorTerms"] = [{"matchExpressions": [expression]}]
-    found = variables(worker)
-    if found:
+    if found := variables(worker):
         model["env"] = found
     if worker.scaling is not None:
         spec = scaled_object(worker, _DEPLOYMENT.format(release=release_name, model=worker.name))["spec"]

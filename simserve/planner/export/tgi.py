@@ -22,19 +22,16 @@ def export_tgi(deployment: Deployment) -> Export:
     """
     flags = flags_of("tgi", deployment.version)
     asked, engine = deployment.scenario.deployment, deployment.engine
-    if asked.pipeline_parallel_size > 1:
-        rule = "cannot be exported: TGI has no pipeline parallelism"
-        raise ScenarioError(rule, key="deployment.pipeline_parallel_size", value=asked.pipeline_parallel_size)
-    if asked.data_parallel_size > 1:
-        rule = "cannot be exported: TGI has no data-parallel attention"
-        raise ScenarioError(rule, key="deployment.data_parallel_size", value=asked.data_parallel_size)
+    lacks = {"pipeline_parallel_size": "pipeline parallelism", "data_parallel_size": "data-parallel attention"}
+    for key, what in lacks.items():
+        if (size := getattr(asked, key)) > 1:
+            raise ScenarioError(f"cannot be exported: TGI has no {what}", key=f"deployment.{key}", value=size)
     settable = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")
     for key in sorted(deployment.needed - {*settable, "enable_prefix_caching"}):
         rule = f"cannot be exported: {deployment.label} has no flag for it"
         raise ScenarioError(rule, key=f"deployment.engine.{key}", value=getattr(engine, key), remedy="leave it out")
     words = ["text-generation-launcher", *flags.render("--model-id", deployment.checkpoint, key="model")]
-    size = deployment.scenario.deployment.tensor_parallel_size
-    words += flags.render("--num-shard", size, key="deployment.tensor_parallel_size")
+    words += flags.render("--num-shard", asked.tensor_parallel_size, key="deployment.tensor_parallel_size")
     words += _formats(deployment, flags) + _limits(deployment, flags)
     environment = {}
     if "enable_prefix_caching" in deployment.says and flags.version == "3.0":

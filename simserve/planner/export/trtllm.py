@@ -101,9 +101,8 @@ def _flags(deployment: Deployment, flags: Flags) -> list[str]:
         if size > 1 or deployment.is_explicit:
             words += flags.render(flag, size, key=f"deployment.{key}")
     if asked.enable_expert_parallel:
-        words += flags.render(
-            "--ep_size", asked.tensor_parallel_size * asked.data_parallel_size, key="deployment.enable_expert_parallel"
-        )
+        ranks = asked.tensor_parallel_size * asked.data_parallel_size
+        words += flags.render("--ep_size", ranks, key="deployment.enable_expert_parallel")
     for key, flag in _NUMBERS.items():
         if key in deployment.says:
             words += flags.render(flag, getattr(deployment.engine, key), key=f"deployment.engine.{key}")
@@ -138,13 +137,9 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         rule = f"cannot be exported: {deployment.label} has no {asked} KV cache for a {deployment.model.dtype} model"
         raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked, remedy="it stores auto, fp8")
     if asked in ("fp16", "bf16") and deployment.kv_of_auto != asked:
-        raise ScenarioError(
-            f"cannot be exported: {deployment.checkpoint} asks for a {deployment.kv_of_auto} KV cache, and "
-            f"{deployment.label} keeps it so",
-            key="deployment.kv_cache_dtype",
-            value=asked,
-            remedy="leave it at auto",
-        )
+        why = f"{deployment.checkpoint} asks for a {deployment.kv_of_auto} KV cache, and {deployment.label} keeps it so"
+        rule = f"cannot be exported: {why}"
+        raise ScenarioError(rule, key="deployment.kv_cache_dtype", value=asked, remedy="leave it at auto")
     if _KV_CACHE[asked] != "auto" or deployment.is_explicit:
         kv_cache["dtype"] = _KV_CACHE[asked]
     if "enable_prefix_caching" in says:
@@ -217,7 +212,7 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
         urls = [f"{names[each.host]}:{each.port}" for each in servers if each.worker.role == role]
         front[group] = {"num_instances": len(urls), "urls": urls}
     files = {CONFIG_FILE: yaml_text(front)}
-    files |= {_options_file(worker): _pool_options(worker) for worker in workers}
+    files |= {_options_file(each): options_text(role_options(each), each.serving.version) for each in workers}
     files[SERVERS_FILE] = start_script(servers, names, _command)
     policy, link = workers[0].whole.routing.policy, workers[0].whole.disaggregation
     assert link is not None  # pools have roles
@@ -231,10 +226,6 @@ def export_trtllm_pools(workers: list[Worker]) -> Export:
 
 def _options_file(worker: Worker) -> str:
     return f"{worker.name}.yaml"
-
-
-def _pool_options(worker: Worker) -> str:
-    return options_text(role_options(worker), worker.serving.version)
 
 
 def role_options(worker: Worker) -> dict[str, Any]:

@@ -81,9 +81,7 @@ def export_vllm(deployment: Deployment) -> Export:
         environment["VLLM_ROCM_USE_AITER"] = "1"
     elif experts:
         environment["VLLM_MXFP4_USE_MARLIN"] = str(int(experts == "marlin"))
-    states = deployment.take("engine.mamba_ssm_cache_dtype")
-    if states:
-        command += flags.render("--mamba-ssm-cache-dtype", states, key="deployment.engine.mamba_ssm_cache_dtype")
+    command += option_words(deployment, flags, {"mamba_ssm_cache_dtype": "--mamba-ssm-cache-dtype"})
     backend = deployment.take("engine.attention_backend")
     if backend == "aiter":
         environment["VLLM_ROCM_USE_AITER"] = "1"
@@ -190,8 +188,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
 
 def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     """Return the flags of keys that few scenarios set."""
-    words = []
-    words += option_words(deployment, flags, _RARE_FLAGS)
+    words = option_words(deployment, flags, _RARE_FLAGS)
     if deployment.take("engine.language_model_only"):
         words += _language_model_only(flags)
     mode = deployment.take("engine.cudagraph_mode")
@@ -227,17 +224,14 @@ def _speculative(deployment: Deployment, flags: Flags, asked: Any) -> list[str]:
     elif asked.method == "ngram":
         settings["prompt_lookup_max"] = _NGRAM_TOKENS
     deployment.note("acceptance is measured, not set: compare vllm:spec_decode_num_accepted_tokens with the scenario's")
+    lacks = f"cannot be passed to {deployment.label}, which has no such drafter"
     if flags.has("--speculative-config"):
-        names = (name for name in _METHODS[asked.method] if flags.accepts(_METHOD, name))
-        method = next(names, None)
+        method = next((name for name in _METHODS[asked.method] if flags.accepts(_METHOD, name)), None)
         if method is None:
-            rule = f"cannot be passed to {deployment.label}, which has no such drafter"
-            raise ScenarioError(rule, key=key, value=asked.method, remedy=", ".join(flags.choices[_METHOD]))
+            raise ScenarioError(lacks, key=key, value=asked.method, remedy=", ".join(flags.choices[_METHOD]))
         return flags.render("--speculative-config", json.dumps({**settings, "method": method}), key=key)
     if asked.method in ("eagle", "mtp"):
-        raise ScenarioError(
-            f"cannot be passed to {deployment.label}, which has no such drafter", key=key, value=asked.method
-        )
+        raise ScenarioError(lacks, key=key, value=asked.method)
     model = "[ngram]" if asked.method == "ngram" else settings["model"]
     words = flags.render("--speculative-model", model, key=key)
     words += flags.render("--num-speculative-tokens", count, key=key)

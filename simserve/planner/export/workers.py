@@ -296,11 +296,7 @@ def workers_of(
 
 
 def _refuse_other_weights(workers: list[Worker]) -> None:
-    """Refuse prefill and decode workers that load different checkpoints: engines transfer no KV caches between them.
-
-    Raises:
-        ScenarioError: There are such workers.
-    """
+    """Refuse roles that load different checkpoints: engines transfer no KV caches between them."""
     loaded: dict[str, set[str]] = {}
     for each in workers:
         if each.role != "both":
@@ -410,35 +406,28 @@ class Target:
         Raises:
             ScenarioError: Names the key.
         """
+        cannot = f"cannot be exported to {self.name}"
         for worker in workers:
             hardware = worker.deployment.resolved.shape.hardware
             if hardware.vendor != "NVIDIA":
-                rule = f"cannot be exported to {self.name}: the images and resources written here are for NVIDIA's GPUs"
+                rule = f"{cannot}: the images and resources written here are for NVIDIA's GPUs"
                 raise ScenarioError(rule, key="deployment.hardware", value=hardware.name)
             if worker.role != "both" and not self.has_roles:
-                raise ScenarioError(
-                    f"cannot be exported to {self.name}, which has no router that prefills on one server and decodes "
-                    "on another",
-                    key="deployment.disaggregation",
-                    remedy="use --to dynamo, --to llm-d or --to kserve",
-                )
+                rule = "which has no router that prefills on one server and decodes on another"
+                remedy = "use --to dynamo, --to llm-d or --to kserve"
+                raise ScenarioError(f"{cannot}, {rule}", key="deployment.disaggregation", remedy=remedy)
             if self.engines and worker.serving.target not in self.engines:
-                raise ScenarioError(
-                    f"cannot be exported to {self.name}, whose workers are those of {' and '.join(self.engines)}",
-                    key="deployment.engine.name",
-                    value=worker.deployment.engine.name,
-                    remedy=f"use --to k8s, or --set deployment.engine.name={self.engines[0]}",
-                )
+                rule = f"{cannot}, whose workers are those of {' and '.join(self.engines)}"
+                own = worker.deployment.engine.name
+                remedy = f"use --to k8s, or --set deployment.engine.name={self.engines[0]}"
+                raise ScenarioError(rule, key="deployment.engine.name", value=own, remedy=remedy)
             if self.without_scaling:
                 refuse_scaling(worker, self.name, self.without_scaling)
             if worker.num_nodes > 1 and not self.spans_nodes:
-                raise ScenarioError(
-                    f"GPUs a replica cannot be exported to {self.name}: a pod lies on one node, and one of "
-                    f"{hardware.name} has {worker.gpus_per_node}",
-                    key="deployment",
-                    value=worker.num_gpus,
-                    remedy="use --to lws, or make tensor_parallel_size x pipeline_parallel_size smaller",
-                )
+                why = f"a pod lies on one node, and one of {hardware.name} has {worker.gpus_per_node}"
+                remedy = "use --to lws, or make tensor_parallel_size x pipeline_parallel_size smaller"
+                rule = f"GPUs a replica {cannot}: {why}"
+                raise ScenarioError(rule, key="deployment", value=worker.num_gpus, remedy=remedy)
 
     def route(self, workers: Sequence[Worker], policies: Mapping[str, _Rule], alone: _Rule | None, why: str) -> _Rule:
         """Return what stands for the simulated routing policy.
@@ -472,12 +461,8 @@ def refuse_scaling(worker: Worker, target: str, remedy: str) -> None:
         ScenarioError: There is an autoscaler.
     """
     if worker.scaling is not None:
-        raise ScenarioError(
-            f"cannot be exported to {target}: the autoscaler that was simulated has no counterpart there",
-            key="deployment.autoscaling",
-            value=worker.scaling.metric,
-            remedy=remedy,
-        )
+        rule = f"cannot be exported to {target}: the autoscaler that was simulated has no counterpart there"
+        raise ScenarioError(rule, key="deployment.autoscaling", value=worker.scaling.metric, remedy=remedy)
 
 
 def dns_name(name: str) -> str:

@@ -97,11 +97,7 @@ def _with_program(line: str) -> tuple[str, str | None]:
 
 
 def _of_container(text: str, flag: str) -> str:
-    """Return the line made from a container's ``image``, ``command`` and ``args``; any other text unchanged.
-
-    Raises:
-        UsageError: It is a whole manifest.
-    """
+    """Return the line made from a container's ``image``, ``command`` and ``args``; any other text unchanged."""
     if _LISTED.match(text) is None:
         return text
     try:

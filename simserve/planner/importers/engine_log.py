@@ -248,8 +248,12 @@ def value_of(text: str) -> Any:
         return text
 
 
-def _whole(text: str) -> int:
-    return int(text.replace(",", ""))
+def _values(text: str) -> dict[str, Any]:
+    return {key: value_of(value) for key, value in fields_of(text).items()}
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 Read = Callable[[_Lines, re.Match[str]], None]
@@ -260,17 +264,11 @@ def _take_version(said: _Lines, match: re.Match[str]) -> None:
 
 
 def _figure(name: str) -> Read:
-    def read(said: _Lines, match: re.Match[str]) -> None:
-        said.least(name, float(match[1].replace(",", "")))
-
-    return read
+    return lambda said, match: said.least(name, _number(match[1]))
 
 
-def _last(name: str) -> Read:
-    def read(said: _Lines, match: re.Match[str]) -> None:
-        said.figures[name] = float(match[1].replace(",", ""))
-
-    return read
+def _last(*names: str) -> Read:
+    return lambda said, match: said.figures.update(zip(names, map(_number, match.groups()), strict=True))
 
 
 def _vllm_arguments(said: _Lines, match: re.Match[str]) -> None:
@@ -288,42 +286,32 @@ def _vllm_namespace(said: _Lines, match: re.Match[str]) -> None:
 
 def _vllm_config(said: _Lines, match: re.Match[str]) -> None:
     said.version = match[1]
-    said.resolved |= {key: value_of(text) for key, text in fields_of(match[2]).items()}
-
-
-def _sglang_arguments(said: _Lines, match: re.Match[str]) -> None:
-    said.arguments |= {key: value_of(text) for key, text in fields_of(match[1]).items()}
+    said.resolved |= _values(match[2])
 
 
 def _sglang_limits(said: _Lines, match: re.Match[str]) -> None:
-    for key, text in fields_of(match[0]).items():
-        value = value_of(text)
+    for key, value in _values(match[0]).items():
         if isinstance(value, int) and 0 < value < _MOST:
             said.least(key, value)
 
 
 def _sglang_pool(said: _Lines, match: re.Match[str]) -> None:
     if "pool_tokens" not in said.figures:  # a later line is about the draft model
-        said.figures["pool_tokens"] = _whole(match[1])
+        said.figures["pool_tokens"] = _number(match[1])
         sizes = [float(each) for each in re.findall(rf"(?:K|V|KV) size: {_GIBS} GB", match["sizes"])]
         if sizes:
             said.figures["kv_gib"] = sum(sizes)
 
 
 def _trtllm_pool(said: _Lines, match: re.Match[str]) -> None:
-    said.figures["tokens"] = _whole(match[1])  # the last one counts: an earlier one is from the trial run
+    said.figures["tokens"] = _number(match[1])  # the last one counts: an earlier one is from the trial run
     size = re.search(rf"Allocated {_GIBS} GiB $", match.string[: match.start()])
     if size is not None:
         said.figures["kv_gib"] = float(size[1])
 
 
-def _trtllm_limits(said: _Lines, match: re.Match[str]) -> None:
-    for name, value in zip(("max_seq_len", "max_batch_size", "max_num_tokens"), match.groups(), strict=True):
-        said.figures[name] = _whole(value)
-
-
 def _trtllm_reuse(said: _Lines, match: re.Match[str]) -> None:
-    said.resolved["enable_block_reuse"] = match[1] == "enabled"
+    said.resolved["enable_prefix_caching"] = match[1] == "enabled"
 
 
 _BEGINS = {
@@ -357,13 +345,13 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
         ("vllm", "Using max model len", rf" {_COUNT}", _last("max_model_len")),
         ("vllm", "Chunked prefill is enabled with max_num_batched_tokens=", _COUNT, _last("max_num_batched_tokens")),
         ("vllm", "Setting attention block size to", rf" {_COUNT} tokens", _last("block_size")),
-        ("sglang", "server_args=ServerArgs(", r"(.*)\)", _sglang_arguments),
+        ("sglang", "server_args=ServerArgs(", r"(.*)\)", lambda said, match: said.arguments.update(_values(match[1]))),
         ("sglang", "KV Cache is allocated.", _POOL, _sglang_pool),
         ("sglang", "max_total_num_tokens=", r"(\d+, .*)", _sglang_limits),
         ("tensorrt-llm", "TensorRT-LLM version:", rf" {_VERSION}", _take_version),
         ("tensorrt-llm", "Number of tokens per block:", rf" {_COUNT}", _last("block_size")),
         ("tensorrt-llm", "for max tokens in paged KV cache", rf" \({_COUNT}\)", _trtllm_pool),
-        ("tensorrt-llm", "max_seq_len=", _LIMITS, _trtllm_limits),
+        ("tensorrt-llm", "max_seq_len=", _LIMITS, _last("max_seq_len", "max_batch_size", "max_num_tokens")),
         ("tensorrt-llm", "TRTGptModel maxBatchSize:", rf" {_COUNT}", _last("max_batch_size")),
         ("tensorrt-llm", "TRTGptModel maxNumTokens:", rf" {_COUNT}", _last("max_num_tokens")),
         ("tensorrt-llm", "TRTGptModel maxSequenceLen:", rf" {_COUNT}", _last("max_seq_len")),
@@ -439,8 +427,7 @@ def _finish_trtllm(said: _Lines, where: str) -> Reading:
         max_num_tokens="max_num_batched_tokens",
         block_size="block_size",
     )
-    if "enable_block_reuse" in said.resolved:
-        reading.options["enable_prefix_caching"] = said.resolved["enable_block_reuse"]
+    reading.options |= said.resolved
     return reading
 
 
@@ -474,9 +461,8 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
         if block != _DEFAULT_BLOCK["vllm"]:
             reading.options["block_size"] = block
     if room.tokens < block:
-        raise ScenarioError(
-            f"is less than one block of {block}", file=reading.where, key="KV tokens", value=room.tokens
-        )
+        rule = f"is less than one block of {block}"
+        raise ScenarioError(rule, file=reading.where, key="KV tokens", value=room.tokens)
     return replace(room, blocks=room.tokens // block, block_size=block)
 
 
@@ -556,7 +542,8 @@ def import_log(
         log.reading.options["num_gpu_blocks_override"] = blocks
         draft = drafted()
     is_complete = draft is not None and (scenario is not None or hardware is not None)
-    estimated = _estimated_tokens(draft) if is_complete and draft is not None else None
+    roomy = _without_room(draft) if is_complete and draft is not None else None
+    estimated = None if roomy is None else roomy.memory.num_kv_blocks * roomy.memory.block_size
     if draft is not None:
         draft = replace(draft, notes=tuple(dict.fromkeys([*notes, *draft.notes]))).checked()
         notes = list(draft.notes)
@@ -627,12 +614,6 @@ def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
         a_request = windows.num_blocks / windows.max_concurrent_full_length
         return round(log.kv.tokens / resolved.memory.max_model_len * a_request)
     return round(log.kv.blocks * resolved.memory.kv_bytes_per_token * log.kv.block_size / block)
-
-
-def _estimated_tokens(draft: Draft) -> int | None:
-    """Return the KV tokens that simserve estimates for a scenario without the log's figure."""
-    resolved = _without_room(draft)
-    return None if resolved is None else resolved.memory.num_kv_blocks * resolved.memory.block_size
 
 
 def _without_room(draft: Draft) -> ResolvedScenario | None:

@@ -68,6 +68,11 @@ def lengths_like(counts: Counts, num_requests: int, shape: NDArray[np.float64] |
     return np.clip(np.rint(at(right)), 1, MOST_LENGTH).astype(np.int64)
 
 
+def lognormal(mean: float, cv: float, longest: int) -> dict[str, Any]:
+    """Return the block of lognormal lengths, tokens."""
+    return {"distribution": "lognormal", "mean": mean, "cv": cv, "max": longest}
+
+
 def fitted_block(counts: Counts) -> tuple[dict[str, Any], float]:
     """Return the lognormal closest to a histogram, with the same mean, and its distance from it.
 
@@ -81,19 +86,10 @@ def fitted_block(counts: Counts) -> tuple[dict[str, Any], float]:
     finite = np.isfinite(bounds)
     shares = np.cumsum(values)[finite] / values.sum()
     last = bounds[filled[-1]]
-    longest = (
-        int(min(last, MOST_LENGTH))
-        if math.isfinite(last)
-        else int(min(4 * max(bounds[finite], default=mean), MOST_LENGTH))
-    )
+    longest = int(min(last if math.isfinite(last) else 4 * max(bounds[finite], default=mean), MOST_LENGTH))
     best: tuple[float, dict[str, Any]] = 1.0, {"distribution": "fixed", "value": _whole(mean)}
     for cv in _CVS:
-        block = {
-            "distribution": "lognormal",
-            "mean": mean,
-            "cv": float(f"{cv:.3g}"),
-            "max": max(longest, _whole(mean) + 1),
-        }
+        block = lognormal(mean, float(f"{cv:.3g}"), max(longest, _whole(mean) + 1))
         try:
             fitted = length_distribution(LognormalLength.model_validate(block))
         except ValueError:  # a truncated lognormal cannot reach such a mean

@@ -8,6 +8,7 @@ its command lines; a note names what the manifests leave open.
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,11 +66,7 @@ _ADDRESS_VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VL
 _ON_HOST = re.compile(r"#\s*on\s+([\w.-]+)(?::\s*(\S+))?\s*$")
 """Comment in a start script above the commands for one host, with the kind of its GPUs."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_SIZES = {
-    "tensor": "--tensor-parallel-size",
-    "pipeline": "--pipeline-parallel-size",
-    "data": "--data-parallel-size",
-}
+_SIZES = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -279,10 +276,9 @@ def _of_scripts(
 def _merged(servers: Iterable[_Server]) -> list[_Server]:
     """Return servers with equal ones as replicas of the first."""
     found: list[_Server] = []
+    alike = operator.attrgetter("words", "role", "hardware", "variables")
     for server in servers:
-        shared = (server.words, server.role, server.hardware, server.variables)
-        same = (each for each in found if (each.words, each.role, each.hardware, each.variables) == shared)
-        first = next(same, None)
+        first = next((each for each in found if alike(each) == alike(server)), None)
         if first is None:
             found.append(server)
         else:
@@ -354,12 +350,7 @@ def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Serve
 
 
 def _in_pod(
-    name: str,
-    words: list[str],
-    pod: Mapping[str, Any],
-    container: Mapping[str, Any],
-    replicas: int,
-    role: str = "both",
+    name: str, words: list[str], pod: Mapping[str, Any], container: Mapping[str, Any], replicas: int, role: str = "both"
 ) -> _Server:
     return _Server(
         name=name,
@@ -424,11 +415,7 @@ def _mode(words: Sequence[str]) -> str:
     return mode if mode in ("prefill", "decode", _ENCODE) else "both"
 
 
-_STARTS = {
-    "vllm": ("vllm", "serve"),
-    "sglang": ("python3", "-m", "sglang.launch_server"),
-    "trtllm": ("trtllm-serve",),
-}
+_STARTS = {"vllm": ("vllm", "serve"), "sglang": ("python3", "-m", "sglang.launch_server"), "trtllm": ("trtllm-serve",)}
 """Worker of Dynamo -> command of its engine's own server, which takes the same flags."""
 
 
@@ -438,7 +425,7 @@ def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any],
     arguments = shlex.split(_variables(container).get("VLLM_ADDITIONAL_ARGS", ""))
     sizes = workload.get("parallelism") or {}
     expert = ["--enable-expert-parallel"] if sizes.get("expert") else []
-    line = ["vllm", "serve", _repository(model["uri"]), *_flags(_SIZES, sizes), *expert, *arguments]
+    line = ["vllm", "serve", model["uri"].removeprefix("hf://"), *_flags(_SIZES, sizes), *expert, *arguments]
     server = _in_pod(name, line, pod, container, workload.get("replicas", 1), role)
     server.variables.pop("VLLM_ADDITIONAL_ARGS", None)
     return server
@@ -459,7 +446,7 @@ def _of_llm_d(role: str, model: Mapping[str, Any], values: Mapping[str, Any]) ->
         words = _started([*map(str, container.get("command") or ()), *words], container.get("image", ""))
     else:
         sizes = values.get("parallelism") or {}
-        words = ["vllm", "serve", _repository(model["uri"]), *_flags(_LLM_D_SIZES, sizes), *words]
+        words = ["vllm", "serve", model["uri"].removeprefix("hf://"), *_flags(_LLM_D_SIZES, sizes), *words]
     name = role if role != "both" else str(model.get("name") or model["uri"]).rpartition("/")[2]
     return _in_pod(name, words, values, container, values.get("replicas", 1), role)
 
@@ -531,10 +518,8 @@ def _of_compose(services: Mapping[str, Any]) -> list[_Server]:
         variables = {key: str(value) for key, value in pairs}
         replicas, version = (service.get("deploy") or {}).get("replicas", 1), _tag(service.get("image", ""))
         files = {each["target"]: each["source"] for each in service.get("configs", ())}
-        name = re.sub(r"-0$", "", name)
-        found.append(
-            _Server(name=name, words=words, replicas=replicas, version=version, variables=variables, files=files)
-        )
+        own: dict[str, Any] = {"replicas": replicas, "version": version, "variables": variables, "files": files}
+        found.append(_Server(name=re.sub(r"-0$", "", name), words=words, **own))
     return _merged(found)
 
 
@@ -668,9 +653,8 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
 def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pool of a server: number of replicas, role, and the keys in which it differs from the first."""
     deployment, shared = own["deployment"], first["deployment"]
-    replicas = server.replicas * deployment.get("replicas", 1)
     pool: dict[str, Any] = {"name": server.name if server.role == "both" else server.role, "role": server.role}
-    pool["replicas"] = replicas
+    pool["replicas"] = server.replicas * deployment.get("replicas", 1)
     if own["model"] != first["model"]:
         pool["model"] = own["model"]
     for key in dict.fromkeys([*deployment, *shared]):
@@ -718,10 +702,6 @@ _OTHER_TAG = re.compile(r"(?:^|/)(?:lmcache/|llm-d)")
 def _variables(container: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables with literal values, without tokens and addresses of pods."""
     return {each["name"]: str(each["value"]) for each in container.get("env") or () if "value" in each}
-
-
-def _repository(uri: str) -> str:
-    return uri.removeprefix("hf://")
 
 
 def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> str:

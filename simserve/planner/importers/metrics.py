@@ -11,7 +11,7 @@ from typing import Any
 from simserve.errors import InputError, UsageError
 from simserve.observe.windows import Observed, together
 from simserve.planner.importers.draft import Draft, Imported, scenario_name
-from simserve.planner.importers.lengths import WORST_DISTANCE, drawn_text, fitted_block
+from simserve.planner.importers.lengths import WORST_DISTANCE, drawn_text, fitted_block, lognormal
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import KV_CACHE_DTYPES
 from simserve.planner.one_line import gpu_and_count
@@ -64,9 +64,8 @@ def import_metrics(
         InputError: No request was served, or the lengths are not known.
     """
     if gpus is None:
-        raise UsageError(
-            "is missing: metrics do not say what the engine runs on", key="--gpus", remedy="write --gpus H100"
-        )
+        rule = "is missing: metrics do not say what the engine runs on"
+        raise UsageError(rule, key="--gpus", remedy="write --gpus H100")
     gpu, count = gpu_and_count(gpus)
     if model is None and not seen.model:
         raise UsageError("is missing: these metrics do not say what is served", key="--model")
@@ -207,7 +206,7 @@ def _lengths(
             raise InputError(rule, file=where, remedy="scrape a server that has served some")
         mean = max(tokens / finished, 1.0)
         notes.assumed.append(f"{what} have the mean {mean:,.4g} tokens that counters tell, and a cv of 1.")
-        return {"distribution": "lognormal", "mean": float(f"{mean:.5g}"), "cv": 1.0, "max": int(20 * mean) + 2}
+        return lognormal(float(f"{mean:.5g}"), 1.0, int(20 * mean) + 2)
     block, distance = fitted_block(counts)
     if distance > WORST_DISTANCE and stem is not None:
         file = f"{stem}.{name}.csv"

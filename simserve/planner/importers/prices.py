@@ -66,10 +66,8 @@ def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
         found = _genai_prices(document, file, date)
         source = f"genai-prices, {file.name}"
     else:
-        raise ProfileError(
-            "is no price list of litellm (a mapping of model to prices) or genai-prices (a list of providers)",
-            file=file,
-        )
+        rule = "is no price list of litellm (a mapping of model to prices) or genai-prices (a list of providers)"
+        raise ProfileError(rule, file=file)
     profiles: dict[str, ApiProfile] = {}
     for raw in found:
         name = _unused(_name(raw["provider"], raw["model_id"]), profiles)
@@ -262,10 +260,8 @@ def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPr
     elif all(column in columns for column in _GPUHUNT):
         layout, whose = "gpuhunt", file.stem
     else:
-        raise ProfileError(
-            f"is no price list of SkyPilot (columns {', '.join(_SKYPILOT)}) or gpuhunt ({', '.join(_GPUHUNT)})",
-            file=file,
-        )
+        rule = f"is no price list of SkyPilot (columns {', '.join(_SKYPILOT)}) or gpuhunt ({', '.join(_GPUHUNT)})"
+        raise ProfileError(rule, file=file)
     best: dict[tuple[str, RentalKind], _Offer] = {}
     skipped: set[str] = set()
     for row in reader:

@@ -16,6 +16,7 @@ from typing import Any
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, flags_of, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.lengths import lognormal
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
@@ -134,6 +135,13 @@ class Reading:
     switches: dict[str, bool] = field(default_factory=dict)
     variables: Mapping[str, str] | None = None
     asked: str | None = None
+
+    def put(self, key: str, value: object, part: str = "options") -> None:
+        """Set a key of a part of the reading; without a part, an attribute of the reading itself."""
+        if part:
+            getattr(self, part)[key] = value
+        else:
+            setattr(self, key, value)
 
     def count(self, flag: str, value: object) -> int:
         """Return a whole number in servers' forms: ``16384``, ``16_384``, ``16k`` (16,000) or ``16K`` (16,384).
@@ -358,29 +366,17 @@ def words_of(arguments: Mapping[str, Any], flags: Flags) -> list[str]:
 
 def counted(key: str, part: str = "options") -> Reader:
     """Return a reader that sets a key of a part of the reading to a whole number."""
-
-    def read(reading: Reading, flag: str, value: Any) -> None:
-        getattr(reading, part)[key] = reading.count(flag, value)
-
-    return read
+    return lambda reading, flag, value: reading.put(key, reading.count(flag, value), part)
 
 
 def measured(key: str, rule: str) -> Reader:
     """Return a reader that sets an option of the engine to a number; ``rule`` says what it is not, if it is none."""
-
-    def read(reading: Reading, flag: str, value: Any) -> None:
-        reading.options[key] = reading.number(flag, value, rule)
-
-    return read
+    return lambda reading, flag, value: reading.put(key, reading.number(flag, value, rule))
 
 
 def switched(key: str, stands: bool = True, part: str = "options") -> Reader:
     """Return a reader that sets a key to ``stands`` where the switch is on, and to the opposite where it is off."""
-
-    def read(reading: Reading, _: str, value: Any) -> None:
-        getattr(reading, part)[key] = stands is (value is True)
-
-    return read
+    return lambda reading, _, value: reading.put(key, stands is (value is True), part)
 
 
 def implied(key: str, set_to: Any, part: str = "options") -> Reader:
@@ -405,12 +401,9 @@ def chosen(key: str, known: Mapping[str, Any] | Sequence[str], *, default: str =
     meanings = known if isinstance(known, Mapping) else dict(zip(known, known, strict=True))
 
     def read(reading: Reading, flag: str, value: Any) -> None:
-        name = str(value)
-        if name in meanings and part:
-            getattr(reading, part)[key] = meanings[name]
-        elif name in meanings:
-            setattr(reading, key, meanings[name])
-        elif name != default:
+        if str(value) in meanings:
+            reading.put(key, meanings[str(value)], part)
+        elif str(value) != default:
             reading.not_simulated.append(f"{flag} {value}")
 
     return read
@@ -459,20 +452,12 @@ def weights(names: Mapping[str, Sequence[str]]) -> Reader:
 
 def said(attribute: str) -> Reader:
     """Return a reader that keeps a value as an attribute of the reading."""
-
-    def read(reading: Reading, _: str, value: Any) -> None:
-        setattr(reading, attribute, value)
-
-    return read
+    return lambda reading, _, value: setattr(reading, attribute, value)
 
 
 def kept(key: str, part: str) -> Reader:
     """Return a reader that keeps a value as text in a part of the reading."""
-
-    def read(reading: Reading, _: str, value: Any) -> None:
-        getattr(reading, part)[key] = str(value)
-
-    return read
+    return lambda reading, _, value: reading.put(key, str(value), part)
 
 
 def read_ranks(reading: Reading, flag: str, value: Any) -> None:
@@ -551,10 +536,8 @@ def draft_of(
     served = reading.model
     if served is None:
         raise ScenarioError("names no model", file=reading.where, remedy="say which with --model")
-    if model is not None:
-        named = NamedModel(model, stored_format(served), is_exact=True)
-    else:
-        named = find_model(served, reading.where)
+    own = None if model is None else NamedModel(model, stored_format(served), is_exact=True)
+    named = own or find_model(served, reading.where)
     profile = load_model(named.model)
     notes = reading.notes
     if not named.is_exact:
@@ -574,7 +557,12 @@ def draft_of(
         reading.options.setdefault("max_model_len", length)
     version = {} if reading.version is None else {"version": reading.version}
     deployment["engine"] = {"name": reading.engine, **version, **reading.options}
-    _speculate(reading, deployment)
+    found = read_speculation(reading.speculation, reading.where) if reading.speculation else None
+    if found is not None:
+        deployment["speculative"], note = found
+        notes.append(note)
+    elif reading.speculation:
+        notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
     if reading.not_simulated:
         notes.append("Not simulated: " + ", ".join(reading.not_simulated) + ".")
     if reading.ignored:
@@ -622,17 +610,6 @@ def _overridden_length(reading: Reading, profile: ModelProfile) -> int | None:
     return round(reading.context_scale * original)
 
 
-def _speculate(reading: Reading, deployment: dict[str, Any]) -> None:
-    if not reading.speculation:
-        return
-    found = read_speculation(reading.speculation, reading.where)
-    if found is None:
-        reading.notes.append(unsimulated_note(reading.speculation, reading.engine, reading.version))
-        return
-    deployment["speculative"], note = found
-    reading.notes.append(note)
-
-
 def _spans_nodes(deployment: Mapping[str, Any]) -> bool:
     """Return whether the experts are shared by more ranks than a node has GPUs."""
     ranks = deployment.get("tensor_parallel_size", 1) * deployment.get("data_parallel_size", 1)
@@ -677,18 +654,8 @@ def _placeholder_workload(max_model_len: int) -> dict[str, Any]:
     longest_output = max(min(_OUTPUT_MAX, max_model_len // 4), 1)
     return {
         "arrivals": {"process": "poisson", "rate": 1.0},
-        "prompt_tokens": {
-            "distribution": "lognormal",
-            "mean": min(_PROMPT_MEAN, max(longest_prompt // 3, 1)),
-            "cv": 1.0,
-            "max": longest_prompt,
-        },
-        "output_tokens": {
-            "distribution": "lognormal",
-            "mean": min(_OUTPUT_MEAN, max(longest_output // 3, 1)),
-            "cv": 0.8,
-            "max": longest_output,
-        },
+        "prompt_tokens": lognormal(min(_PROMPT_MEAN, max(longest_prompt // 3, 1)), 1.0, longest_prompt),
+        "output_tokens": lognormal(min(_OUTPUT_MEAN, max(longest_output // 3, 1)), 0.8, longest_output),
         "num_requests": 1000,
     }
 

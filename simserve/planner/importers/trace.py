@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.lengths import lognormal
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model import ModelProfile
 from simserve.units import to_text
@@ -233,12 +234,7 @@ def _fit_lengths(lengths: NDArray[np.int64]) -> tuple[dict[str, Any] | None, flo
     statistics = length_statistics(lengths)
     if statistics.minimum == statistics.maximum:
         return {"distribution": "fixed", "value": statistics.maximum}, 0.0
-    block = {
-        "distribution": "lognormal",
-        "mean": float(f"{statistics.mean:.5g}"),
-        "cv": float(f"{statistics.cv:.4g}"),
-        "max": statistics.maximum,
-    }
+    block = lognormal(float(f"{statistics.mean:.5g}"), float(f"{statistics.cv:.4g}"), statistics.maximum)
     try:
         fitted = length_distribution(LognormalLength.model_validate(block))
     except ValueError:  # a truncated lognormal cannot reach such a mean
@@ -293,18 +289,16 @@ def _fit_media(recorded: RecordedMedia) -> dict[str, Any]:
         return {**block, "sizes": [ASSUMED_IMAGE]}
     if recorded.sizes.shape[1] == 1:
         seconds = np.maximum(np.rint(recorded.sizes[:, 0]), 1).astype(np.int64)
-        return {
-            **block,
-            "seconds": _fit_lengths(seconds)[0] or {"distribution": "fixed", "value": round(mean(seconds))},
-        }
+        block["seconds"] = _fit_lengths(seconds)[0] or {"distribution": "fixed", "value": round(mean(seconds))}
+        return block
     sizes, weights = np.unique(recorded.sizes.astype(np.int64), axis=0, return_counts=True)
     most = np.argsort(-weights, kind="stable")[:MOST_SIZES]
     each = zip(sizes[most].tolist(), weights[most].tolist(), strict=True)
-    shapes = [
+    block["sizes"] = [
         {"width": width, "height": height, **({"frames": frames} if frames else {}), "weight": weight}
         for (width, height, frames), weight in each
     ]
-    return {**block, "sizes": shapes}
+    return block
 
 
 def _trace_notes(trace: Trace) -> list[str]:

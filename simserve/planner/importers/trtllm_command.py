@@ -66,11 +66,7 @@ _METHODS = {name.lower(): method for method, name in DRAFTERS.items()} | {"eagle
 
 
 def _spelled(_: Reading, words: Sequence[str]) -> Sequence[str]:
-    """Return the arguments of a server.
-
-    Raises:
-        ScenarioError: They are those of the server in front of others.
-    """
+    """Return the arguments of a server."""
     if words[:1] == ["disaggregated"]:
         rule, remedy = "starts the server in front of others", "paste the line of one of these: it serves the model"
         raise ScenarioError(rule, file=TRTLLM.where, value="trtllm-serve disaggregated", remedy=remedy)
@@ -85,7 +81,8 @@ def _settle(reading: Reading) -> None:
     if reading.shares_attention_ranks:
         reading.data_parallel_size = reading.deployment.get("tensor_parallel_size", 1)
         reading.shares_attention_ranks = reading.data_parallel_size > 1
-    if not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"} and _captures(reading.version):
+    captures = reading.version is None or version_key(reading.version) >= _PYTORCH_SINCE
+    if captures and not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"}:
         _graphs(reading, {})
     _settle_admission(reading)
     tokens = reading.options.pop("kv_tokens", None)
@@ -105,10 +102,6 @@ def _settle_admission(reading: Reading) -> None:
         reading.options.setdefault("admission", "reserve")
 
 
-def _captures(version: str | None) -> bool:
-    return version is None or version_key(version) >= _PYTORCH_SINCE
-
-
 def _options_file(reading: Reading, _: str, value: Any, files: Mapping[str, str] | None = None) -> None:
     """Read an options file; ``files`` are stored elsewhere: path in the line -> text."""
     text = (files or {}).get(str(value))
@@ -121,11 +114,7 @@ def _options_file(reading: Reading, _: str, value: Any, files: Mapping[str, str]
 
 
 def _read_options(reading: Reading, options: Mapping[str, Any], path: str = "") -> None:
-    """Read the keys of an options file, which are arguments of TensorRT-LLM's LLM API.
-
-    Raises:
-        ScenarioError: A value is invalid for its key.
-    """
+    """Read the keys of an options file, which are arguments of TensorRT-LLM's LLM API."""
     for name, value in options.items():
         key = f"{path}{name}"
         if f"--{name}" in _COUNTS and value is not None:

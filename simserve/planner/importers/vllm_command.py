@@ -81,11 +81,7 @@ def _leveled(word: str, flags: Flags) -> list[str]:
 
 
 def _with_config(reading: Reading, words: Sequence[str], flags: Flags) -> list[str]:
-    """Return the arguments of the ``--config`` file, followed by the others, which override them.
-
-    Raises:
-        ScenarioError: The file is not a mapping.
-    """
+    """Return the arguments of the ``--config`` file, followed by the others, which override them."""
     place = next((place for place, word in enumerate(words) if word.partition("=")[0] == "--config"), None)
     if place is None:
         return list(words)
@@ -115,10 +111,6 @@ def _prefill_threshold(reading: Reading, flag: str, value: Any) -> None:
         reading.ignored.append(flag)  # 0 means no limit
 
 
-def _kv_cache_memory(reading: Reading, flag: str, value: Any) -> None:
-    reading.options["kv_cache_memory_bytes"] = reading.size(flag, value)
-
-
 def _attention_backend(reading: Reading, flag: str, value: Any) -> None:
     if value in ("TRITON_ATTN", "TRITON_ATTN_VLLM_V1"):
         reading.options["attention_backend"] = "triton"
@@ -136,10 +128,6 @@ def _moe_backend(reading: Reading, flag: str, value: Any) -> None:
         reading.not_simulated.append(f"{flag} {value}")
 
 
-def _speculative_config(reading: Reading, flag: str, value: Any) -> None:
-    reading.speculation |= json_object(reading, flag, value)
-
-
 def _balancing_config(reading: Reading, flag: str, value: Any) -> None:
     settings = dict(json_object(reading, flag, value))
     if "num_redundant_experts" in settings:
@@ -154,10 +142,6 @@ def _swap_space(reading: Reading, flag: str, value: Any) -> None:
 def _offloading_size(reading: Reading, flag: str, value: Any) -> None:
     size = reading.number(flag, value, "is not a number of GiB")
     reading.host_memory = HostMemory(size * GIB, is_of_rank=False, overlaps=False)
-
-
-def _offloading_backend(reading: Reading, flag: str, value: Any) -> None:
-    reading.ignored.append(f"{flag} {value}")  # with either one, the server loads the blocks that it finds
 
 
 def _optimization_level(reading: Reading, _: str, value: Any) -> None:
@@ -200,10 +184,6 @@ def _compilation_config(reading: Reading, flag: str, value: Any) -> None:
         if settings.get(key) in (3, "3"):
             reading.ignored.append(f"{flag} {key} {settings.pop(key)}")
     reading.not_simulated.extend(f"{flag} {key} {each}" for key, each in settings.items())
-
-
-def _rope_scaling(reading: Reading, flag: str, value: Any) -> None:
-    read_rope_scaling(reading, flag, json_object(reading, flag, value))
 
 
 def _has_choice(option: str, version: str | None) -> bool:
@@ -318,7 +298,9 @@ VLLM = Program(
         "--max-model-len": _max_model_len,
         "--long-prefill-token-threshold": _prefill_threshold,
         "--gpu-memory-utilization": measured("gpu_memory_utilization", "is not a share"),
-        "--kv-cache-memory-bytes": _kv_cache_memory,
+        "--kv-cache-memory-bytes": lambda reading, flag, value: reading.put(
+            "kv_cache_memory_bytes", reading.size(flag, value)
+        ),
         "--attention-backend": _attention_backend,
         "--moe-backend": _moe_backend,
         "--mamba-ssm-cache-dtype": chosen("mamba_ssm_cache_dtype", get_args(StateDtype), default="auto"),
@@ -336,21 +318,26 @@ VLLM = Program(
         "--cpu-offload-gb": measured("cpu_offload_gb", "is not a number of GiB"),
         "--enable-lora": implied("max_loras", 1),  # vLLM's default, config/lora.py
         "--kv-offloading-size": _offloading_size,
-        "--kv-offloading-backend": _offloading_backend,
+        # With either one, the server loads the blocks that it finds.
+        "--kv-offloading-backend": lambda reading, flag, value: reading.ignored.append(f"{flag} {value}"),
         "--quantization": weights(_QUANTIZATIONS),
         "--dtype": read_dtype,
         "--kv-cache-dtype": read_kv_cache_dtype,
         "--scheduling-policy": chosen("scheduling_policy", ("fcfs", "priority")),
         "--preemption-mode": chosen("preemption_mode", ("recompute", "swap")),
         "--swap-space": _swap_space,
-        "--speculative-config": _speculative_config,
+        "--speculative-config": lambda reading, flag, value: reading.speculation.update(
+            json_object(reading, flag, value)
+        ),
         "--speculative-model": kept("model", "speculation"),
         "--num-speculative-tokens": counted("num_speculative_tokens", "speculation"),
         "--optimization-level": _optimization_level,
         "--compilation-config": _compilation_config,
         "--limit-mm-per-prompt": _limits_of_media,
         "--hf-overrides": read_overrides,
-        "--rope-scaling": _rope_scaling,
+        "--rope-scaling": lambda reading, flag, value: read_rope_scaling(
+            reading, flag, json_object(reading, flag, value)
+        ),
     },
     without_effect=_WITHOUT_EFFECT,
 )

@@ -73,10 +73,7 @@ def read_aiperf(fields: Fields, label: str) -> BenchResult:
                 for theirs, ours in _STATISTICS.items()
                 if theirs in block
             }
-    for key, figure in (
-        ("output_token_throughput", "output_throughput"),
-        ("request_throughput", "request_throughput"),
-    ):
+    for key, figure in (("output_token_throughput", "output_throughput"), ("request_throughput", "request_throughput")):
         if key in fields:
             measured[figure] = fields.mapping(key).number("avg")
     prompts, outputs = (
@@ -132,11 +129,7 @@ def _arrivals(fields: Fields) -> dict[str, Any]:
 
 
 def _load_blocks(fields: Fields) -> Iterator[Fields]:
-    """Yield the mappings that may contain the load; in a list of phases, the profiled ones first.
-
-    Raises:
-        TraceError: Several phases were profiled, whose figures are mixed in the summary.
-    """
+    """Yield the mappings that may contain the load; in a list of phases, the profiled ones first."""
     config = fields.find("input_config")
     if config is not None and isinstance(config.values.get("phases"), list):
         phases = [each for each in config.items_of("phases") if "profiling" in (each.text("kind"), each.text("name"))]

@@ -107,11 +107,7 @@ def _distribution(fields: Fields, latency: str, unit: float) -> dict[str, float]
 
 
 def _arrivals(fields: Fields) -> dict[str, Any]:
-    """Return the load in a benchmark's own strategy.
-
-    Raises:
-        TraceError: There is no strategy, or it has no load that can be simulated.
-    """
+    """Return the load in a benchmark's own strategy."""
     strategy = fields.find("config", "strategy") or fields.find("args", "strategy")
     if strategy is None:
         raise fields.error("config.strategy", "is missing: a strategy with type_ is expected")

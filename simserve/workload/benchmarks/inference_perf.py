@@ -68,7 +68,8 @@ def read_inference_perf(fields: Fields, label: str) -> BenchResult:
     measured["request_throughput"] = throughput.number("requests_per_sec", "requests/s")
     num_requests = successes.count("count")
     failures = fields.find("failures")
-    config = _config(fields)
+    beside = Path(fields.file).parent / "config.yaml"
+    config = Fields(read_mapping(beside, TraceError), str(beside)) if beside.is_file() else None
     notes: list[str] = []
     return BenchResult(
         label=label,
@@ -86,12 +87,6 @@ def read_inference_perf(fields: Fields, label: str) -> BenchResult:
         duration=fields.optional("benchmark_time_seconds", "seconds"),
         num_failed=None if failures is None else int(failures.number("count", "requests")),
     )
-
-
-def _config(fields: Fields) -> Fields | None:
-    """Return the ``config.yaml`` in the report's folder; None if there is none."""
-    file = Path(fields.file).parent / "config.yaml"
-    return Fields(read_mapping(file, TraceError), str(file)) if file.is_file() else None
 
 
 def _statistics(block: Fields, name: str) -> dict[str, float]:

@@ -102,9 +102,8 @@ def checked(result: BenchResult) -> BenchResult:
             includes the first token.
     """
     if not result.measured:
-        raise TraceError(
-            "holds no latency and no throughput", file=result.file, key=result.label, remedy="nothing to compare"
-        )
+        rule = "holds no latency and no throughput"
+        raise TraceError(rule, file=result.file, key=result.label, remedy="nothing to compare")
     for key, lengths in (("prompt tokens", result.prompt_tokens), ("output tokens", result.output_tokens)):
         if len(lengths) and not (np.all(np.isfinite(lengths)) and 0 < lengths.mean() <= MAX_TOKENS):
             raise TraceError(f"must be a mean above 0 and at most {MAX_TOKENS:,}", file=result.file, key=key)

@@ -64,11 +64,7 @@ def read_sglang(fields: Fields, label: str) -> BenchResult:
 
 
 def _length_range(fields: Fields) -> tuple[float, float] | None:
-    """Return the bounds of random lengths over their mean: lengths lie between the ratio times the longest, and that.
-
-    Raises:
-        TraceError: The ratio is not a share.
-    """
+    """Return the bounds of random lengths over their mean: they lie between the ratio times the longest, and that."""
     if not fields.text("dataset_name").startswith("random") or "random_range_ratio" not in fields:
         return None
     ratio = share_at(fields, "random_range_ratio")

@@ -92,9 +92,6 @@ def _length_range(fields: Fields) -> tuple[float, float] | None:
 
     ``--metadata random_range_ratio=0.3`` saves it; lengths lie between 1 - ratio and 1 + ratio times the requested one
     (vllm/benchmarks/datasets.py, RandomDataset). A ratio of 1, the default before 0.8.5, made them equal.
-
-    Raises:
-        TraceError: The ratio is not a share.
     """
     if "random_range_ratio" not in fields:
         return None

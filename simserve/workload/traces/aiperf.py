@@ -77,7 +77,8 @@ class _Sessions:
         """Return the prompt of a row, and the previous prompt of its session."""
         row = records.rows[index]
         name = next((each for each in TEXT_FIELDS if row.get(each) is not None), "messages")
-        messages = _messages(row.get(name), lambda rule: _row_error(records, index, name, rule))
+        where = f"row {records.lines[index]}, {name}"
+        messages = _messages(row.get(name), lambda rule: TraceError(rule, file=records.file, key=where))
         session, mode = row.get(SESSION_FIELD), row.get("message_mode") or "history"
         key = str(session)
         if mode not in ("history", "delta"):
@@ -94,10 +95,6 @@ class _Sessions:
         if is_delta:
             self.going_on[key] = history.with_piece((index, answer))
         return history.context, before
-
-
-def _row_error(records: Records, index: int, name: str, rule: str) -> TraceError:
-    return TraceError(rule, file=records.file, key=f"row {records.lines[index]}, {name}")
 
 
 def _messages(value: object, error: Any) -> list[Mapping[str, object]]:
@@ -185,9 +182,8 @@ def read_aiperf_conversations(path: Path) -> Trace:
     started = {child for each in known.values() for child in each.children()}
     roots = [name for name in known if name not in started]
     if not roots:
-        raise TraceError(
-            "has no conversation that no other starts", file=path, remedy="they start each other in a circle"
-        )
+        rule = "has no conversation that no other starts"
+        raise TraceError(rule, file=path, remedy="they start each other in a circle")
     calls = _Calls(path, known)
     for number, root in enumerate(roots):
         calls.task = number

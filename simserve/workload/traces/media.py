@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
+from simserve.workload.dependencies import ranges
 
 MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")
 """Columns of a table about them."""
@@ -40,8 +41,7 @@ class RecordedMedia:
         if self.sizes is None:
             return RecordedMedia(counts)
         first = np.cumsum(self.counts) - self.counts
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        return RecordedMedia(counts, self.sizes[np.repeat(first[rows], counts) + within])
+        return RecordedMedia(counts, self.sizes[ranges(first[rows], counts)])
 
     def first(self, num_requests: int) -> RecordedMedia:
         """Return those of the first requests."""

@@ -73,12 +73,7 @@ def prefix_blocks(records: Records, block_tokens: int) -> PrefixBlocks:
     Raises:
         TraceError: It is missing in a row, or is not a list of whole numbers.
     """
-    lists = records.lists("hash_ids")
-    return PrefixBlocks(
-        block_tokens=block_tokens,
-        ids=np.array([each for ids in lists for each in ids], dtype=np.int64),
-        counts=np.array([len(ids) for ids in lists], dtype=np.int64),
-    )
+    return PrefixBlocks.of(block_tokens, records.lists("hash_ids"))
 
 
 def read_bailian(path: Path) -> Trace:
@@ -265,9 +260,6 @@ def _read_agentic_graph(records: Records) -> Trace:
 
     Args:
         records: The rows, the header first.
-
-    Raises:
-        TraceError: A row breaks a rule; with its line in the file.
     """
     header = records.rows[0]
     if header.get("version") != _VERSION:
@@ -275,7 +267,9 @@ def _read_agentic_graph(records: Records) -> Trace:
     size = header.get("block_size")
     if type(size) is not int or not 1 <= size <= MAX_TOKENS:
         raise records.error(0, "block_size", "must be a whole number >= 1")
-    rows = Records(records.file, _renamed(records.rows[1:]), records.lines[1:])
+    other = {"input_tokens": "input_length", "output_tokens": "output_length"}
+    renamed = [{other.get(name, name): value for name, value in row.items()} for row in records.rows[1:]]
+    rows = Records(records.file, renamed, records.lines[1:])
     if not rows.rows:
         raise TraceError("holds no calls behind its header", file=records.file)
     waits = _waits(rows)
@@ -304,11 +298,6 @@ def _read_agentic_graph(records: Records) -> Trace:
             earliest=offset,
         ),
     )
-
-
-def _renamed(rows: Any) -> list[Mapping[str, Any]]:
-    other = {"input_tokens": "input_length", "output_tokens": "output_length"}
-    return [{other.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def _waits(rows: Records) -> list[list[tuple[int, bool, float]]]:
@@ -394,13 +383,6 @@ def _blocks(rows: Records, size: int) -> PrefixBlocks | None:
     if any(row.get("hash_ids") is None for row in rows.rows):
         return None
     lists, known = rows.lists("hash_ids"), dict[tuple[str, int], int]()
-    ids = [
-        known.setdefault((row[_PLAY], each), len(known))
-        for row, own in zip(rows.rows, lists, strict=True)
-        for each in own
-    ]
-    return PrefixBlocks(
-        block_tokens=size,
-        ids=np.array(ids, dtype=np.int64),
-        counts=np.array([len(each) for each in lists], dtype=np.int64),
-    )
+    told = (row[_PLAY] for row in rows.rows)
+    ids = [[known.setdefault((play, each), len(known)) for each in own] for play, own in zip(told, lists, strict=True)]
+    return PrefixBlocks.of(size, ids)

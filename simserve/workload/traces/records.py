@@ -153,6 +153,5 @@ def _parse(text: str, path: Path, line: int | None) -> Any:
         where = f"row {line}" if line is not None else f"line {broken.lineno}, column {broken.colno}"
         raise TraceError(f"is not valid JSON: {broken.msg}", file=path, key=where) from None
     except (ValueError, RecursionError) as broken:
-        raise TraceError(
-            f"is not valid JSON: {broken}", file=path, key=None if line is None else f"row {line}"
-        ) from None
+        rule = f"is not valid JSON: {broken}"
+        raise TraceError(rule, file=path, key=None if line is None else f"row {line}") from None

@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -262,17 +263,8 @@ def _require_equal_lengths(path: Path, text: str, rows: list[list[str]]) -> None
 
 def _line_of(text: str, index: int) -> int:
     """Return the line of a row of the file; lines are counted from 1, rows from 0."""
-    for number, line in enumerate(_filled_lines(text)):
-        if number == index:
-            return line
-    return 0
-
-
-def _filled_lines(text: str) -> Iterator[int]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text), strict=True)
-    for row in reader:
-        if row:
-            yield reader.line_num
+    return next(itertools.islice((reader.line_num for row in reader if row), index, None), 0)
 
 
 def is_number(value: object, least: float = -LARGEST, most: float = LARGEST) -> TypeGuard[float]:

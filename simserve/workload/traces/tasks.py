@@ -44,7 +44,7 @@ class RecordedTasks:
         return RecordedTasks(
             task=self.task[some],
             agent=self.agent[some],
-            dependencies=self.dependencies.first(num_calls),
+            dependencies=self.dependencies.of_rows(np.arange(min(num_calls, len(self.task)))),
             tool_time=self.tool_time[some],
             offset=self.offset[some],
             earliest=None if self.earliest is None else self.earliest[some],

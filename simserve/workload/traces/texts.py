@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from simserve.workload.traces.sharegpt import CHARACTERS_PER_TOKEN
 from simserve.workload.traces.trace import PrefixBlocks
 
@@ -207,8 +205,4 @@ def _told(message: Mapping[str, object]) -> tuple[str, int, int]:
 
 def blocks_of(contexts: Sequence[Context]) -> PrefixBlocks:
     """Return the full blocks of some prompts."""
-    return PrefixBlocks(
-        block_tokens=BLOCK_TOKENS,
-        ids=np.array([each for context in contexts for each in context.blocks], dtype=np.int64),
-        counts=np.array([len(context.blocks) for context in contexts], dtype=np.int64),
-    )
+    return PrefixBlocks.of(BLOCK_TOKENS, [context.blocks for context in contexts])

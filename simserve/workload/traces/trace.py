@@ -26,6 +26,12 @@ class PrefixBlocks:
     ids: NDArray[np.int64]
     counts: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, block_tokens: int, lists: Sequence[Sequence[int]]) -> PrefixBlocks:
+        """Return the blocks of requests, given the ids of each."""
+        ids = np.array([each for own in lists for each in own], dtype=np.int64)
+        return cls(block_tokens=block_tokens, ids=ids, counts=np.array([len(own) for own in lists], dtype=np.int64))
+
     @property
     def num_distinct(self) -> int:
         """Number of distinct blocks."""
@@ -82,15 +88,8 @@ class Trace:
     def frozen(self) -> Trace:
         """Return the trace with read-only arrays."""
         blocks = () if self.prefix_blocks is None else (self.prefix_blocks.ids, self.prefix_blocks.counts)
-        columns = (
-            self.arrival_time,
-            self.prompt_tokens,
-            self.output_tokens,
-            self.max_tokens,
-            self.session,
-            *blocks,
-        )
-        for column in columns:
+        lengths = (self.prompt_tokens, self.output_tokens, self.max_tokens)
+        for column in (self.arrival_time, *lengths, self.session, *blocks):
             if column is not None:
                 column.flags.writeable = False
         for media in (self.images, self.audio):
@@ -142,12 +141,7 @@ def trace_of_calls(
     tasks = tasks_by_time(calls)
     blocks = None
     if block_tokens is not None and all(call.blocks is not None for call in calls):
-        lists = [call.blocks or () for call in calls]
-        blocks = PrefixBlocks(
-            block_tokens=block_tokens,
-            ids=np.array([each for ids in lists for each in ids], dtype=np.int64),
-            counts=np.array([len(ids) for ids in lists], dtype=np.int64),
-        )
+        blocks = PrefixBlocks.of(block_tokens, [call.blocks or () for call in calls])
     return Trace(
         arrival_time=starts - starts[0] if has_arrival_times else np.full(len(calls), np.nan),
         prompt_tokens=np.array([call.prompt_tokens for call in calls], dtype=np.int64),

@@ -109,9 +109,8 @@ def _entries(
             raise TraceError("is not an object", file=path, key=own)
         if request.get("type") == SUBAGENT:
             if agent.count("/") >= _MOST_NESTED:
-                raise TraceError(
-                    f"lies in more than {_MOST_NESTED} other sub-agents", file=path, key=f"row of {place[:30]}"
-                )
+                rule = f"lies in more than {_MOST_NESTED} other sub-agents"
+                raise TraceError(rule, file=path, key=f"row of {place[:30]}")
             at = request.get("t")
             inner = (*markers, float(at) if is_number(at) else 0.0)
             yield from _entries(request.get("requests"), own, f"{agent}/{position}", agent, inner, path)
@@ -232,10 +231,7 @@ def _extended(
 
 
 def _joined(
-    calls: Sequence[RecordedCall],
-    models: Sequence[Hashable],
-    chains: list[_Chain],
-    forks: dict[int, list[_Chain]],
+    calls: Sequence[RecordedCall], models: Sequence[Hashable], chains: list[_Chain], forks: dict[int, list[_Chain]]
 ) -> list[_Chain]:
     """Return the chains, joined if one continues another after an edit of its context."""
     owner = {row: chain for chain in chains for row in chain.rows}
