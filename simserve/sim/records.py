@@ -62,6 +62,8 @@ with its agent's task, or never sent for that reason (its ``arrival_time`` is th
 SERVERS = ("replica", "api", "cache")
 """Who answered a request: a replica, the API of `deployment.overflow`, the response cache."""
 REPLICA, API, CACHE = range(len(SERVERS))
+_FURTHER = ("adapter", "thinking_tokens", "encoder_seconds", "earlier_images", "image_ends")
+"""Columns of the table that have their own name in `RequestSpecs`, and that few workloads have."""
 _LOWEST = 1e-6
 _GROWTH = math.log(1.008)
 NUM_BINS = 3180
@@ -154,6 +156,13 @@ class RequestRecords:
             name: column[order] for name, column in columns.items() if isinstance(column, np.ndarray)
         }
         return replace(self, **sorted_columns)
+
+
+def table_for(specs: RequestSpecs, config: EngineConfig, *, is_lean: bool = False) -> RequestTable:
+    """Return the table of requests under the length limits of an engine; arguments as for `RequestTable`."""
+    further = {name: getattr(specs, name) for name in _FURTHER}
+    tokens = specs.prompt_tokens, specs.output_tokens, specs.max_tokens
+    return RequestTable(*tokens, config, specs.pace, specs.priority, is_lean=is_lean, **further)
 
 
 def answer_columns(requests: RequestTable, specs: RequestSpecs) -> dict[str, Any]:
