@@ -115,7 +115,13 @@ class KernelFit:
         self._fit_table(run, "prefill attention", points.PREFILL, forms.prefill_form)
         self._fit_table(run, "decode attention", points.DECODE, lambda: forms.decode_form(attention_cores))
         self._fit_table(run, "routed experts", points.MOE, lambda: forms.expert_form(cores))
-        self._fit_memory_bound(run)
+        table = run.tables.get(points.ELEMENTWISE, pd.DataFrame({"op_name": []}))
+        is_sampling = table["op_name"] == points.SAMPLING
+        for title, chosen in (("element-wise", ~is_sampling), ("sampling", is_sampling)):
+            calls = table[chosen].reset_index(drop=True)
+            if self._is_enough(title, calls):
+                regressor = self._regressor(forms.elementwise_form(), calls)
+                self.kinds_[title] = FittedKind(title, points.ELEMENTWISE, "", regressor, {}, calls)
         self._fit_table(run, "copies", points.COPY, forms.copy_form)
         self._fit_table(run, "all-reduce", points.ALL_REDUCE, forms.all_reduce_form)
         return self
@@ -134,16 +140,6 @@ class KernelFit:
         shape = shapes[int(np.argmin(errors))]
         regressor = self._regressor(forms.product_form(name, cores, shape), calls)
         self.kinds_[title] = FittedKind(title, points.GEMM, name, regressor, shape, calls)
-
-    def _fit_memory_bound(self, run: KernelRun) -> None:
-        """Fit norms, rotary embedding and activation as one kind, and sampling, which is not part of a layer, alone."""
-        table = run.tables.get(points.ELEMENTWISE, pd.DataFrame({"op_name": []}))
-        is_sampling = table["op_name"] == points.SAMPLING
-        for title, chosen in (("element-wise", ~is_sampling), ("sampling", is_sampling)):
-            calls = table[chosen].reset_index(drop=True)
-            if self._is_enough(title, calls):
-                regressor = self._regressor(forms.elementwise_form(), calls)
-                self.kinds_[title] = FittedKind(title, points.ELEMENTWISE, "", regressor, {}, calls)
 
     def _fit_table(self, run: KernelRun, title: str, table: str, form: Callable[[], CurveForm]) -> None:
         calls = run.tables.get(table, pd.DataFrame())

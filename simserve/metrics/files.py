@@ -235,12 +235,8 @@ def _series(columns: Columns) -> TimeSeries:
     from simserve.sim.recorder import TimeSeries
 
     ends = _floats(columns["end_s"])
-    means = {name: _floats(columns[name]) for name in _names(TimeSeries) if name in columns}
+    means = {name: _floats(columns[name]) for name in {each.name for each in fields(TimeSeries)} if name in columns}
     return TimeSeries(edges=np.concatenate((_floats(columns["start_s"])[:1], ends)), **means)
-
-
-def _names(kind: type[Any]) -> set[str]:
-    return {each.name for each in fields(kind)}
 
 
 def _texts(column: NDArray[Any]) -> list[str | None]:
@@ -417,7 +413,7 @@ def _select(column: Column) -> str:
     name = f'"{column.name}"'
     if column.cells is None:
         return f"CAST(NULL AS {column.sql_type}) AS {name}"
-    if _is_constant(column.cells):
+    if column.cells.dtype.kind in "iu" and len(column.cells) > 0 and bool((column.cells == column.cells[0]).all()):
         only = int(column.cells[0])
         if column.labels and only >= 0:
             return f"{_quoted(column.labels[only])} AS {name}"
@@ -431,8 +427,3 @@ def _select(column: Column) -> str:
         return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}"
     cell = f"CASE WHEN {name} < 0 THEN NULL ELSE {name} END" if column.is_null_below_zero else name
     return f"CAST({cell} AS {column.sql_type}) AS {name}"
-
-
-def _is_constant(cells: NDArray[Any]) -> bool:
-    """Return whether integers are all the same, as who served a request or how it ended often is: one is enough."""
-    return cells.dtype.kind in "iu" and len(cells) > 0 and bool((cells == cells[0]).all())

@@ -422,7 +422,10 @@ def _answered(
     simulation: Simulation, number: int, window: Window, meets_slo: NDArray[np.bool_] | None, price: float | None
 ) -> dict[str, Any]:
     """Return what a pool answered in the window, and what its GPUs cost then."""
-    served = _served(simulation, number, window)
+    timeline, replica = simulation.timeline, simulation.records.replica_id
+    pool_of = np.zeros(0, dtype=np.int64) if timeline is None else timeline.pool
+    served: NDArray[np.bool_] = (replica >= 0) & window.has_arrived
+    served[served] = pool_of[replica[served]] == number
     count = int(np.count_nonzero(served))
     hourly = None if price is None else price * _gpus(simulation, number, window)
     tokens = float(simulation.records.output_tokens[served].sum())
@@ -434,15 +437,6 @@ def _answered(
         if hourly is None
         else ratio(hourly * window.seconds / SECONDS_PER_HOUR, tokens / 1e6),
     }
-
-
-def _served(simulation: Simulation, number: int, window: Window) -> NDArray[np.bool_]:
-    """Return which requests of the window were last worked on by a replica of a pool."""
-    timeline, replica = simulation.timeline, simulation.records.replica_id
-    pool_of = np.zeros(0, dtype=np.int64) if timeline is None else timeline.pool
-    served: NDArray[np.bool_] = (replica >= 0) & window.has_arrived
-    served[served] = pool_of[replica[served]] == number
-    return served
 
 
 def transfer_figures(transfers: Mapping[str, float]) -> dict[str, float | None]:

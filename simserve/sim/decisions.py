@@ -366,6 +366,8 @@ class Decisions:
     ) -> FleetTimeline:
         """Return when replicas came and went, and failed attempts of requests (arguments as for `FleetTimeline`)."""
         replicas, pools, outages, updates = self._fleet.replicas, self._fleet.pools, self._outages, self._updates
+        end = end_of(self._fleet.requests)
+        times = [each.at for each in (*self._control.faults, *self._control.updates)]
         return FleetTimeline(
             launched_at=np.array([replica.launched_at for replica in replicas]),
             ready_at=np.array([replica.ready_at for replica in replicas]),
@@ -378,7 +380,7 @@ class Decisions:
             lost_since=np.array(outages.lost_since, dtype=np.float64),
             lost_until=np.array(outages.lost_until, dtype=np.float64),
             num_killed=outages.num_killed,
-            num_missed=self._num_missed(),
+            num_missed=sum(time is not None and time > end for time in times),
             num_replaced=0 if updates is None else updates.num_replaced,
             updates=np.array([] if updates is None else updates.spans, dtype=np.float64).reshape(-1, 2),
             tries=tries,
@@ -386,12 +388,6 @@ class Decisions:
             num_resent=num_resent,
             lost_tokens=lost_tokens,
         )
-
-    def _num_missed(self) -> int:
-        """Return how many faults and updates were due after the end of the run."""
-        end = end_of(self._fleet.requests)
-        times = [each.at for each in (*self._control.faults, *self._control.updates)]
-        return sum(time is not None and time > end for time in times)
 
 
 def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False) -> Generator[simpy.Event, Any, None]:

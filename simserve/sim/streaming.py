@@ -116,7 +116,10 @@ def events_of(
     thinking = records.thinking_tokens[own]
     answer = thinking // spec.buffer_tokens if spec.stream else np.zeros_like(thinking)
     if pace is not None and spec.stream:
-        answer = _drafted_before(events.counts, records.output_tokens[own], spec.buffer_tokens, pace, thinking)
+        output = records.output_tokens[own]
+        owner, tokens, _ = _drafted_tokens(-(-output // spec.buffer_tokens), output, spec.buffer_tokens, pace)
+        before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(events.counts))
+        answer = before
     return replace(events, answer=np.where(thinking < records.output_tokens[own], answer, events.counts))
 
 
@@ -230,13 +233,6 @@ def _drafted_tokens(
     back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
     is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
     return owner[is_sent], tokens[is_sent], back[is_sent]
-
-
-def _drafted_before(sent: Integers, output: Integers, size: int, pace: Integers, thinking: Integers) -> Integers:
-    """Return how many events of each answer hold only thinking, for requests that gain several tokens per step."""
-    owner, tokens, _ = _drafted_tokens(-(-output // size), output, size, pace)
-    before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(sent))
-    return before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

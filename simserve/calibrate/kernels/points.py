@@ -151,7 +151,7 @@ def plan_points(
         groups += [_experts(model)] if model.moe is not None else []
     if num_devices > 1:
         groups.append(_collectives(num_devices))
-    return list(_once(_in_turn([_coarse_to_fine(group) for group in groups])))
+    return list(_once(_in_turn([[group[index] for index in refinement(len(group))] for group in groups])))
 
 
 def _once(points: Iterable[Point]) -> Iterator[Point]:
@@ -171,11 +171,6 @@ def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
     ]
     for place, _, point in sorted(places, key=lambda each: each[:2]):
         yield replace(point, is_first=place < FIRST)
-
-
-def _coarse_to_fine(points: Sequence[Point]) -> list[Point]:
-    """Reorder points, given in ascending order of work, so that every prefix of the list spans the whole range."""
-    return [points[index] for index in refinement(len(points))]
 
 
 def refinement(count: int) -> list[int]:
