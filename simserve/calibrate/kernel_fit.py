@@ -31,14 +31,7 @@ TILE_CHOICES: tuple[Mapping[str, float], ...] = (
 """Tiles tried in addition to those of a base profile: cuBLAS's 64 rows, CUTLASS's that grow and do not split the
 reduction, the 16 of weight-only kernels, and a CPU's 1, whose core overlaps loads with arithmetic partly or not."""
 
-HELD_SHAPE = (
-    "loop_overhead",
-    "wave_quantisation",
-    "overlap",
-    "max_splits",
-    "min_tile_rows",
-    "max_tile_rows",
-)
+HELD_SHAPE = ("loop_overhead", "wave_quantisation", "overlap", "max_splits", "min_tile_rows", "max_tile_rows")
 """Fixed constants of products: from a base profile's curve or `TILE_CHOICES`, whichever fits best."""
 
 

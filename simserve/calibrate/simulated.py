@@ -173,13 +173,8 @@ def slowed(resolved: ResolvedScenario, factors: Mapping[str, float]) -> Resolved
 
 
 _TIMES = (
-    "frontend_latency",
-    "tokenization_per_token",
-    "frontend_seconds_per_request",
-    "transfer_step_seconds",
-    "transfer_request_seconds",
-    "transfer_prompt_seconds",
-    "api_token_seconds",
+    *("frontend_latency", "tokenization_per_token", "frontend_seconds_per_request"),
+    *("transfer_step_seconds", "transfer_request_seconds", "transfer_prompt_seconds", "api_token_seconds"),
 )
 """Host times that the scheduler uses."""
 

@@ -49,12 +49,8 @@ _TERMS = {"on_demand": "on-demand", "reserved": "reserved", "spot": "spot"}
 
 _MILLION = 1e6
 COST_KEYS = (
-    "usd_per_hour",
-    "usd_per_million_output_tokens",
-    "usd_per_million_tokens",
-    "usd_per_request",
-    "tokens_per_usd",
-    "requests_per_usd",
+    *("usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_tokens"),
+    *("usd_per_request", "tokens_per_usd", "requests_per_usd"),
 )
 BUSY_SHARES: Mapping[str, float] = {
     "compute": 1.0,

@@ -30,27 +30,13 @@ _DESCRIBED = ("mean", "std", *(f"p{q}" for q in PERCENTILES))
 POOLED_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
 _TOTALS = frozenset(
     {
-        "duration",
-        "completed",
-        "failed",
-        "total_input_tokens",
-        "total_output_tokens",
-        "simserve.kv.preemptions",
-        "simserve.steps.count",
-        "simserve.replicas.gpu_hours",
-        "simserve.speculation.num_drafts",
-        "simserve.speculation.num_draft_tokens",
-        "simserve.speculation.num_accepted_tokens",
-        "simserve.speculation.draft_seconds",
-        "simserve.reasoning.thinking_tokens",
-        "simserve.reasoning.visible_tokens",
-        "simserve.reasoning.num_without_answer",
-        "simserve.images.requests",
-        "simserve.images.images",
-        "simserve.images.tokens",
-        "simserve.audio.requests",
-        "simserve.audio.recordings",
-        "simserve.audio.tokens",
+        *("duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "simserve.kv.preemptions"),
+        *("simserve.steps.count", "simserve.replicas.gpu_hours"),
+        *(f"simserve.speculation.{name}" for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")),
+        *("simserve.speculation.draft_seconds", "simserve.reasoning.thinking_tokens"),
+        *("simserve.reasoning.visible_tokens", "simserve.reasoning.num_without_answer"),
+        *("simserve.images.requests", "simserve.images.images", "simserve.images.tokens"),
+        *("simserve.audio.requests", "simserve.audio.recordings", "simserve.audio.tokens"),
     }
 )
 _TOTAL_GROUPS = (
@@ -61,22 +47,11 @@ _TOTAL_GROUPS = (
     "simserve.rejected.refusals.",
 )
 _FACTS = (
-    "simserve.warnings",
-    "simserve.version",
-    "simserve.seed",
-    "simserve.scenario_",
-    "simserve.fidelity",
-    "simserve.expected_error",
-    "simserve.prediction_interval",
-    "simserve.engine_resolved",
-    "simserve.formats",
-    "simserve.load_ratio",
-    "simserve.peak_load_ratio",
-    "simserve.finishable_throughput",
-    "simserve.memory",
+    *("simserve.warnings", "simserve.version", "simserve.seed", "simserve.scenario_", "simserve.fidelity"),
+    *("simserve.expected_error", "simserve.prediction_interval", "simserve.engine_resolved", "simserve.formats"),
+    *("simserve.load_ratio", "simserve.peak_load_ratio", "simserve.finishable_throughput", "simserve.memory"),
     "simserve.kv.num_blocks",
-    "simserve.speculation.num_speculative_tokens",
-    "simserve.speculation.expected_acceptance_length",
+    *("simserve.speculation.num_speculative_tokens", "simserve.speculation.expected_acceptance_length"),
 )
 _SEVERITY = ("stable", "backlogged", "overloaded")
 

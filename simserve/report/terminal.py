@@ -41,14 +41,8 @@ _MOST_COMMAND = 5
 _CONTINUED = " \\"
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
 _FILES = (
-    "report.html",
-    "result.json",
-    "requests.parquet",
-    "timeseries.parquet",
-    "scenario.resolved.yaml",
-    "timeline.json",
-    "timeline.json.gz",
-    "metrics.prom",
+    *("report.html", "result.json", "requests.parquet", "timeseries.parquet"),
+    *("scenario.resolved.yaml", "timeline.json", "timeline.json.gz", "metrics.prom"),
 )
 
 

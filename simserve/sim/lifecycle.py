@@ -143,20 +143,8 @@ class ManagedReplica:
     """
 
     __slots__ = (
-        "_cluster",
-        "is_dying",
-        "is_freezing",
-        "is_frozen",
-        "is_loss_retried",
-        "launched_at",
-        "loss",
-        "next_times",
-        "number",
-        "place",
-        "pool",
-        "ready_at",
-        "state",
-        "stopped_at",
+        *("_cluster", "is_dying", "is_freezing", "is_frozen", "is_loss_retried", "launched_at"),
+        *("loss", "next_times", "number", "place", "pool", "ready_at", "state", "stopped_at"),
     )
 
     def __init__(self, cluster: Cluster, number: int, pool: Pool, launched_at: float, place: int) -> None:

@@ -30,18 +30,8 @@ Integers = NDArray[np.int64]
 STATUSES = ("completed", "rejected", "timed_out", "failed", "unfinished")
 COMPLETED, REJECTED, TIMED_OUT, FAILED, UNFINISHED = range(5)
 REASONS = (
-    "",
-    "prompt_too_long",
-    "rate_limit",
-    "queue_full",
-    "kv_headroom",
-    "load",
-    "deadline",
-    "timeout",
-    "replica_lost",
-    "drained",
-    "api_limit",
-    "task_cancelled",
+    *("", "prompt_too_long", "rate_limit", "queue_full", "kv_headroom", "load"),
+    *("deadline", "timeout", "replica_lost", "drained", "api_limit", "task_cancelled"),
 )
 """Why a request was not completed: too long for the model; refused by a rule of `deployment.admission`; given up by its
 client; lost with its replica, or when the replica's time to drain was over; refused by the API it went to; given up
