@@ -241,9 +241,12 @@ def work_of(table: str, sizes: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _product(name: str, m: int, n: int, k: int) -> Point:
     sizes: dict[str, Size] = {"gemm_dtype": name, "m": m, "n": n, "k": k}
-    flops, num_bytes = work_of(GEMM, sizes)
-    memory = num_bytes + (2.0 if name == "bfloat16" else 12.0) * n * k
-    return Point(table=GEMM, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory)
+    return _call(GEMM, sizes, work_of(GEMM, sizes)[1] + (2.0 if name == "bfloat16" else 12.0) * n * k)
+
+
+def _call(table: str, sizes: Mapping[str, Size], memory: float) -> Point:
+    flops, num_bytes = work_of(table, sizes)
+    return Point(table=table, sizes=sizes, flops=flops, num_bytes=float(num_bytes), memory=memory)
 
 
 def _heads(model: ModelProfile) -> dict[str, Size]:
@@ -263,9 +266,7 @@ def _prompts(model: ModelProfile) -> list[Point]:
     for tokens, batch in itertools.product(PROMPTS, PROMPT_BATCHES):
         if batch * tokens <= MAX_PROMPT_TOKENS:
             sizes: dict[str, Size] = {"batch_size": batch, "isl": tokens, **_heads(model)}
-            flops, num_bytes = work_of(PREFILL, sizes)
-            memory = 3.0 * num_bytes
-            points.append(Point(table=PREFILL, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory))
+            points.append(_call(PREFILL, sizes, 3.0 * work_of(PREFILL, sizes)[1]))
     return _by_work(points)
 
 
@@ -276,9 +277,7 @@ def _decodes(model: ModelProfile) -> list[Point]:
     for context, batch in itertools.product(CONTEXTS, DECODE_BATCHES):
         if batch * context <= MAX_DECODE_KEYS:
             sizes: dict[str, Size] = {"batch_size": batch, "step": context - 1, **_heads(model)}
-            flops, num_bytes = work_of(DECODE, sizes)
-            memory = 8.0 * batch * context * model.num_key_value_heads * model.head_dim
-            points.append(Point(table=DECODE, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory))
+            points.append(_call(DECODE, sizes, 8.0 * batch * context * model.num_key_value_heads * model.head_dim))
     return _by_work(points)
 
 
@@ -379,14 +378,7 @@ def _routed(layer: Mapping[str, Size], tokens: int) -> Point:
     weights, pairs = (ups + 1) * hidden * width, tokens * topk
     ranks: dict[str, Size] = {"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced"}
     sizes: dict[str, Size] = {"moe_dtype": "bfloat16", "num_tokens": tokens, **layer, **ranks}
-    flops, num_bytes = work_of(MOE, sizes)
-    return Point(
-        table=MOE,
-        sizes=sizes,
-        flops=flops,
-        num_bytes=float(num_bytes),
-        memory=2.0 * count * weights + 12.0 * pairs * (hidden + ups * width),
-    )
+    return _call(MOE, sizes, 2.0 * count * weights + 12.0 * pairs * (hidden + ups * width))
 
 
 def _collectives(num_devices: int) -> list[Point]:
