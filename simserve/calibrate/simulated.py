@@ -113,10 +113,7 @@ class ServingModel:
             KeyboardInterrupt: The user stopped it.
         """
         parameters = parameters or self.stated
-        engine = replace(
-            self.resolved.engine,
-            frontend_latency=parameters.frontend_latency,
-        )
+        engine = replace(self.resolved.engine, frontend_latency=parameters.frontend_latency)
         return self._simulated(replay, engine, self._price(parameters))
 
     def predict_slowed(self, replay: Replay, factors: Mapping[str, float]) -> dict[str, float]:

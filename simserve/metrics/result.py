@@ -17,15 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import UsageError
-from simserve.metrics.latency import (
-    MS,
-    SLO,
-    RequestLatencies,
-    Tasks,
-    request_latencies,
-    requests_meeting,
-    tasks_of,
-)
+from simserve.metrics.latency import MS, SLO, RequestLatencies, Tasks, request_latencies, requests_meeting, tasks_of
 from simserve.metrics.summary import FrozenDict
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 from simserve.units import SECONDS_PER_HOUR

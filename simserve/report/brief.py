@@ -537,12 +537,7 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
 
 
 def about(
-    deployed: Brief,
-    answered: str,
-    verdict: Verdict,
-    *,
-    more: Sequence[Fact] = (),
-    ways: Sequence[Way] = (),
+    deployed: Brief, answered: str, verdict: Verdict, *, more: Sequence[Fact] = (), ways: Sequence[Way] = ()
 ) -> Brief:
     """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
 

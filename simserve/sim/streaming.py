@@ -311,11 +311,7 @@ def client_view(
         if count == len(own):
             continue
         itl.add_counted(
-            sent.gaps,
-            float((sent.last - sent.first).sum()),
-            sent.squares,
-            sent.smallest,
-            sent.largest.max(),
+            sent.gaps, float((sent.last - sent.first).sum()), sent.squares, sent.smallest, sent.largest.max()
         )
     latency = spec.network_latency + (0.0 if way_back is None else way_back)
     # A client that got no answer still learns that over the network.
