@@ -186,13 +186,9 @@ def _powers(values: NDArray[np.float64], center: float) -> tuple[float, float]:
 def _described_without(
     ascending: NDArray[np.float64], places: NDArray[np.int64], center: float, sums: tuple[float, float]
 ) -> list[float]:
-    """Return `_described` of the values except those at some ascending places, without copying them all.
+    """Return `_described` of the values except those at ``places``, which ascend too, without copying them all.
 
-    Args:
-        ascending: All values.
-        places: Places of the values to leave out.
-        center: Near the middle of the values.
-        sums: `_powers` of all of them.
+    ``sums`` are `_powers` of all of them around ``center``.
     """
     left = len(ascending) - len(places)
     if not left:

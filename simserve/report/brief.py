@@ -325,14 +325,7 @@ def _latency_line(
 
 
 def _real_servers(ends: Sequence[float], unit: str, factor: float, *, is_open: bool) -> str:
-    """Return both ends of an interval in milliseconds, the high one in seconds if it is far larger.
-
-    Args:
-        ends: Of the interval.
-        unit: Unit of the line.
-        factor: Milliseconds per unit.
-        is_open: Whether the queue of the slowest servers grows without end, so that there is no high end.
-    """
+    """Return both ends of an interval in milliseconds, the high one in seconds if far larger; only the low if open."""
     low, high = ends
     if is_open:
         return f"from {_in_unit(low, unit, factor)}, may queue"

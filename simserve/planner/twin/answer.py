@@ -406,11 +406,7 @@ def _expected(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[Floats
 
 
 def _parted(windows: list[Window], seconds: float, where: object) -> tuple[list[Window], list[Window]]:
-    """Return the windows at the beginning, and those after them.
-
-    Raises:
-        InputError: There are too few of either.
-    """
+    """Return the windows at the beginning, and those after them."""
     first = [each for each in windows if each.end <= windows[0].start + seconds]
     rest = windows[len(first) :]
     if min(len(first), len(rest)) < _FEWEST_WINDOWS:
