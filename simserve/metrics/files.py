@@ -300,7 +300,11 @@ def decoded(value: Any) -> Any:
         if kind == "array":
             return np.array(value["cells"], dtype=np.dtype(value["dtype"])).reshape(value["shape"])
         if kind == "Histogram":
-            return _histogram(value)
+            histogram = Histogram()
+            histogram.counts[np.array(value["bins"], dtype=np.int64)] = value["counts"]
+            for name in _MOMENTS:
+                setattr(histogram, name, value[name])
+            return histogram
         return getattr(import_module(_HOMES[kind]), kind)(
             **{name: decoded(each) for name, each in value.items() if name != _KIND}
         )
@@ -308,14 +312,6 @@ def decoded(value: Any) -> Any:
         raise InputError(
             f"holds a {kind} of another version", file="requests.parquet", remedy="run the scenario again"
         ) from None
-
-
-def _histogram(stored: Mapping[str, Any]) -> Histogram:
-    histogram = Histogram()
-    histogram.counts[np.array(stored["bins"], dtype=np.int64)] = stored["counts"]
-    for name in _MOMENTS:
-        setattr(histogram, name, stored[name])
-    return histogram
 
 
 def write_result(result: RunResult, folder: Path) -> list[Path]:

@@ -434,14 +434,7 @@ class Histogram:
     def add(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Add durations (seconds, > 0) with their weights, arrays of one shape; None: each counts once."""
         durations = np.asarray(values, dtype=np.float64)
-        if weights is None:
-            self.count += len(durations)
-            self.total += float(durations.sum())
-            self.total_squares += float((durations * durations).sum())
-            self._extend_range(durations, durations)
-            self._fill(bins_of(durations), None)
-            return
-        mass = np.asarray(weights, dtype=np.float64)
+        mass = np.ones(len(durations)) if weights is None else np.asarray(weights, dtype=np.float64)
         self.count += float(mass.sum())
         self.total += float((durations * mass).sum())
         self.total_squares += float((durations * durations * mass).sum())
@@ -537,7 +530,7 @@ class Histogram:
             self.minimum = float(np.fmin(self.minimum, least.min()))
             self.maximum = float(np.fmax(self.maximum, most.max()))
 
-    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64] | None) -> None:
+    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64]) -> None:
         self.counts += np.bincount(bins, weights=mass, minlength=NUM_BINS)
 
     def _spread(
