@@ -6,7 +6,7 @@ This includes faults: each waits for its time, breaks its target, and restores i
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import ceil, inf
 from typing import Any
 
@@ -229,23 +229,8 @@ def change_pace(fleet: Lifecycle, replica: ManagedReplica, times: StepTimes, now
 
 def slowed(times: StepTimes, factor: float) -> StepTimes:
     """Return step times multiplied by ``factor``, as lists."""
-    return replace(
-        times,
-        decode_base=[factor * each for each in times.decode_base],
-        decode_slope=[factor * each for each in times.decode_slope],
-        token_seconds=[factor * each for each in times.token_seconds],
-        token_seconds_beyond=factor * times.token_seconds_beyond,
-        sequence_seconds=[factor * each for each in times.sequence_seconds],
-        decode_attention_base=[factor * each for each in times.decode_attention_base],
-        prefill_request_seconds=factor * times.prefill_request_seconds,
-        prefill_pair_seconds=factor * times.prefill_pair_seconds,
-        prefill_context_seconds=factor * times.prefill_context_seconds,
-        lora_step_seconds=factor * times.lora_step_seconds,
-        lora_adapter_seconds=factor * times.lora_adapter_seconds,
-        lora_token_seconds=factor * times.lora_token_seconds,
-        shared_seconds=[factor * each for each in times.shared_seconds],
-        shared_seconds_beyond=factor * times.shared_seconds_beyond,
-    )
+    names = (each.name for each in fields(times) if each.name not in ("mixed_decode_factor", "swap_block_seconds"))
+    return replace(times, **{name: np.multiply(factor, getattr(times, name)).tolist() for name in names})
 
 
 class Outages:
