@@ -76,15 +76,11 @@ def fitted_profile(run: KernelRun, fit: KernelFit, name: str | None = None) -> H
     builder.set_efficiencies()
     slug = re.sub(r"[^a-z0-9]+", "-", str(run.provenance["device_name"]).lower()).strip("-")
     mapping["name"] = name or f"{base.name if base else slug}-{run.folder.resolve().name}"
-    mapping["description"] = _description(run, base)
-    mapping["calibration"] = _calibration(run, fit).model_dump(mode="json")
-    return validate(HardwareProfile, mapping)
-
-
-def _description(run: KernelRun, base: HardwareProfile | None) -> str:
     what = base.description if base else str(run.provenance["device_name"])
     what = what.split(", calibrated")[0]
-    return f"{what}, calibrated with {run.folder.resolve().name} ({ending_line(run)})"
+    mapping["description"] = f"{what}, calibrated with {run.folder.resolve().name} ({ending_line(run)})"
+    mapping["calibration"] = _calibration(run, fit).model_dump(mode="json")
+    return validate(HardwareProfile, mapping)
 
 
 def _calibration(run: KernelRun, fit: KernelFit) -> Calibration:
@@ -193,7 +189,12 @@ class _Builder:
             curves = self.mapping.setdefault("gemm_curves", {})
             curves[forms.CLASS_OF[kind.number_format]] = [self._product(kind)]
             if kind.number_format == "fp8":
-                self.mapping["activation_quantisation"] = self._rounding(kind)
+                constants = kind.regressor.constants_
+                self.mapping["activation_quantisation"] = {
+                    "start_latency": _text(forms.ROUNDING_STARTS * constants[forms.START], "time"),
+                    "memory_efficiency": self._memory_share(constants[forms.MEMORY] * constants[forms.ROUNDING]),
+                    "fit": self._fit(kind),
+                }
         elif kind.table == points.MOE:
             self.mapping.setdefault("grouped_gemm_curves", {})["bf16"] = [self._experts(kind)]
         elif kind.table == points.PREFILL and "decode attention" in self.fit.kinds_:
@@ -241,15 +242,6 @@ class _Builder:
             "efficiency": self._share(constants[forms.COMPUTE], dtype),
             "sustained_efficiency": self._share(constants[forms.COMPUTE] * curve.sustained_efficiency, dtype),
             "memory_efficiency": self._memory_share(constants[forms.MEMORY]),
-            "fit": self._fit(kind),
-        }
-
-    def _rounding(self, kind: FittedKind) -> dict[str, Any]:
-        """Return the rounding of inputs to 8 bits, which FP8 calls include."""
-        constants = kind.regressor.constants_
-        return {
-            "start_latency": _text(forms.ROUNDING_STARTS * constants[forms.START], "time"),
-            "memory_efficiency": self._memory_share(constants[forms.MEMORY] * constants[forms.ROUNDING]),
             "fit": self._fit(kind),
         }
 

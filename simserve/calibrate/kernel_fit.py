@@ -31,14 +31,7 @@ TILE_CHOICES: tuple[Mapping[str, float], ...] = (
 """Tiles tried in addition to those of a base profile: cuBLAS's 64 rows, CUTLASS's that grow and do not split the
 reduction, the 16 of weight-only kernels, and a CPU's 1, whose core overlaps loads with arithmetic partly or not."""
 
-HELD_SHAPE = (
-    "loop_overhead",
-    "wave_quantisation",
-    "overlap",
-    "max_splits",
-    "min_tile_rows",
-    "max_tile_rows",
-)
+HELD_SHAPE = ("loop_overhead", "wave_quantisation", "overlap", "max_splits", "min_tile_rows", "max_tile_rows")
 """Fixed constants of products: from a base profile's curve or `TILE_CHOICES`, whichever fits best."""
 
 
@@ -115,7 +108,13 @@ class KernelFit:
         self._fit_table(run, "prefill attention", points.PREFILL, forms.prefill_form)
         self._fit_table(run, "decode attention", points.DECODE, lambda: forms.decode_form(attention_cores))
         self._fit_table(run, "routed experts", points.MOE, lambda: forms.expert_form(cores))
-        self._fit_memory_bound(run)
+        table = run.tables.get(points.ELEMENTWISE, pd.DataFrame({"op_name": []}))
+        is_sampling = table["op_name"] == points.SAMPLING
+        for title, chosen in (("element-wise", ~is_sampling), ("sampling", is_sampling)):
+            calls = table[chosen].reset_index(drop=True)
+            if self._is_enough(title, calls):
+                regressor = self._regressor(forms.elementwise_form(), calls)
+                self.kinds_[title] = FittedKind(title, points.ELEMENTWISE, "", regressor, {}, calls)
         self._fit_table(run, "copies", points.COPY, forms.copy_form)
         self._fit_table(run, "all-reduce", points.ALL_REDUCE, forms.all_reduce_form)
         return self
@@ -134,16 +133,6 @@ class KernelFit:
         shape = shapes[int(np.argmin(errors))]
         regressor = self._regressor(forms.product_form(name, cores, shape), calls)
         self.kinds_[title] = FittedKind(title, points.GEMM, name, regressor, shape, calls)
-
-    def _fit_memory_bound(self, run: KernelRun) -> None:
-        """Fit norms, rotary embedding and activation as one kind, and sampling, which is not part of a layer, alone."""
-        table = run.tables.get(points.ELEMENTWISE, pd.DataFrame({"op_name": []}))
-        is_sampling = table["op_name"] == points.SAMPLING
-        for title, chosen in (("element-wise", ~is_sampling), ("sampling", is_sampling)):
-            calls = table[chosen].reset_index(drop=True)
-            if self._is_enough(title, calls):
-                regressor = self._regressor(forms.elementwise_form(), calls)
-                self.kinds_[title] = FittedKind(title, points.ELEMENTWISE, "", regressor, {}, calls)
 
     def _fit_table(self, run: KernelRun, title: str, table: str, form: Callable[[], CurveForm]) -> None:
         calls = run.tables.get(table, pd.DataFrame())

@@ -22,6 +22,7 @@ from simserve.documents import read_text
 from simserve.errors import InputError, UsageError
 from simserve.metrics.files import write_table
 from simserve.metrics.result import Column
+from simserve.unfinished import write_text
 
 LOG_FILE, PROVENANCE_FILE = "points.jsonl", "provenance.json"
 FORMAT_VERSION = 1
@@ -161,16 +162,12 @@ def write_tables(folder: Path, log: Log) -> dict[str, int]:
     for table in TABLES:
         rows = [row for row in log.rows.values() if row["table"] == table]
         if rows:
-            write_table(folder / f"{table}.parquet", _columns(rows))
+            names = list(dict.fromkeys(name for row in rows for name in row["sizes"]))
+            values = {name: [row["sizes"].get(name) for row in rows] for name in names}
+            values |= {name: [row[name] for row in rows] for name in MEASURED_COLUMNS}
+            write_table(folder / f"{table}.parquet", [_column(name, cells) for name, cells in values.items()])
             counts[table] = len(rows)
     return counts
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    names = list(dict.fromkeys(name for row in rows for name in row["sizes"]))
-    values = {name: [row["sizes"].get(name) for row in rows] for name in names}
-    values |= {name: [row[name] for row in rows] for name in MEASURED_COLUMNS}
-    return [_column(name, cells) for name, cells in values.items()]
 
 
 def _column(name: str, cells: Sequence[Any]) -> Column:
@@ -184,9 +181,7 @@ def _column(name: str, cells: Sequence[Any]) -> Column:
 
 def write_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
     """Write the provenance of a run, whole or not at all."""
-    file, unfinished = folder / PROVENANCE_FILE, folder / f".{PROVENANCE_FILE}.unfinished"
-    unfinished.write_text(json.dumps(provenance, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, file)
+    write_text(folder / PROVENANCE_FILE, json.dumps(provenance, indent=2, allow_nan=False) + "\n")
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

@@ -14,15 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.calibrate.serving_search import (
-    LAST_STAGE,
-    Problem,
-    Progress,
-    Solution,
-    reason_of,
-    search,
-    untold,
-)
+from simserve.calibrate.serving_search import LAST_STAGE, Problem, Progress, Solution, reason_of, search, untold
 from simserve.calibrate.simulated import PARAMETERS, EngineParameters, Replay, ServingModel, replay_of
 from simserve.errors import InputError, UsageError, nearest
 from simserve.profiles.expected_errors import FLOORS, LEVEL, load_calibrated_errors
@@ -195,11 +187,7 @@ class ServingCalibration:
     fit_: ServingFit
 
     def __init__(
-        self,
-        model: ServingModel,
-        names: Sequence[str],
-        statistic: str = "median",
-        progress: Progress | None = None,
+        self, model: ServingModel, names: Sequence[str], statistic: str = "median", progress: Progress | None = None
     ) -> None:
         unknown = next((name for name in names if name not in PARAMETERS), None)
         if unknown is not None:

@@ -113,10 +113,7 @@ class ServingModel:
             KeyboardInterrupt: The user stopped it.
         """
         parameters = parameters or self.stated
-        engine = replace(
-            self.resolved.engine,
-            frontend_latency=parameters.frontend_latency,
-        )
+        engine = replace(self.resolved.engine, frontend_latency=parameters.frontend_latency)
         return self._simulated(replay, engine, self._price(parameters))
 
     def predict_slowed(self, replay: Replay, factors: Mapping[str, float]) -> dict[str, float]:
@@ -173,13 +170,8 @@ def slowed(resolved: ResolvedScenario, factors: Mapping[str, float]) -> Resolved
 
 
 _TIMES = (
-    "frontend_latency",
-    "tokenization_per_token",
-    "frontend_seconds_per_request",
-    "transfer_step_seconds",
-    "transfer_request_seconds",
-    "transfer_prompt_seconds",
-    "api_token_seconds",
+    *("frontend_latency", "tokenization_per_token", "frontend_seconds_per_request"),
+    *("transfer_step_seconds", "transfer_request_seconds", "transfer_prompt_seconds", "api_token_seconds"),
 )
 """Host times that the scheduler uses."""
 

@@ -119,11 +119,7 @@ def _batching(query: BatchingQuery, _check: Check) -> tuple[str, dict[str, Any]]
     return (
         "Static batches of answers spread like these; --set deployment.engine.batching=continuous runs the other form.",
         scenario_of(
-            "llama-2-7b",
-            deployment,
-            {"process": "all_at_once"},
-            (fixed(1), answers),
-            max(200, len(query.lengths)),
+            "llama-2-7b", deployment, {"process": "all_at_once"}, (fixed(1), answers), max(200, len(query.lengths))
         ),
     )
 

@@ -48,11 +48,7 @@ def _nearest_llama(billions: float) -> str:
 
 
 def _with_layers(found: ResolvedScenario, billions: float) -> ResolvedScenario:
-    """Return a deployment whose model has the number of layers that comes closest to ``billions`` of parameters.
-
-    Raises:
-        InputError: The layers cannot be divided as asked.
-    """
+    """Return a deployment whose model has the number of layers that comes closest to ``billions`` of parameters."""
     model = found.shape.model
     one, two = (model.model_copy(update={"num_hidden_layers": layers}).num_parameters for layers in (1, 2))
     layers = max(1, round(1 + (billions * 1e9 - one) / (two - one)))

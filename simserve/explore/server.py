@@ -167,10 +167,8 @@ class Runner:
             if has_left():
                 raise TooLongError(_NOBODY)
             if time.monotonic() > end:
-                raise TooLongError(
-                    f"this takes longer than {seconds:g} s here",
-                    remedy="ask for fewer requests, GPUs or choices, or a lower rate",
-                )
+                rule = f"this takes longer than {seconds:g} s here"
+                raise TooLongError(rule, remedy="ask for fewer requests, GPUs or choices, or a lower rate")
 
         return work(check)
 

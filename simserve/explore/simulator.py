@@ -35,6 +35,7 @@ _SHOWN = (
     *(f"{each}_{name}" for name in ("ttft_ms", "tpot_ms", "e2el_ms") for each in ("p50", "p95", "p99")),
     *("request_throughput", "request_goodput", "output_throughput", "completed", "failed"),
 )
+_MEMORY = ("total_bytes", "weights_bytes", "kv_bytes", "kv_bytes_per_token", "num_kv_blocks", "block_size")
 _OF_THE_LOAD = ("rate", "slo_ttft_ms", "slo_tpot_ms", "attainment")
 """Controls that change neither the deployment nor the requests."""
 MOST_RATE = 2000.0
@@ -93,17 +94,7 @@ def simulator(query: SimulatorQuery, check: Check) -> dict[str, Any]:
         },
         "series": _series(result),
         "spread": _spread(result),
-        "memory": {
-            name: inner["memory"][name]
-            for name in (
-                "total_bytes",
-                "weights_bytes",
-                "kv_bytes",
-                "kv_bytes_per_token",
-                "num_kv_blocks",
-                "block_size",
-            )
-        },
+        "memory": {name: inner["memory"][name] for name in _MEMORY},
         "equations": equations(result),
         "fidelity": [*facts.real_server_lines(result), *facts.fidelity_lines(result)],
         "quality": [dict(each) for each in inner["quality"]],

@@ -405,11 +405,7 @@ def _fleet(check: Check) -> dict[str, Any]:
 
 
 def _most(hardware: str, check: Check) -> tuple[float, float]:
-    """Return the requests a second that one GPU can sustain within the SLO, and its dollars an hour.
-
-    Raises:
-        TooLongError: No rate was confirmed in time.
-    """
+    """Return the requests a second that one GPU can sustain within the SLO, and its dollars an hour."""
     traffic = WizardQuery(rate=_FLEET_RATE)
     query = SimulatorQuery(
         model=traffic.model,

@@ -88,11 +88,7 @@ def speculation(query: SpeculationQuery, _check: Check) -> dict[str, Any]:
     ideal = [float(speedup(each, cycle_cost(count, cost, 1.0))) for each, count in zip(tokens, drafts, strict=True)]
     best = drafts[int(np.argmax(ideal))]
     plain = price(resolved_query(query).shape)
-    drafting = {
-        "method": "eagle",
-        "num_speculative_tokens": query.num_speculative_tokens,
-        "acceptance_rate": rate,
-    }
+    drafting = {"method": "eagle", "num_speculative_tokens": query.num_speculative_tokens, "acceptance_rate": rate}
     with_drafts = price(resolved_query(query, speculative=drafting).shape)
     accepted = expected_tokens([rate] * query.num_speculative_tokens)
     gains = decode_speedup(

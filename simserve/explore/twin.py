@@ -81,13 +81,7 @@ class TwinFeed:
         """
         with self._lock:
             due = None if self._every is None else self._due
-            return {
-                **self._about,
-                "summary": self._summary,
-                "error": self._error,
-                "count": self._count,
-                "due_s": due,
-            }
+            return {**self._about, "summary": self._summary, "error": self._error, "count": self._count, "due_s": due}
 
     def _miss(self, words: str) -> None:
         self._keep(None, words)

@@ -19,29 +19,14 @@ from simserve.scenario.load import from_mapping
 from simserve.units import HOURS_PER_MONTH
 
 _FIGURES = (
-    "label",
-    "num_gpus",
-    "replicas",
-    "usd_per_month",
-    "usd_per_hour",
-    "p95_ttft_ms",
-    "p95_tpot_ms",
-    "attainment",
+    *("label", "num_gpus", "replicas", "usd_per_month", "usd_per_hour", "p95_ttft_ms", "p95_tpot_ms", "attainment"),
 )
 """Figures shown of the cheapest fleet."""
 _FLEETS = ("label", "usd_per_month", "p95_tpot_ms")
 """Figures shown of each of the others."""
 _OF_GPUS = (
-    "label",
-    "num_gpus",
-    "replicas",
-    "rate",
-    "output_throughput",
-    "tokens_per_second_per_gpu",
-    "tokens_per_second_per_user",
-    "p95_ttft_ms",
-    "p95_tpot_ms",
-    "attainment",
+    *("label", "num_gpus", "replicas", "rate", "output_throughput", "tokens_per_second_per_gpu"),
+    *("tokens_per_second_per_user", "p95_ttft_ms", "p95_tpot_ms", "attainment"),
 )
 """Figures shown of the fleet with the highest throughput on fixed GPUs."""
 _LOADS = ("label", "rate", "tokens_per_second_per_gpu", "tokens_per_second_per_user", "holds")

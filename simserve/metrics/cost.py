@@ -49,12 +49,8 @@ _TERMS = {"on_demand": "on-demand", "reserved": "reserved", "spot": "spot"}
 
 _MILLION = 1e6
 COST_KEYS = (
-    "usd_per_hour",
-    "usd_per_million_output_tokens",
-    "usd_per_million_tokens",
-    "usd_per_request",
-    "tokens_per_usd",
-    "requests_per_usd",
+    *("usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_tokens"),
+    *("usd_per_request", "tokens_per_usd", "requests_per_usd"),
 )
 BUSY_SHARES: Mapping[str, float] = {
     "compute": 1.0,
@@ -268,12 +264,8 @@ def _no_offer(pricing: PricingSpec, hardware: HardwareProfile, kind: str) -> Sce
 def _owned(owned: OwnedSpec, hardware: HardwareProfile) -> GpuHour:
     bought = hardware.purchase
     if owned.gpu_usd is None and bought is None:
-        raise ScenarioError(
-            f"has no price: {hardware.name} has no purchase price",
-            key="pricing.purchase",
-            value="owned",
-            remedy="set pricing.owned.gpu_usd",
-        )
+        rule = f"has no price: {hardware.name} has no purchase price"
+        raise ScenarioError(rule, key="pricing.purchase", value="owned", remedy="set pricing.owned.gpu_usd")
     price = owned.gpu_usd if owned.gpu_usd is not None else (bought.usd if bought is not None else 0.0)
     hours = owned.years * MONTHS_PER_YEAR * HOURS_PER_MONTH
     capital = price * (1 - owned.residual_share) / hours

@@ -43,39 +43,17 @@ _NOTICEABLE = 0.05
 """Waiting for loads is part of the explanation from this share of the busy time on."""
 OFFLOAD_KEYS = ("num_blocks", "peak_usage", "loaded_bytes", "written_bytes", "load_seconds")
 _SPECULATION_KEYS = (
-    "method",
-    "draft_model",
-    "num_speculative_tokens",
-    "num_drafts",
-    "num_draft_tokens",
-    "num_accepted_tokens",
-    "acceptance_rate",
-    "mean_acceptance_length",
-    "expected_acceptance_length",
-    "draft_seconds",
-    "mean_batch",
-    "decode_speedup",
-    "break_even_batch",
+    *("method", "draft_model", "num_speculative_tokens", "num_drafts", "num_draft_tokens"),
+    *("num_accepted_tokens", "acceptance_rate", "mean_acceptance_length", "expected_acceptance_length"),
+    *("draft_seconds", "mean_batch", "decode_speedup", "break_even_batch"),
 )
 REASONING_KEYS = (
-    "ttfvt_ms",
-    "thinking_tokens",
-    "visible_tokens",
-    "thinking_share",
-    "num_without_answer",
-    "usd_per_million_visible_tokens",
+    *("ttfvt_ms", "thinking_tokens", "visible_tokens", "thinking_share"),
+    *("num_without_answer", "usd_per_million_visible_tokens"),
 )
 MEDIA_KEYS = (
-    "tokens",
-    "token_share",
-    "mean_preprocess_ms",
-    "mean_encoder_ms",
-    "mean_encoder_wait_ms",
-    "mean_transfer_ms",
-    "encoder_utilization",
-    "mean_encoders",
-    "peak_encoders",
-    "ttft_share",
+    *("tokens", "token_share", "mean_preprocess_ms", "mean_encoder_ms", "mean_encoder_wait_ms"),
+    *("mean_transfer_ms", "encoder_utilization", "mean_encoders", "peak_encoders", "ttft_share"),
 )
 _WAITING_SHARE = 0.2
 """The encoder pool is the bottleneck if waiting for it takes this share of TTFT, as for other waits
@@ -83,47 +61,23 @@ _WAITING_SHARE = 0.2
 ENCODERS = "encoder_disaggregation.replicas"
 """The name of that bottleneck."""
 LORA_KEYS = (
-    "num_adapters",
-    "adapters_used",
-    "swaps",
-    "disk_loads",
-    "hit_rate",
-    "load_seconds",
-    "step_seconds",
-    "busy_share",
+    *("num_adapters", "adapters_used", "swaps", "disk_loads"),
+    *("hit_rate", "load_seconds", "step_seconds", "busy_share"),
 )
 LOADING = "LoRA loads"
 """The bottleneck where steps wait for adapters more than for anything else."""
 _TAIL = 0.9
 """The tail of a round starts after this share of its answers."""
 ROUND_KEYS = (
-    "begun",
-    "finished",
-    "mean_round_s",
-    "max_round_s",
-    "mean_half_s",
-    "tail_share",
-    "generating_share",
-    "usd_per_round",
+    *("begun", "finished", "mean_round_s", "max_round_s"),
+    *("mean_half_s", "tail_share", "generating_share", "usd_per_round"),
 )
 TASK_KEYS = (
-    "begun",
-    "finished",
-    "failed",
-    "cancelled",
-    "cancelled_tokens",
-    "cancelled_usd",
-    "calls_per_task",
-    "task_throughput",
-    "mean_makespan_s",
+    *("begun", "finished", "failed", "cancelled", "cancelled_tokens"),
+    *("cancelled_usd", "calls_per_task", "task_throughput", "mean_makespan_s"),
     *(f"p{each}_makespan_s" for each in PERCENTILES),
-    "mean_model_s",
-    "mean_tool_s",
-    "model_share",
-    "input_tokens_per_task",
-    "output_tokens_per_task",
-    "usd_per_task",
-    "attainment",
+    *("mean_model_s", "mean_tool_s", "model_share", "input_tokens_per_task"),
+    *("output_tokens_per_task", "usd_per_task", "attainment"),
 )
 WITHOUT: Mapping[str, dict[str, Any]] = {
     "classes": {},

@@ -235,12 +235,8 @@ def _series(columns: Columns) -> TimeSeries:
     from simserve.sim.recorder import TimeSeries
 
     ends = _floats(columns["end_s"])
-    means = {name: _floats(columns[name]) for name in _names(TimeSeries) if name in columns}
+    means = {name: _floats(columns[name]) for name in {each.name for each in fields(TimeSeries)} if name in columns}
     return TimeSeries(edges=np.concatenate((_floats(columns["start_s"])[:1], ends)), **means)
-
-
-def _names(kind: type[Any]) -> set[str]:
-    return {each.name for each in fields(kind)}
 
 
 def _texts(column: NDArray[Any]) -> list[str | None]:
@@ -304,7 +300,11 @@ def decoded(value: Any) -> Any:
         if kind == "array":
             return np.array(value["cells"], dtype=np.dtype(value["dtype"])).reshape(value["shape"])
         if kind == "Histogram":
-            return _histogram(value)
+            histogram = Histogram()
+            histogram.counts[np.array(value["bins"], dtype=np.int64)] = value["counts"]
+            for name in _MOMENTS:
+                setattr(histogram, name, value[name])
+            return histogram
         return getattr(import_module(_HOMES[kind]), kind)(
             **{name: decoded(each) for name, each in value.items() if name != _KIND}
         )
@@ -312,14 +312,6 @@ def decoded(value: Any) -> Any:
         raise InputError(
             f"holds a {kind} of another version", file="requests.parquet", remedy="run the scenario again"
         ) from None
-
-
-def _histogram(stored: Mapping[str, Any]) -> Histogram:
-    histogram = Histogram()
-    histogram.counts[np.array(stored["bins"], dtype=np.int64)] = stored["counts"]
-    for name in _MOMENTS:
-        setattr(histogram, name, stored[name])
-    return histogram
 
 
 def write_result(result: RunResult, folder: Path) -> list[Path]:
@@ -417,7 +409,7 @@ def _select(column: Column) -> str:
     name = f'"{column.name}"'
     if column.cells is None:
         return f"CAST(NULL AS {column.sql_type}) AS {name}"
-    if _is_constant(column.cells):
+    if column.cells.dtype.kind in "iu" and len(column.cells) > 0 and bool((column.cells == column.cells[0]).all()):
         only = int(column.cells[0])
         if column.labels and only >= 0:
             return f"{_quoted(column.labels[only])} AS {name}"
@@ -431,8 +423,3 @@ def _select(column: Column) -> str:
         return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}"
     cell = f"CASE WHEN {name} < 0 THEN NULL ELSE {name} END" if column.is_null_below_zero else name
     return f"CAST({cell} AS {column.sql_type}) AS {name}"
-
-
-def _is_constant(cells: NDArray[Any]) -> bool:
-    """Return whether integers are all the same, as who served a request or how it ended often is: one is enough."""
-    return cells.dtype.kind in "iu" and len(cells) > 0 and bool((cells == cells[0]).all())

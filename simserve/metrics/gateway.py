@@ -120,10 +120,9 @@ def _second_figures(front: FrontTotals, asked_again: int, records: RequestRecord
 
     ``share``: of all requests that were sent; the tokens are those of the first answers, which nobody reads.
     """
-    sent = int(np.count_nonzero(np.isfinite(records.arrival_time)))
     return {
         "requests": asked_again,
-        "share": asked_again / sent if sent else math.nan,
+        "share": ratio(asked_again, float(np.isfinite(records.arrival_time).sum())),
         "discarded_output_tokens": front.discarded_tokens,
     }
 
@@ -143,7 +142,7 @@ def _fairness_figures(
     for number, name in enumerate(records.class_names):
         own = waits[answered & (request_class == number)]
         found[name] = {
-            "service_share": front.service[name] / total if total else math.nan,
+            "service_share": ratio(front.service[name], total),
             "mean_wait_s": float(own.mean()) if len(own) else math.nan,
         }
     return found
@@ -174,8 +173,7 @@ def gateway_sentences(front: FrontTotals, records: RequestRecords) -> list[str]:
 
 
 def _share(some: NDArray[np.bool_], of: NDArray[np.bool_]) -> float:
-    count = int(np.count_nonzero(of))
-    return int(np.count_nonzero(some)) / count if count else math.nan
+    return ratio(float(some.sum()), float(of.sum()))
 
 
 def overflow_figures(
@@ -215,8 +213,7 @@ def overflow_figures(
 
 def overflow_share(records: RequestRecords) -> float:
     """Return the share of the completed requests that the API answered; NaN without one."""
-    completed = int(np.count_nonzero(records.status == COMPLETED))
-    return int(np.count_nonzero(served_by(records, API))) / completed if completed else math.nan
+    return _share(served_by(records, API), records.status == COMPLETED)
 
 
 def region_figures(
@@ -282,9 +279,9 @@ def stream_figures(stream: StreamTotals) -> dict[str, Any]:
     count = stream.num_events
     return {
         "events": count,
-        "tokens_per_event": stream.num_tokens / count if count else math.nan,
+        "tokens_per_event": ratio(stream.num_tokens, count),
         "api_server_busy": stream.busiest_share,
-        "mean_event_delay_ms": MS * stream.delay_seconds / count if count else math.nan,
+        "mean_event_delay_ms": ratio(MS * stream.delay_seconds, count),
     }
 
 
@@ -422,7 +419,10 @@ def _answered(
     simulation: Simulation, number: int, window: Window, meets_slo: NDArray[np.bool_] | None, price: float | None
 ) -> dict[str, Any]:
     """Return what a pool answered in the window, and what its GPUs cost then."""
-    served = _served(simulation, number, window)
+    timeline, replica = simulation.timeline, simulation.records.replica_id
+    pool_of = np.zeros(0, dtype=np.int64) if timeline is None else timeline.pool
+    served: NDArray[np.bool_] = (replica >= 0) & window.has_arrived
+    served[served] = pool_of[replica[served]] == number
     count = int(np.count_nonzero(served))
     hourly = None if price is None else price * _gpus(simulation, number, window)
     tokens = float(simulation.records.output_tokens[served].sum())
@@ -434,15 +434,6 @@ def _answered(
         if hourly is None
         else ratio(hourly * window.seconds / SECONDS_PER_HOUR, tokens / 1e6),
     }
-
-
-def _served(simulation: Simulation, number: int, window: Window) -> NDArray[np.bool_]:
-    """Return which requests of the window were last worked on by a replica of a pool."""
-    timeline, replica = simulation.timeline, simulation.records.replica_id
-    pool_of = np.zeros(0, dtype=np.int64) if timeline is None else timeline.pool
-    served: NDArray[np.bool_] = (replica >= 0) & window.has_arrived
-    served[served] = pool_of[replica[served]] == number
-    return served
 
 
 def transfer_figures(transfers: Mapping[str, float]) -> dict[str, float | None]:

@@ -288,14 +288,7 @@ def _computed(records: RequestRecords) -> Integers:
 
 
 def _covered(group: Integers, num_groups: int, begin: Floats, end: Floats) -> Floats:
-    """Return how long at least one interval of each group lasts.
-
-    Args:
-        group: Group of each interval, ascending.
-        num_groups: Number of groups.
-        begin: Start of each interval, ascending within a group.
-        end: End of each interval.
-    """
+    """Return how long at least one interval of each group lasts; ``group`` ascends, and ``begin`` within a group."""
     count = len(group)
     by_end = np.argsort(end, kind="stable")
     rank = np.empty(count, dtype=np.int64)

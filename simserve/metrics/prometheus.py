@@ -65,16 +65,11 @@ def _gauges(result: RunResult, labels: Labels) -> Iterator[str]:
     is_running = is_left & np.isfinite(records.scheduled_time)
     usage = float(totals.series.kv_usage[-1]) if is_left.any() else 0.0
     yield from _family("num_requests_running", "gauge", "Requests with a seat.", labels, is_running.sum())
-    yield from _family(
-        "num_requests_waiting",
-        "gauge",
-        "Requests in the queue.",
-        labels,
-        (is_left & ~is_running).sum(),
-    )
+    waiting = (is_left & ~is_running).sum()
+    yield from _family("num_requests_waiting", "gauge", "Requests in the queue.", labels, waiting)
     name = "num_requests_waiting_by_reason"
     yield from _head(name, "gauge", "Requests in the queue, by what they wait for.")
-    for reason, count in (("capacity", (is_left & ~is_running).sum()), ("deferred", 0)):
+    for reason, count in (("capacity", waiting), ("deferred", 0)):
         yield _sample(name, {**labels, "reason": reason}, count)
     yield from _family("kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.", labels, usage)
     engine = result.summary["simserve"]["engine_resolved"]
@@ -98,11 +93,7 @@ def _counters(result: RunResult, labels: Labels) -> Iterator[str]:
     counts: Sequence[tuple[str, str, float]] = (
         ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", prompts * caches),
         ("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", cached),
-        (
-            "num_preemptions_total",
-            "Times that a request lost its KV cache.",
-            records.num_preemptions.sum(),
-        ),
+        ("num_preemptions_total", "Times that a request lost its KV cache.", records.num_preemptions.sum()),
         ("prompt_tokens_total", "Prompt tokens of requests.", prompts),
         ("prompt_tokens_cached_total", "Prompt tokens that were cached.", cached),
         ("generation_tokens_total", "Tokens generated.", records.output_tokens.sum()),
@@ -135,40 +126,27 @@ def _times(result: RunResult) -> Sequence[Measure]:
     """Return the metrics in seconds: name, meaning, upper bounds, one value a request."""
     records = result.simulation.records
     latencies = request_latencies(records)
-    tokens = np.where(records.output_tokens > 1, latencies.tpot, 0.0)
+    tpot = np.nan_to_num(np.where(records.output_tokens > 1, latencies.tpot, 0.0))
+    begin, first, end = records.scheduled_time, records.first_token_time, records.finish_time
+    a_token = "Seconds a token after the first, one a request; 0 for a single token."
     return (
         ("time_to_first_token_seconds", "Seconds to the first token.", TTFT_BUCKETS, latencies.ttft),
-        (
-            "request_time_per_output_token_seconds",
-            "Seconds a token after the first, one a request; 0 for a single token.",
-            TOKEN_BUCKETS,
-            np.nan_to_num(tokens),
-        ),
+        ("request_time_per_output_token_seconds", a_token, TOKEN_BUCKETS, tpot),
         ("e2e_request_latency_seconds", "Seconds from arrival to the last token.", REQUEST_BUCKETS, latencies.e2e),
-        (
-            "request_queue_time_seconds",
-            "Seconds in the queue.",
-            REQUEST_BUCKETS,
-            records.scheduled_time - records.admitted_time,
-        ),
+        ("request_queue_time_seconds", "Seconds in the queue.", REQUEST_BUCKETS, begin - records.admitted_time),
         (
             "request_inference_time_seconds",
             "Seconds from the first step to the last token.",
             REQUEST_BUCKETS,
-            records.finish_time - records.scheduled_time,
+            end - begin,
         ),
         (
             "request_prefill_time_seconds",
             "Seconds from the first step to the first token.",
             REQUEST_BUCKETS,
-            records.first_token_time - records.scheduled_time,
+            first - begin,
         ),
-        (
-            "request_decode_time_seconds",
-            "Seconds from the first token to the last.",
-            REQUEST_BUCKETS,
-            records.finish_time - records.first_token_time,
-        ),
+        ("request_decode_time_seconds", "Seconds from the first token to the last.", REQUEST_BUCKETS, end - first),
     )
 
 

@@ -30,27 +30,13 @@ _DESCRIBED = ("mean", "std", *(f"p{q}" for q in PERCENTILES))
 POOLED_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
 _TOTALS = frozenset(
     {
-        "duration",
-        "completed",
-        "failed",
-        "total_input_tokens",
-        "total_output_tokens",
-        "simserve.kv.preemptions",
-        "simserve.steps.count",
-        "simserve.replicas.gpu_hours",
-        "simserve.speculation.num_drafts",
-        "simserve.speculation.num_draft_tokens",
-        "simserve.speculation.num_accepted_tokens",
-        "simserve.speculation.draft_seconds",
-        "simserve.reasoning.thinking_tokens",
-        "simserve.reasoning.visible_tokens",
-        "simserve.reasoning.num_without_answer",
-        "simserve.images.requests",
-        "simserve.images.images",
-        "simserve.images.tokens",
-        "simserve.audio.requests",
-        "simserve.audio.recordings",
-        "simserve.audio.tokens",
+        *("duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "simserve.kv.preemptions"),
+        *("simserve.steps.count", "simserve.replicas.gpu_hours"),
+        *(f"simserve.speculation.{name}" for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens")),
+        *("simserve.speculation.draft_seconds", "simserve.reasoning.thinking_tokens"),
+        *("simserve.reasoning.visible_tokens", "simserve.reasoning.num_without_answer"),
+        *("simserve.images.requests", "simserve.images.images", "simserve.images.tokens"),
+        *("simserve.audio.requests", "simserve.audio.recordings", "simserve.audio.tokens"),
     }
 )
 _TOTAL_GROUPS = (
@@ -61,22 +47,11 @@ _TOTAL_GROUPS = (
     "simserve.rejected.refusals.",
 )
 _FACTS = (
-    "simserve.warnings",
-    "simserve.version",
-    "simserve.seed",
-    "simserve.scenario_",
-    "simserve.fidelity",
-    "simserve.expected_error",
-    "simserve.prediction_interval",
-    "simserve.engine_resolved",
-    "simserve.formats",
-    "simserve.load_ratio",
-    "simserve.peak_load_ratio",
-    "simserve.finishable_throughput",
-    "simserve.memory",
+    *("simserve.warnings", "simserve.version", "simserve.seed", "simserve.scenario_", "simserve.fidelity"),
+    *("simserve.expected_error", "simserve.prediction_interval", "simserve.engine_resolved", "simserve.formats"),
+    *("simserve.load_ratio", "simserve.peak_load_ratio", "simserve.finishable_throughput", "simserve.memory"),
     "simserve.kv.num_blocks",
-    "simserve.speculation.num_speculative_tokens",
-    "simserve.speculation.expected_acceptance_length",
+    *("simserve.speculation.num_speculative_tokens", "simserve.speculation.expected_acceptance_length"),
 )
 _SEVERITY = ("stable", "backlogged", "overloaded")
 
@@ -211,13 +186,9 @@ def _powers(values: NDArray[np.float64], center: float) -> tuple[float, float]:
 def _described_without(
     ascending: NDArray[np.float64], places: NDArray[np.int64], center: float, sums: tuple[float, float]
 ) -> list[float]:
-    """Return `_described` of the values except those at some ascending places, without copying them all.
+    """Return `_described` of the values except those at ``places``, which ascend too, without copying them all.
 
-    Args:
-        ascending: All values.
-        places: Places of the values to leave out.
-        center: Near the middle of the values.
-        sums: `_powers` of all of them.
+    ``sums`` are `_powers` of all of them around ``center``.
     """
     left = len(ascending) - len(places)
     if not left:
@@ -250,27 +221,19 @@ def _gaps(samples: Sequence[Sample]) -> tuple[list[float], list[list[float]], li
     together = Histogram()
     for sample in samples:
         together.merge(sample.itl)
-    rows = [
-        _gap_figures(
-            together,
-            together.counts - sample.itl.counts,
-            together.total - sample.itl.total,
-            together.total_squares - sample.itl.total_squares,
-        )
-        for sample in samples
-    ]
-    alone = [_gap_figures(each.itl, each.itl.counts, each.itl.total, each.itl.total_squares) for each in samples]
-    return _gap_figures(together, together.counts, together.total, together.total_squares), rows, alone
+    nothing, each = Histogram(), [sample.itl for sample in samples]
+    rows = [_gap_figures(together, left_out) for left_out in each]
+    return _gap_figures(together, nothing), rows, [_gap_figures(itl, nothing) for itl in each]
 
 
-def _gap_figures(together: Histogram, counts: NDArray[np.float64], total: float, total_squares: float) -> list[float]:
-    counts = np.maximum(counts, 0.0)
+def _gap_figures(itl: Histogram, left_out: Histogram) -> list[float]:
+    counts = np.maximum(itl.counts - left_out.counts, 0.0)
     count = float(counts.sum())
     if not count > 0:
         return [math.nan] * len(_DESCRIBED)
-    mean = total / count
-    std = math.sqrt(max(0.0, total_squares / count - mean**2))
-    return [mean, std, *together.percentiles_of(counts, PERCENTILES)]
+    mean = (itl.total - left_out.total) / count
+    std = math.sqrt(max(0.0, (itl.total_squares - left_out.total_squares) / count - mean**2))
+    return [mean, std, *itl.percentiles_of(counts, PERCENTILES)]
 
 
 def pool(summaries: Sequence[Mapping[str, Any]], samples: Sequence[Sample] = ()) -> dict[str, Any]:
@@ -359,20 +322,12 @@ def _relative(interval: Mapping[str, float | None]) -> float:
 
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:
-    count = len(values)
-    if not count:
-        return {"mean": None, "half_width": None, "low": None, "high": None, "replications": 0}
-    mean = float(np.mean(values))
-    if count < 2:
+    count, mean = len(values), float(np.mean(values)) if values else None
+    if mean is None or count < 2:
         return {"mean": mean, "half_width": None, "low": None, "high": None, "replications": count}
     half_width = t_quantile(count - 1, _CONFIDENCE) * float(np.std(values, ddof=1)) / math.sqrt(count)
-    return {
-        "mean": mean,
-        "half_width": half_width,
-        "low": mean - half_width,
-        "high": mean + half_width,
-        "replications": count,
-    }
+    ends = {"low": mean - half_width, "high": mean + half_width}
+    return {"mean": mean, "half_width": half_width, **ends, "replications": count}
 
 
 def _pool(path: str, values: Sequence[Any]) -> Any:

@@ -17,15 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import UsageError
-from simserve.metrics.latency import (
-    MS,
-    SLO,
-    RequestLatencies,
-    Tasks,
-    request_latencies,
-    requests_meeting,
-    tasks_of,
-)
+from simserve.metrics.latency import MS, SLO, RequestLatencies, Tasks, request_latencies, requests_meeting, tasks_of
 from simserve.metrics.summary import FrozenDict
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 from simserve.units import SECONDS_PER_HOUR
@@ -83,6 +75,8 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True),
         Column("region", records.client_region, "VARCHAR", records.region_names),
     )
+    servers = np.zeros(len(records), dtype=np.int8) if records.served_by is None else records.served_by
+    answered: NDArray[np.int8] = np.where(records.status == COMPLETED, servers, -1).astype(np.int8)
     return [
         Column("request_id", np.arange(len(records)), "BIGINT"),
         Column("class", records.request_class, "VARCHAR", records.class_names),
@@ -104,7 +98,7 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("e2el_ms", latencies.e2e * MS, "DOUBLE"),
         Column("num_preemptions", records.num_preemptions, "INTEGER"),
         Column("slo_ok", None if slo is None else requests_meeting(latencies, slo), "BOOLEAN"),
-        Column("served_by", _served_by(records), "VARCHAR", SERVERS),
+        Column("served_by", answered, "VARCHAR", SERVERS),
         *(each for each in optional if each.cells is not None),
     ]
 
@@ -135,13 +129,6 @@ def _turns(records: RequestRecords) -> NDArray[np.int64] | None:
     if records.turn is None or records.session is None:
         return records.turn
     return np.where(records.session < 0, -1, records.turn)
-
-
-def _served_by(records: RequestRecords) -> NDArray[np.int8]:
-    """Return who answered each request; -1, which becomes null, if nobody did."""
-    servers = np.zeros(len(records), dtype=np.int8) if records.served_by is None else records.served_by
-    answered: NDArray[np.int8] = np.where(records.status == COMPLETED, servers, -1).astype(np.int8)
-    return answered
 
 
 def series_columns(series: TimeSeries) -> list[Column]:

@@ -266,11 +266,7 @@ def _headline(
             "window": {"start_s": window.start, "end_s": window.end, "requests": _count(window.has_arrived)},
             "slo": objective,
             "classes": own["classes"],
-            "cost": {
-                **money.dollars,
-                "gpu_hour_usd": money.gpu_hour_usd,
-                "gpu_hour_source": facts.gpu_hour_source,
-            },
+            "cost": {**money.dollars, "gpu_hour_usd": money.gpu_hour_usd, "gpu_hour_source": facts.gpu_hour_source},
             "energy": money.energy,
             "steps": {
                 "count": steps.num_steps,
@@ -589,11 +585,7 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
     if pools:
         flops = sum(pool.peak_flops * pool.totals.busy_seconds for pool in pools)
         moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
-    return {
-        "busy": simulation.busy_share,
-        "mfu": ratio(totals.flops, flops),
-        "mbu": ratio(totals.bytes, moved),
-    }
+    return {"busy": simulation.busy_share, "mfu": ratio(totals.flops, flops), "mbu": ratio(totals.bytes, moved)}
 
 
 def _energy(

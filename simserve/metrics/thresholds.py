@@ -21,15 +21,8 @@ from simserve.metrics.latency import LATENCIES, MS
 from simserve.sim.records import Histogram
 
 SCALARS = (
-    "duration",
-    "completed",
-    "failed",
-    "total_input_tokens",
-    "total_output_tokens",
-    "request_throughput",
-    "request_goodput",
-    "output_throughput",
-    "total_token_throughput",
+    *("duration", "completed", "failed", "total_input_tokens", "total_output_tokens"),
+    *("request_throughput", "request_goodput", "output_throughput", "total_token_throughput"),
     *COST_KEYS,
 )
 """Figures of `result.json` with one value each."""

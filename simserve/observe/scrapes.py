@@ -183,11 +183,7 @@ def _check_size(size: int, path: Path) -> None:
 
 
 def _content(file: Path) -> bytes:
-    """Return the bytes of a file, decompressed if it is gzip, at most one more than may be read.
-
-    Raises:
-        InputError: It cannot be read, or is a damaged gzip file.
-    """
+    """Return the bytes of a file, decompressed if it is gzip, at most one more than may be read."""
     try:
         with file.open("rb") as plain:
             is_compressed = plain.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC

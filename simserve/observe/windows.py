@@ -329,9 +329,10 @@ def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
         raise InputError("has no two scrapes that tell the same counters", file=where)
     whole = together(windows)
     about, num_engines = _about(last.samples)
+    names = [sample.labels["model_name"] for sample in last.samples if sample.labels.get("model_name")]
     return Observed(
         engine=_engine(last.samples, where),
-        model=_model(last.samples),
+        model=next((name for name in names if name.isprintable() and len(name) <= 1_000), ""),
         num_engines=num_engines,
         about=about,
         windows=[] if is_single and not whole.seconds > 0 else windows,
@@ -411,11 +412,6 @@ def _engine(samples: Sequence[Sample], where: object) -> str:
             if sample.name.replace("trtllm:", "trtllm_").startswith(prefix):
                 return engine
     raise InputError("holds no metrics of vLLM, SGLang or TensorRT-LLM", file=where)
-
-
-def _model(samples: Sequence[Sample]) -> str:
-    names = [sample.labels["model_name"] for sample in samples if sample.labels.get("model_name")]
-    return next((name for name in names if name.isprintable() and len(name) <= 1_000), "")
 
 
 def _bound(text: str) -> float:

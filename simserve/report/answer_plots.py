@@ -92,7 +92,7 @@ _BILL_ROOM = 1.5
 _MILLION = 1e6
 _MOST_INPUTS = 8
 _RIGHT_EDGE = 0.96
-"""Share of the width at which the axes of the tornado plot end."""
+"""Share of the width at which the axes of plots with a row for each name end."""
 _RIGHT_END = 0.7
 """From this share of the axis on, words are to the left of their point."""
 
@@ -148,15 +148,24 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
         )
     )
     height = 0.75 + 0.32 * len(known)
-    return Sketch(
-        height=height,
-        left=0.12,
-        bottom=0.45 / height,
-        top=1 - 0.3 / height,
-        x=axis,
-        y=Axis(low=len(known) - 0.5, high=-0.5, ticks=[(row, each.label) for row, each in enumerate(known)]),
-        marks=marks,
-    )
+    return _by_rows([each.label for each in known], axis, marks, height=height, left=0.12, below=0.45, above=0.3)
+
+
+def _by_rows(
+    names: Sequence[str],
+    x: Axis,
+    marks: list[Mark],
+    *,
+    height: float,
+    left: float,
+    right: float = _RIGHT_EDGE,
+    below: float = 0.55,
+    above: float,
+) -> Sketch:
+    """Return a sketch with a row for each name, the first on top, and room for words (inches) below and above."""
+    y = Axis(low=len(names) - 0.5, high=-0.5, ticks=list(enumerate(names)))
+    bottom, top = below / height, 1 - above / height
+    return Sketch(height=height, left=left, right=right, bottom=bottom, top=top, x=x, y=y, marks=marks)
 
 
 def _latency_words(line: LatencyLine) -> str:
@@ -313,19 +322,9 @@ def differences(comparison: Comparison) -> Sketch:
         marks += _intervals(rows, place, variant.name)
     height = 1.0 + 0.42 * len(names) * max(1, len(variants)) ** 0.7
     label = f"change from {comparison.base.name}, with its 95% interval"
-    return Sketch(
-        height=height,
-        left=_NAMES,
-        bottom=0.55 / height,
-        top=1 - 0.4 / height,
-        x=spaced(around(label, ends, _percent_words), (0.96 - _NAMES) * WIDTH_INCHES * POINTS_AN_INCH),
-        y=Axis(
-            low=len(names) - 0.5,
-            high=-0.5,
-            ticks=[(row, SHOWN[name].short or SHOWN[name].label) for row, name in enumerate(names)],
-        ),
-        marks=marks,
-    )
+    x = spaced(around(label, ends, _percent_words), (_RIGHT_EDGE - _NAMES) * WIDTH_INCHES * POINTS_AN_INCH)
+    rows_of = [SHOWN[name].short or SHOWN[name].label for name in names]
+    return _by_rows(rows_of, x, marks, height=height, left=_NAMES, above=0.4)
 
 
 def compared_dollars(comparison: Comparison) -> Sketch | None:
@@ -522,33 +521,24 @@ def plan_waterfall(summary: Mapping[str, Any]) -> Sketch | None:
     total = gpus if month is None else month["self_host_usd_per_month"]
     steps.append(("people, platform, power", total - gpus))
     marks: list[Mark] = []
-    ticks: list[tuple[float, str]] = []
+    names: list[str] = []
+
+    def add(name: str, left: float, usd: float, color: str) -> None:
+        marks.append(Box(left=left, right=left + usd, y=len(names), thickness=0.6, color=color))
+        names.append(f"{name}: {dollars(usd)}")
+
     at = 0.0
     for name, usd in [step for step in steps if step[1] > 0]:
-        marks.append(Box(left=at, right=at + usd, y=len(ticks), thickness=0.6, color=SKY))
-        ticks.append((len(ticks), f"{name}: {dollars(usd)}"))
+        add(name, at, usd, SKY)
         at += usd
-    marks.append(Box(left=0.0, right=total, y=len(ticks), thickness=0.6, color=BLUE))
-    ticks.append((len(ticks), f"the plan: {dollars(total)}"))
+    add("the plan", 0.0, total, BLUE)
     ends = [total]
     if month is not None and month["api"] is not None:
         ends.append(month["api"]["usd_per_month"])
-        marks.append(Box(left=0.0, right=ends[-1], y=len(ticks), thickness=0.6, color=VERMILION))
-        ticks.append((len(ticks), f"{month['api']['name']}: {dollars(ends[-1])}"))
-    height = 0.9 + 0.34 * len(ticks)
-    names = 20.0 + 1.05 * max(text_width(text, TEXT_POINTS) for _, text in ticks)
-    left = names / (WIDTH_INCHES * POINTS_AN_INCH)
+        add(month["api"]["name"], 0.0, ends[-1], VERMILION)
+    left = (20.0 + 1.05 * max(text_width(text, TEXT_POINTS) for text in names)) / (WIDTH_INCHES * POINTS_AN_INCH)
     x = spaced(from_zero("dollars a month", ends, dollar_words), (0.94 - left) * WIDTH_INCHES * POINTS_AN_INCH)
-    return Sketch(
-        height=height,
-        left=left,
-        right=0.94,
-        bottom=0.55 / height,
-        top=1 - 0.15 / height,
-        x=x,
-        y=Axis(low=len(ticks) - 0.5, high=-0.5, ticks=ticks),
-        marks=marks,
-    )
+    return _by_rows(names, x, marks, height=0.9 + 0.34 * len(names), left=left, right=0.94, above=0.15)
 
 
 def break_even(summary: Mapping[str, Any]) -> Sketch | None:
@@ -643,17 +633,7 @@ def tornado(summary: Mapping[str, Any]) -> Sketch | None:
     if saving is not None:
         marks.append(Rule(x=saving, color=VERMILION, dashes=DASHED))
         marks.append(Note(text="as it is", x=saving, y=None, right=3, up=3))
-    height = 1.1 + 0.32 * len(rows)
-    width = WIDTH_INCHES * POINTS_AN_INCH
-    left = (18.0 + 1.12 * max(text_width(row["parameter"], TEXT_POINTS) for row in rows)) / width
-    saved = around("dollars saved a month", ends, dollar_words)
-    return Sketch(
-        height=height,
-        left=left,
-        right=_RIGHT_EDGE,
-        bottom=0.55 / height,
-        top=1 - 0.25 / height,
-        x=spaced(saved, (_RIGHT_EDGE - left) * width),
-        y=Axis(low=len(rows) - 0.5, high=-0.5, ticks=[(place, row["parameter"]) for place, row in enumerate(rows)]),
-        marks=marks,
-    )
+    width, names = WIDTH_INCHES * POINTS_AN_INCH, [row["parameter"] for row in rows]
+    left = (18.0 + 1.12 * max(text_width(name, TEXT_POINTS) for name in names)) / width
+    x = spaced(around("dollars saved a month", ends, dollar_words), (_RIGHT_EDGE - left) * width)
+    return _by_rows(names, x, marks, height=1.1 + 0.32 * len(rows), left=left, above=0.25)

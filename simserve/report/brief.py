@@ -325,14 +325,7 @@ def _latency_line(
 
 
 def _real_servers(ends: Sequence[float], unit: str, factor: float, *, is_open: bool) -> str:
-    """Return both ends of an interval in milliseconds, the high one in seconds if it is far larger.
-
-    Args:
-        ends: Of the interval.
-        unit: Unit of the line.
-        factor: Milliseconds per unit.
-        is_open: Whether the queue of the slowest servers grows without end, so that there is no high end.
-    """
+    """Return both ends of an interval in milliseconds, the high one in seconds if far larger; only the low if open."""
     low, high = ends
     if is_open:
         return f"from {_in_unit(low, unit, factor)}, may queue"
@@ -537,12 +530,7 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
 
 
 def about(
-    deployed: Brief,
-    answered: str,
-    verdict: Verdict,
-    *,
-    more: Sequence[Fact] = (),
-    ways: Sequence[Way] = (),
+    deployed: Brief, answered: str, verdict: Verdict, *, more: Sequence[Fact] = (), ways: Sequence[Way] = ()
 ) -> Brief:
     """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
 

@@ -114,7 +114,7 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
         shown = share(None if failing is None else failing.attainment)
         return [
             f"The SLO holds at no load: even at {_counted_load(capacity, found.largest.fails_at)}, {shown} of requests "
-            f"meet it ({asked} asked); {_breaks(capacity)}.",
+            f"meet it ({asked} asked); {_breaks(capacity)}."
         ]
     within, is_known = "", interval is not None and interval["method"] != "bracket"
     if found.is_promised:

@@ -285,18 +285,6 @@ def _moved(variant: Variant, comparison: compare.Comparison) -> tuple[list[str],
     return gains, losses
 
 
-def _doubts(variant: Variant, runs: int) -> list[str]:
-    """Return which latencies changed by less than the median error of such a ratio on real servers, with that error."""
-    found, pairs = [], load_error_model().pairs
-    for name, label in _HEADLINES:
-        errors, change = pairs.get(PAIRED.get(name.partition("_")[2], "")), variant.differences[name].relative
-        if errors is None or not _is_headline(variant, name, runs) or change <= -1:
-            continue
-        if abs(math.log1p(change)) < errors.p50:
-            found.append(f"{label} (median error {share(math.expm1(errors.p50))})")
-    return found
-
-
 def _told(comparison: compare.Comparison) -> list[str]:
     """Return a sentence for each variant: the best first, the others in their order; the first says which to take."""
     best, lines = _best(comparison), _answer_lines(comparison)
@@ -309,7 +297,14 @@ def _told(comparison: compare.Comparison) -> list[str]:
         first = f"Mixed, and no SLO decides. {first}"
     elif best is not None:
         first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
-    doubts = _doubts(told, len(comparison.base.summaries))
+    runs = len(comparison.base.summaries)
+    doubts, pairs = [], load_error_model().pairs
+    for name, label in _HEADLINES:
+        errors, change = pairs.get(PAIRED.get(name.partition("_")[2], "")), told.differences[name].relative
+        if errors is None or not _is_headline(told, name, runs) or change <= -1:
+            continue
+        if abs(math.log1p(change)) < errors.p50:
+            doubts.append(f"{label} (median error {share(math.expm1(errors.p50))})")
     if doubts:
         first = f"{first} Within the error of such a comparison on real servers: {listed(doubts)}."
     return [first, *lines[:place], *lines[place + 1 :]]

@@ -214,11 +214,7 @@ def _scene(name: str, result: RunResult, moment: Moment) -> dict[str, Any]:
 
 
 def _shapes(result: RunResult) -> list[ResolvedScenario]:
-    """Return the pools of a run; for a single pool the run itself.
-
-    Raises:
-        InputError: A profile no longer exists.
-    """
+    """Return the pools of a run; for a single pool the run itself."""
     resolved = resolve(from_mapping(result.scenario, folder=result.folder))
     return list(resolved.pools or (resolved,))
 

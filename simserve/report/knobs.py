@@ -9,28 +9,13 @@ from simserve.metrics.result import RunResult
 from simserve.profiles.engine_options import version_key
 
 _CONTINUOUS = (
-    "batching",
-    "scheduler",
-    "admission",
-    "kv_allocation",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "block_size",
-    "gpu_memory_utilization",
-    "enable_chunked_prefill",
-    "enable_prefix_caching",
-    "async_scheduling",
-    "enforce_eager",
+    *("batching", "scheduler", "admission", "kv_allocation", "max_num_seqs"),
+    *("max_num_batched_tokens", "max_model_len", "block_size", "gpu_memory_utilization"),
+    *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling", "enforce_eager"),
 )
 _STATIC = (
-    "batching",
-    "static_batch_size",
-    "static_max_wait",
-    "kv_allocation",
-    "max_model_len",
-    "block_size",
-    "gpu_memory_utilization",
+    *("batching", "static_batch_size", "static_max_wait", "kv_allocation"),
+    *("max_model_len", "block_size", "gpu_memory_utilization"),
 )
 _NOT_KNOBS = ("name", "version", "requested_version", "sources", "notes")
 _SCENARIO = "scenario"

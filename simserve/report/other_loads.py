@@ -118,7 +118,7 @@ class _Loads:
         """Try loads beyond one end until goodput no longer peaks at that end."""
         for _ in range(_MOST_FURTHER):
             last = end(self.found)
-            if self._knee() != last:
+            if max(sorted(self.found), key=lambda load: _known(self.found[load].goodput) or 0.0) != last:
                 return
             self.measure(last * factor)
             if end(self.found) == last:
@@ -143,10 +143,6 @@ class _Loads:
         first = held.index(False) if False in held else len(held)
         most = highest_promised(self.probe.finishable)
         return [load for load in loads[max(first - 1, 0) : first + 1] if load <= most]
-
-    def _knee(self) -> float:
-        """Return the load with the highest goodput."""
-        return max(sorted(self.found), key=lambda load: _known(self.found[load].goodput) or 0.0)
 
 
 def _known(value: float) -> float | None:

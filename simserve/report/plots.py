@@ -262,6 +262,13 @@ def roofline(found: Mapping[str, Any]) -> Sketch:
     bottom = min([point["flops_per_second"] for point in points] + [bandwidth * low]) / 2
     middle = math.sqrt(low * top / bandwidth)
     slope = f"{number(bandwidth / 1e12)} TB/s"
+    marks: list[Mark] = []
+    for position, (dtype, peak) in enumerate(sorted(found["peaks"].items(), key=lambda each: -each[1])):
+        xs = np.array([low, min(max(peak / found["bandwidth"], low), high), high])
+        ys = np.minimum(found["bandwidth"] * xs, peak)
+        marks.append(Curve(x=xs, y=ys, color=INK, width=0.8 if position else 1.3))
+        text = f"{dtype} {number(peak / 1e12)} TFLOP/s"
+        marks.append(Note(text=text, x=high, y=peak, right=-2, up=3, is_left_of=True))
     return Sketch(
         height=3.6,
         top=0.88,
@@ -281,24 +288,12 @@ def roofline(found: Mapping[str, Any]) -> Sketch:
             words=lambda tick: number(tick / 1e12, 1),
         ),
         marks=[
-            *_roofs(found, low, high),
+            *marks,
             *(_operators(phase, points) for phase in _PHASES),
             *_names(points),
             Note(text=slope, x=middle, y=bandwidth * middle, right=-5, up=4, is_left_of=True),
         ],
     )
-
-
-def _roofs(found: Mapping[str, Any], low: float, high: float) -> list[Mark]:
-    """Return the roofs: what memory bandwidth and the arithmetic of each format allow."""
-    marks: list[Mark] = []
-    for position, (dtype, peak) in enumerate(sorted(found["peaks"].items(), key=lambda each: -each[1])):
-        xs = np.array([low, min(max(peak / found["bandwidth"], low), high), high])
-        ys = np.minimum(found["bandwidth"] * xs, peak)
-        marks.append(Curve(x=xs, y=ys, color=INK, width=0.8 if position else 1.3))
-        text = f"{dtype} {number(peak / 1e12)} TFLOP/s"
-        marks.append(Note(text=text, x=high, y=peak, right=-2, up=3, is_left_of=True))
-    return marks
 
 
 def _operators(phase: str, points: Sequence[Mapping[str, Any]]) -> Dots:

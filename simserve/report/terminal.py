@@ -41,14 +41,8 @@ _MOST_COMMAND = 5
 _CONTINUED = " \\"
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
 _FILES = (
-    "report.html",
-    "result.json",
-    "requests.parquet",
-    "timeseries.parquet",
-    "scenario.resolved.yaml",
-    "timeline.json",
-    "timeline.json.gz",
-    "metrics.prom",
+    *("report.html", "result.json", "requests.parquet", "timeseries.parquet"),
+    *("scenario.resolved.yaml", "timeline.json", "timeline.json.gz", "metrics.prom"),
 )
 
 
@@ -209,14 +203,7 @@ def _label_column(brief: Brief) -> int:
 
 
 def _fact_lines(fact: Fact, width: int, gap: int, *, most: int | None) -> list[BriefLine]:
-    """Return a labelled text with as many of its clauses as fit; the first is always kept.
-
-    Args:
-        fact: What to print.
-        width: Columns of a line.
-        gap: Columns of the label.
-        most: Most lines for it; None: as many as needed.
-    """
+    """Return a labelled text with as many clauses as fit into ``most`` lines (None: all); the first is always kept."""
     clauses = _CLAUSE_END.split(fact.text)
     lines = _hanging(fact.label, clauses[0], width, gap)
     room = math.inf if most is None or fact.is_whole else max(most, len(lines))

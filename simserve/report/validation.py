@@ -241,16 +241,8 @@ def _interval_table(rows: Sequence[Mapping[str, Any]]) -> ErrorTable:
         for row in rows
     ]
     header = (
-        "metric",
-        "server",
-        "sources",
-        "figures",
-        "in 90%",
-        "in 50%",
-        "width",
-        "score",
-        "width of one",
-        "its score",
+        *("metric", "server", "sources", "figures", "in 90%"),
+        *("in 50%", "width", "score", "width of one", "its score"),
     )
     return ErrorTable("Prediction intervals", header, tuple(cells), 2, INTERVALS)
 

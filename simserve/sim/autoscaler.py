@@ -152,12 +152,7 @@ class Autoscaler:
     """
 
     def __init__(
-        self,
-        spec: AutoscalingSpec,
-        env: simpy.Environment,
-        fleet: Lifecycle,
-        pool: Pool,
-        objective: Objective,
+        self, spec: AutoscalingSpec, env: simpy.Environment, fleet: Lifecycle, pool: Pool, objective: Objective
     ) -> None:
         self._spec = spec
         self._env, self._fleet, self._pool = env, fleet, pool

@@ -597,8 +597,7 @@ class BlackHoleFault(_Losing):
 
 
 FaultSpec = Annotated[
-    ReplicaFault | NodeFault | SpotFault | SlowFault | BlackHoleFault | LinkFault,
-    Field(discriminator="kind"),
+    ReplicaFault | NodeFault | SpotFault | SlowFault | BlackHoleFault | LinkFault, Field(discriminator="kind")
 ]
 
 

@@ -6,7 +6,7 @@ This includes faults: each waits for its time, breaks its target, and restores i
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import ceil, inf
 from typing import Any
 
@@ -229,23 +229,8 @@ def change_pace(fleet: Lifecycle, replica: ManagedReplica, times: StepTimes, now
 
 def slowed(times: StepTimes, factor: float) -> StepTimes:
     """Return step times multiplied by ``factor``, as lists."""
-    return replace(
-        times,
-        decode_base=[factor * each for each in times.decode_base],
-        decode_slope=[factor * each for each in times.decode_slope],
-        token_seconds=[factor * each for each in times.token_seconds],
-        token_seconds_beyond=factor * times.token_seconds_beyond,
-        sequence_seconds=[factor * each for each in times.sequence_seconds],
-        decode_attention_base=[factor * each for each in times.decode_attention_base],
-        prefill_request_seconds=factor * times.prefill_request_seconds,
-        prefill_pair_seconds=factor * times.prefill_pair_seconds,
-        prefill_context_seconds=factor * times.prefill_context_seconds,
-        lora_step_seconds=factor * times.lora_step_seconds,
-        lora_adapter_seconds=factor * times.lora_adapter_seconds,
-        lora_token_seconds=factor * times.lora_token_seconds,
-        shared_seconds=[factor * each for each in times.shared_seconds],
-        shared_seconds_beyond=factor * times.shared_seconds_beyond,
-    )
+    names = (each.name for each in fields(times) if each.name not in ("mixed_decode_factor", "swap_block_seconds"))
+    return replace(times, **{name: np.multiply(factor, getattr(times, name)).tolist() for name in names})
 
 
 class Outages:
@@ -366,6 +351,8 @@ class Decisions:
     ) -> FleetTimeline:
         """Return when replicas came and went, and failed attempts of requests (arguments as for `FleetTimeline`)."""
         replicas, pools, outages, updates = self._fleet.replicas, self._fleet.pools, self._outages, self._updates
+        end = end_of(self._fleet.requests)
+        times = [each.at for each in (*self._control.faults, *self._control.updates)]
         return FleetTimeline(
             launched_at=np.array([replica.launched_at for replica in replicas]),
             ready_at=np.array([replica.ready_at for replica in replicas]),
@@ -378,7 +365,7 @@ class Decisions:
             lost_since=np.array(outages.lost_since, dtype=np.float64),
             lost_until=np.array(outages.lost_until, dtype=np.float64),
             num_killed=outages.num_killed,
-            num_missed=self._num_missed(),
+            num_missed=sum(time is not None and time > end for time in times),
             num_replaced=0 if updates is None else updates.num_replaced,
             updates=np.array([] if updates is None else updates.spans, dtype=np.float64).reshape(-1, 2),
             tries=tries,
@@ -386,12 +373,6 @@ class Decisions:
             num_resent=num_resent,
             lost_tokens=lost_tokens,
         )
-
-    def _num_missed(self) -> int:
-        """Return how many faults and updates were due after the end of the run."""
-        end = end_of(self._fleet.requests)
-        times = [each.at for each in (*self._control.faults, *self._control.updates)]
-        return sum(time is not None and time > end for time in times)
 
 
 def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False) -> Generator[simpy.Event, Any, None]:

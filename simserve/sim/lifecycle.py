@@ -143,20 +143,8 @@ class ManagedReplica:
     """
 
     __slots__ = (
-        "_cluster",
-        "is_dying",
-        "is_freezing",
-        "is_frozen",
-        "is_loss_retried",
-        "launched_at",
-        "loss",
-        "next_times",
-        "number",
-        "place",
-        "pool",
-        "ready_at",
-        "state",
-        "stopped_at",
+        *("_cluster", "is_dying", "is_freezing", "is_frozen", "is_loss_retried", "launched_at"),
+        *("loss", "next_times", "number", "place", "pool", "ready_at", "state", "stopped_at"),
     )
 
     def __init__(self, cluster: Cluster, number: int, pool: Pool, launched_at: float, place: int) -> None:
@@ -518,7 +506,10 @@ class Lifecycle:
     def _bury(self, replica: ManagedReplica, now: float) -> None:
         """Discard the schedulers of a lost replica; its requests are retried, or lost with it."""
         self._cluster.tell(BREAK_OFF, replica.number, now)
-        members = self._take_members(replica)
+        plane, number = self._cluster.plane, replica.number
+        rows = self._rows_at(number)
+        plane.loads[number] = plane.tokens[number] = 0
+        members: list[int] = rows[np.argsort(self._joined[rows])].tolist()
         replica.is_dying = replica.is_freezing = replica.is_frozen = False
         replica.flush()
         replica.new_replica()
@@ -541,14 +532,6 @@ class Lifecycle:
             return False
         self._num_losses[index] = self._num_losses.get(index, 0) + 1
         return self._num_losses[index] < MOST_LOSSES
-
-    def _take_members(self, replica: ManagedReplica) -> list[int]:
-        """Return the requests of a replica in order of arrival, and reset its load."""
-        plane, number = self._cluster.plane, replica.number
-        rows = self._rows_at(number)
-        plane.loads[number] = plane.tokens[number] = 0
-        members: list[int] = rows[np.argsort(self._joined[rows])].tolist()
-        return members
 
     def _rows_at(self, number: int) -> Any:
         """Return the requests at a replica."""

@@ -165,12 +165,8 @@ class Judge:
         choices = [each.number for each in replicas]
         if isinstance(number, bool) or not isinstance(number, numbers.Integral) or int(number) not in choices:
             listed = ", ".join(map(str, choices))
-            raise UsageError(
-                f"is none of the replicas offered for request {index}",
-                key="router",
-                value=chosen,
-                remedy=f"return one of them, or its number: {listed}",
-            )
+            rule = f"is none of the replicas offered for request {index}"
+            raise UsageError(rule, key="router", value=chosen, remedy=f"return one of them, or its number: {listed}")
         path = self._path(index)
         self._sent.setdefault(int(number), set()).update(segment for segment, _ in path)
         return int(number)
@@ -219,12 +215,8 @@ class Judge:
         is_number = isinstance(answer, numbers.Real) and not isinstance(answer, bool)
         if not is_number or not 0.0 < float(answer) < math.inf:
             shown = f"({arguments[0]}, {arguments[1]}, {arguments[2]:g})"
-            raise UsageError(
-                f"are no seconds of a step of {shown}",
-                key="step_seconds",
-                value=answer,
-                remedy="return a finite number above 0",
-            )
+            rule = f"are no seconds of a step of {shown}"
+            raise UsageError(rule, key="step_seconds", value=answer, remedy="return a finite number above 0")
         return float(answer)
 
     @staticmethod

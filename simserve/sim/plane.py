@@ -410,11 +410,7 @@ def _places(name: str, pools: Sequence[str]) -> tuple[int, ...]:
 
 
 def _fits(
-    rule: RuleSpec,
-    specs: RequestSpecs,
-    own: Kinds,
-    by_class: Sequence[tuple[int, ...]],
-    everywhere: tuple[int, ...],
+    rule: RuleSpec, specs: RequestSpecs, own: Kinds, by_class: Sequence[tuple[int, ...]], everywhere: tuple[int, ...]
 ) -> NDArray[np.bool_]:
     """Return which requests a rule applies to."""
     fits = np.ones(len(specs), dtype=bool)

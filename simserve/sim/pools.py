@@ -13,12 +13,17 @@ from simserve.engine.state import RequestTable, StepTimes
 from simserve.perf.operators import PricedDeployment
 from simserve.sim.control import AutoscalingSpec, Role
 from simserve.sim.recorder import FleetTimeline, Recorder, RunTotals
-from simserve.sim.records import Histogram, RequestRecords
-from simserve.sim.totals import SpeculationTotals, adapted_together, offloaded_together
+from simserve.sim.records import Histogram, RequestRecords, table_for
+from simserve.sim.totals import added, offloaded_together
 from simserve.workload.requests import RequestSpecs
 
 _LIMITED = ("output_tokens", "max_tokens", "is_truncated", "status", "reason")
 """Columns of the table that depend on the length limits of an engine."""
+_SUMMED = (
+    *("num_steps", "sequence_steps", "busy_seconds", "flops", "bytes", "swapped_blocks", "kv_capacity_tokens"),
+    *("kv_reserved_token_seconds", "kv_held_token_seconds", "kv_unusable_token_seconds"),
+)
+"""Totals of a run that are the sums of those of its pools."""
 _BOUNDLESS = 2**40
 """Longest request of a server without a limit, tokens."""
 
@@ -156,39 +161,13 @@ def _serving(entrances: Sequence[PoolSetup], pools: Sequence[PoolSetup]) -> list
 
 def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineConfig) -> RequestTable:
     if not pools:
-        boundless = replace(elsewhere, max_model_len=_BOUNDLESS, enable_chunked_prefill=True)
-        return RequestTable(
-            specs.prompt_tokens,
-            specs.output_tokens,
-            specs.max_tokens,
-            boundless,
-            specs.pace,
-            specs.priority,
-            adapter=specs.adapter,
-            thinking_tokens=specs.thinking_tokens,
-            encoder_seconds=specs.encoder_seconds,
-            earlier_images=specs.earlier_images,
-            image_ends=specs.image_ends,
-        )
+        return table_for(specs, replace(elsewhere, max_model_len=_BOUNDLESS, enable_chunked_prefill=True))
     configs = [pool.engine for pool in pools]
     longest = min(config.max_model_len for config in configs)
     # Only a pool that prefills limits the prompt to what fits in a step.
     unchunked = [pool.engine for pool in pools if pool.role != "decode" and not pool.engine.enable_chunked_prefill]
     strictest = min(unchunked, key=lambda config: config.max_num_batched_tokens, default=configs[0])
-    config = replace(strictest, max_model_len=longest)
-    return RequestTable(
-        specs.prompt_tokens,
-        specs.output_tokens,
-        specs.max_tokens,
-        config,
-        specs.pace,
-        specs.priority,
-        adapter=specs.adapter,
-        thinking_tokens=specs.thinking_tokens,
-        encoder_seconds=specs.encoder_seconds,
-        earlier_images=specs.earlier_images,
-        image_ends=specs.image_ends,
-    )
+    return table_for(specs, replace(strictest, max_model_len=longest))
 
 
 def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
@@ -206,36 +185,16 @@ def together(outcomes: Sequence[PoolOutcome]) -> RunTotals:
     present = sum(each.num_schedulers for each in outcomes)
     own = first.kv_capacity_tokens / num_schedulers * present if num_schedulers else 0.0
     return RunTotals(
-        num_steps=sum(each.num_steps for each in totals),
-        sequence_steps=sum(each.sequence_steps for each in totals),
-        busy_seconds=sum(each.busy_seconds for each in totals),
+        **{name: sum(getattr(each, name) for each in totals) for name in _SUMMED},
         seconds_by_part={part: sum(each.seconds_by_part[part] for each in totals) for part in first.seconds_by_part},
-        flops=sum(each.flops for each in totals),
-        bytes=sum(each.bytes for each in totals),
         blocked_seconds={
             reason: sum(each.blocked_seconds[reason] for each in totals) for reason in first.blocked_seconds
         },
-        kv_capacity_tokens=capacity,
-        kv_reserved_token_seconds=sum(each.kv_reserved_token_seconds for each in totals),
-        kv_held_token_seconds=sum(each.kv_held_token_seconds for each in totals),
-        kv_unusable_token_seconds=sum(each.kv_unusable_token_seconds for each in totals),
         kv_peak_share=max(each.kv_peak_share for each in totals),
         itl=itl,
         series=replace(first.series, kv_usage=first.series.kv_usage * (own / capacity if capacity else np.nan)),
-        swapped_blocks=sum(each.swapped_blocks for each in totals),
         offload=offloaded_together(each.offload for each in totals),
-        loras=adapted_together(each.loras for each in totals),
-        speculation=_drafts([each.speculation for each in totals if each.speculation is not None]),
+        loras=added(each.loras for each in totals),
+        speculation=added(each.speculation for each in totals),
         accounts=tuple(account for each in totals for account in each.accounts),
-    )
-
-
-def _drafts(totals: Sequence[SpeculationTotals]) -> SpeculationTotals | None:
-    if not totals:
-        return None
-    return SpeculationTotals(
-        num_drafts=sum(each.num_drafts for each in totals),
-        num_tokens=sum(each.num_tokens for each in totals),
-        num_steps=sum(each.num_steps for each in totals),
-        context_tokens=sum(each.context_tokens for each in totals),
     )

@@ -30,18 +30,8 @@ Integers = NDArray[np.int64]
 STATUSES = ("completed", "rejected", "timed_out", "failed", "unfinished")
 COMPLETED, REJECTED, TIMED_OUT, FAILED, UNFINISHED = range(5)
 REASONS = (
-    "",
-    "prompt_too_long",
-    "rate_limit",
-    "queue_full",
-    "kv_headroom",
-    "load",
-    "deadline",
-    "timeout",
-    "replica_lost",
-    "drained",
-    "api_limit",
-    "task_cancelled",
+    *("", "prompt_too_long", "rate_limit", "queue_full", "kv_headroom", "load"),
+    *("deadline", "timeout", "replica_lost", "drained", "api_limit", "task_cancelled"),
 )
 """Why a request was not completed: too long for the model; refused by a rule of `deployment.admission`; given up by its
 client; lost with its replica, or when the replica's time to drain was over; refused by the API it went to; given up
@@ -62,6 +52,8 @@ with its agent's task, or never sent for that reason (its ``arrival_time`` is th
 SERVERS = ("replica", "api", "cache")
 """Who answered a request: a replica, the API of `deployment.overflow`, the response cache."""
 REPLICA, API, CACHE = range(len(SERVERS))
+_FURTHER = ("adapter", "thinking_tokens", "encoder_seconds", "earlier_images", "image_ends")
+"""Columns of the table that have their own name in `RequestSpecs`, and that few workloads have."""
 _LOWEST = 1e-6
 _GROWTH = math.log(1.008)
 NUM_BINS = 3180
@@ -154,6 +146,13 @@ class RequestRecords:
             name: column[order] for name, column in columns.items() if isinstance(column, np.ndarray)
         }
         return replace(self, **sorted_columns)
+
+
+def table_for(specs: RequestSpecs, config: EngineConfig, *, is_lean: bool = False) -> RequestTable:
+    """Return the table of requests under the length limits of an engine; arguments as for `RequestTable`."""
+    further = {name: getattr(specs, name) for name in _FURTHER}
+    tokens = specs.prompt_tokens, specs.output_tokens, specs.max_tokens
+    return RequestTable(*tokens, config, specs.pace, specs.priority, is_lean=is_lean, **further)
 
 
 def answer_columns(requests: RequestTable, specs: RequestSpecs) -> dict[str, Any]:
@@ -435,14 +434,7 @@ class Histogram:
     def add(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Add durations (seconds, > 0) with their weights, arrays of one shape; None: each counts once."""
         durations = np.asarray(values, dtype=np.float64)
-        if weights is None:
-            self.count += len(durations)
-            self.total += float(durations.sum())
-            self.total_squares += float((durations * durations).sum())
-            self._extend_range(durations, durations)
-            self._fill(bins_of(durations), None)
-            return
-        mass = np.asarray(weights, dtype=np.float64)
+        mass = np.ones(len(durations)) if weights is None else np.asarray(weights, dtype=np.float64)
         self.count += float(mass.sum())
         self.total += float((durations * mass).sum())
         self.total_squares += float((durations * durations * mass).sum())
@@ -538,7 +530,7 @@ class Histogram:
             self.minimum = float(np.fmin(self.minimum, least.min()))
             self.maximum = float(np.fmax(self.maximum, most.max()))
 
-    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64] | None) -> None:
+    def _fill(self, bins: NDArray[np.int64], mass: NDArray[np.float64]) -> None:
         self.counts += np.bincount(bins, weights=mass, minlength=NUM_BINS)
 
     def _spread(

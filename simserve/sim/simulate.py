@@ -33,8 +33,9 @@ from simserve.sim.cluster import (
 )
 from simserve.sim.control import OF_FLEET, OF_GATEWAY, OF_REQUESTS, Control, RoutingSpec
 from simserve.sim.plane import prefix_paths, prefixes_of
+from simserve.sim.pools import PoolSetup, together
 from simserve.sim.recorder import Recorder, RunTotals
-from simserve.sim.records import RequestRecords, answer_columns
+from simserve.sim.records import RequestRecords, answer_columns, table_for
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from simserve.sim.fleet_run import FleetRun
     from simserve.sim.gateway import FrontTotals
     from simserve.sim.own_parts import OwnParts
-    from simserve.sim.pools import PoolOutcome, PoolSetup
+    from simserve.sim.pools import PoolOutcome
     from simserve.sim.recorder import FleetTimeline
     from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
@@ -277,8 +278,6 @@ def simulation_of(
     was_interrupted: bool,
 ) -> Simulation:
     """Return what a run of pools produced, once it is over."""
-    from simserve.sim.pools import together
-
     streaming = control.streaming
     records = run.dressed(_records(run.requests, run.arrival_time, specs, run.cached_tokens))
     end_time = end_of(run.requests)
@@ -313,8 +312,6 @@ def simulation_of(
 
 def setups_of(deployment: Deployment) -> tuple[PoolSetup, ...]:
     """Return the pools of a deployment; equal replicas form one."""
-    from simserve.sim.pools import PoolSetup
-
     one = PoolSetup(
         name="",
         engine=deployment.engine,
@@ -397,20 +394,7 @@ def _run_with(
 ) -> tuple[RequestRecords, RunTotals, float, bool]:
     compiled = None if accelerate == "off" else compiled_for(accelerate, len(specs), reason_against(config))
     times = times.as_lists() if compiled is None else times
-    requests = RequestTable(
-        specs.prompt_tokens,
-        specs.output_tokens,
-        specs.max_tokens,
-        config,
-        specs.pace,
-        specs.priority,
-        is_lean=True,
-        adapter=specs.adapter,
-        thinking_tokens=specs.thinking_tokens,
-        encoder_seconds=specs.encoder_seconds,
-        earlier_images=specs.earlier_images,
-        image_ends=specs.image_ends,
-    )
+    requests = table_for(specs, config, is_lean=True)
     recorder = Recorder(config, times, priced, log=log)
     recorder.encodes_images = specs.encoder_seconds is not None
     if specs.prefixes is not None and not config.kv_tiers:

@@ -140,16 +140,8 @@ class KeptSteps(Protocol):
 
 
 COLUMNS = (
-    "replica_id",
-    "start_s",
-    "seconds",
-    "prompt_tokens",
-    "decode_tokens",
-    "context_tokens",
-    "num_sequences",
-    "num_admitted",
-    "num_preempted",
-    "num_finished",
+    *("replica_id", "start_s", "seconds", "prompt_tokens", "decode_tokens"),
+    *("context_tokens", "num_sequences", "num_admitted", "num_preempted", "num_finished"),
 )
 
 

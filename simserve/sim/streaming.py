@@ -116,7 +116,10 @@ def events_of(
     thinking = records.thinking_tokens[own]
     answer = thinking // spec.buffer_tokens if spec.stream else np.zeros_like(thinking)
     if pace is not None and spec.stream:
-        answer = _drafted_before(events.counts, records.output_tokens[own], spec.buffer_tokens, pace, thinking)
+        output = records.output_tokens[own]
+        owner, tokens, _ = _drafted_tokens(-(-output // spec.buffer_tokens), output, spec.buffer_tokens, pace)
+        before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(events.counts))
+        answer = before
     return replace(events, answer=np.where(thinking < records.output_tokens[own], answer, events.counts))
 
 
@@ -232,13 +235,6 @@ def _drafted_tokens(
     return owner[is_sent], tokens[is_sent], back[is_sent]
 
 
-def _drafted_before(sent: Integers, output: Integers, size: int, pace: Integers, thinking: Integers) -> Integers:
-    """Return how many events of each answer hold only thinking, for requests that gain several tokens per step."""
-    owner, tokens, _ = _drafted_tokens(-(-output // size), output, size, pace)
-    before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(sent))
-    return before
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTotals:
     """Totals of what was sent.
@@ -315,11 +311,7 @@ def client_view(
         if count == len(own):
             continue
         itl.add_counted(
-            sent.gaps,
-            float((sent.last - sent.first).sum()),
-            sent.squares,
-            sent.smallest,
-            sent.largest.max(),
+            sent.gaps, float((sent.last - sent.first).sum()), sent.squares, sent.smallest, sent.largest.max()
         )
     latency = spec.network_latency + (0.0 if way_back is None else way_back)
     # A client that got no answer still learns that over the network.

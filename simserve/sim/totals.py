@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,12 +153,15 @@ class LoraSums:
         return LoraTotals(**self._counts, load_seconds=self.seconds, step_seconds=step_seconds)
 
 
-def adapted_together(totals: Iterable[LoraTotals | None]) -> LoraTotals | None:
-    """Return the sum of the adapter totals of several pools; None if no pool has adapters."""
+_Added = TypeVar("_Added", SpeculationTotals, LoraTotals)
+
+
+def added(totals: Iterable[_Added | None]) -> _Added | None:
+    """Return the sum of the totals of several pools, field by field; None if no pool has any."""
     found = [each for each in totals if each is not None]
     if not found:
         return None
-    return LoraTotals(**{each.name: sum(getattr(one, each.name) for one in found) for each in fields(LoraTotals)})
+    return replace(found[0], **{each.name: sum(getattr(one, each.name) for one in found) for each in fields(found[0])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,22 +321,16 @@ def offloaded_together(totals: Iterable[OffloadTotals | None]) -> OffloadTotals 
     by_name: dict[tuple[str, bool], list[TierTotals]] = {}
     for tier in (tier for each in found for tier in each.tiers):
         by_name.setdefault((tier.name, tier.is_shared), []).append(tier)
-    return OffloadTotals(
-        tiers=tuple(_tiers_together(name, is_shared, each) for (name, is_shared), each in by_name.items()),
-        token_seconds=min(each.token_seconds for each in found),
-    )
+    whole = [
+        replace(tiers[0], **{name: join(getattr(each, name) for each in tiers) for name, join in _TOGETHER.items()})
+        for tiers in by_name.values()
+    ]
+    return OffloadTotals(tiers=tuple(whole), token_seconds=min(each.token_seconds for each in found))
 
 
-def _tiers_together(name: str, is_shared: bool, tiers: Sequence[TierTotals]) -> TierTotals:
-    return TierTotals(
-        name=name,
-        is_shared=is_shared,
-        num_blocks=max(each.num_blocks for each in tiers),
-        peak_blocks=max(each.peak_blocks for each in tiers),
-        loaded_blocks=sum(each.loaded_blocks for each in tiers),
-        written_blocks=sum(each.written_blocks for each in tiers),
-        declined_blocks=sum(each.declined_blocks for each in tiers),
-        load_seconds=sum(each.load_seconds for each in tiers),
-        loaded_tokens=sum(each.loaded_tokens for each in tiers),
-        load_token_seconds=min(each.load_token_seconds for each in tiers),
-    )
+_TOGETHER: Mapping[str, Callable[[Iterable[Any]], Any]] = {
+    **dict.fromkeys(("num_blocks", "peak_blocks"), max),
+    **dict.fromkeys(("loaded_blocks", "written_blocks", "declined_blocks", "load_seconds", "loaded_tokens"), sum),
+    "load_token_seconds": min,
+}
+"""Figure of a tier -> how those of several pools become one."""

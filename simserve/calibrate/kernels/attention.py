@@ -87,7 +87,8 @@ def decodes(point: Point, device: TorchDevice) -> Kernel:
             return build(point, device)
         except UnsupportedError:
             continue
-    return _padded(point, device)
+    batch, context, *_ = _sizes(point, "step")
+    return _in_rows(point, device, [context] * batch, None)
 
 
 def _engine_prompts(point: Point, device: TorchDevice, engine: CpuEngine) -> Kernel:
@@ -163,12 +164,6 @@ def ragged_lengths(batch: int, mean: int) -> list[int]:
     drawn = [generator.randint(-spread, spread) for _ in range(batch // 2)]
     middle = [0] * (batch % 2)
     return [mean + each for each in (*drawn, *middle, *(-each for each in drawn))]
-
-
-def _padded(point: Point, device: TorchDevice) -> Kernel:
-    """Contexts of equal length, for flash attention without a mask."""
-    batch, context, *_ = _sizes(point, "step")
-    return _in_rows(point, device, [context] * batch, None)
 
 
 def _masked(point: Point, device: TorchDevice) -> Kernel:

@@ -181,7 +181,11 @@ class _Session:
                     return "budget"
                 if point.table not in points.COLLECTIVES and self.pace.seconds(point) <= share * left:
                     self._measure(point)
-                    self._look_around()
+                    now = time.monotonic()
+                    if now - self._clocked > CLOCKS_EVERY:
+                        self._note_clocks(now)
+                    if now - self._saved > SAVED_EVERY:
+                        self._save("killed")
                 if left < COLLECTIVE_SHARE * self.budget:
                     self._measure_collectives()
         self._measure_collectives()
@@ -216,14 +220,6 @@ class _Session:
     def backend(self) -> str:
         """The library that runs collectives."""
         return "nccl" if self.device.is_cuda else "gloo"
-
-    def _look_around(self) -> None:
-        """Note the clocks and save the results so far, now and then."""
-        now = time.monotonic()
-        if now - self._clocked > CLOCKS_EVERY:
-            self._note_clocks(now)
-        if now - self._saved > SAVED_EVERY:
-            self._save("killed")
 
     def _short_of_memory(self) -> list[str]:
         """Return the points that did not fit into free memory; a later run tries them again."""
@@ -277,10 +273,8 @@ class _Session:
         try:
             self.device.synchronize()
         except RuntimeError:
-            raise SimserveError(
-                f"the device failed on {_words(point)}: {text}",
-                remedy="run the same command again; it goes on with the other points",
-            ) from None
+            rule = f"the device failed on {_words(point)}: {text}"
+            raise SimserveError(rule, remedy="run the same command again; it goes on with the other points") from None
         self.log.skip(point.table, point.sizes, text[:300])
 
     def _time(self, point: Point) -> None:

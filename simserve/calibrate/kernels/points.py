@@ -151,7 +151,7 @@ def plan_points(
         groups += [_experts(model)] if model.moe is not None else []
     if num_devices > 1:
         groups.append(_collectives(num_devices))
-    return list(_once(_in_turn([_coarse_to_fine(group) for group in groups])))
+    return list(_once(_in_turn([[group[index] for index in refinement(len(group))] for group in groups])))
 
 
 def _once(points: Iterable[Point]) -> Iterator[Point]:
@@ -171,11 +171,6 @@ def _in_turn(groups: Sequence[Sequence[Point]]) -> Iterator[Point]:
     ]
     for place, _, point in sorted(places, key=lambda each: each[:2]):
         yield replace(point, is_first=place < FIRST)
-
-
-def _coarse_to_fine(points: Sequence[Point]) -> list[Point]:
-    """Reorder points, given in ascending order of work, so that every prefix of the list spans the whole range."""
-    return [points[index] for index in refinement(len(points))]
 
 
 def refinement(count: int) -> list[int]:
@@ -246,9 +241,12 @@ def work_of(table: str, sizes: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _product(name: str, m: int, n: int, k: int) -> Point:
     sizes: dict[str, Size] = {"gemm_dtype": name, "m": m, "n": n, "k": k}
-    flops, num_bytes = work_of(GEMM, sizes)
-    memory = num_bytes + (2.0 if name == "bfloat16" else 12.0) * n * k
-    return Point(table=GEMM, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory)
+    return _call(GEMM, sizes, work_of(GEMM, sizes)[1] + (2.0 if name == "bfloat16" else 12.0) * n * k)
+
+
+def _call(table: str, sizes: Mapping[str, Size], memory: float) -> Point:
+    flops, num_bytes = work_of(table, sizes)
+    return Point(table=table, sizes=sizes, flops=flops, num_bytes=float(num_bytes), memory=memory)
 
 
 def _heads(model: ModelProfile) -> dict[str, Size]:
@@ -268,9 +266,7 @@ def _prompts(model: ModelProfile) -> list[Point]:
     for tokens, batch in itertools.product(PROMPTS, PROMPT_BATCHES):
         if batch * tokens <= MAX_PROMPT_TOKENS:
             sizes: dict[str, Size] = {"batch_size": batch, "isl": tokens, **_heads(model)}
-            flops, num_bytes = work_of(PREFILL, sizes)
-            memory = 3.0 * num_bytes
-            points.append(Point(table=PREFILL, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory))
+            points.append(_call(PREFILL, sizes, 3.0 * work_of(PREFILL, sizes)[1]))
     return _by_work(points)
 
 
@@ -281,9 +277,7 @@ def _decodes(model: ModelProfile) -> list[Point]:
     for context, batch in itertools.product(CONTEXTS, DECODE_BATCHES):
         if batch * context <= MAX_DECODE_KEYS:
             sizes: dict[str, Size] = {"batch_size": batch, "step": context - 1, **_heads(model)}
-            flops, num_bytes = work_of(DECODE, sizes)
-            memory = 8.0 * batch * context * model.num_key_value_heads * model.head_dim
-            points.append(Point(table=DECODE, sizes=sizes, flops=flops, num_bytes=num_bytes, memory=memory))
+            points.append(_call(DECODE, sizes, 8.0 * batch * context * model.num_key_value_heads * model.head_dim))
     return _by_work(points)
 
 
@@ -384,14 +378,7 @@ def _routed(layer: Mapping[str, Size], tokens: int) -> Point:
     weights, pairs = (ups + 1) * hidden * width, tokens * topk
     ranks: dict[str, Size] = {"moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced"}
     sizes: dict[str, Size] = {"moe_dtype": "bfloat16", "num_tokens": tokens, **layer, **ranks}
-    flops, num_bytes = work_of(MOE, sizes)
-    return Point(
-        table=MOE,
-        sizes=sizes,
-        flops=flops,
-        num_bytes=float(num_bytes),
-        memory=2.0 * count * weights + 12.0 * pairs * (hidden + ups * width),
-    )
+    return _call(MOE, sizes, 2.0 * count * weights + 12.0 * pairs * (hidden + ups * width))
 
 
 def _collectives(num_devices: int) -> list[Point]:

@@ -101,37 +101,29 @@ class Capacity:
     @property
     def summary(self) -> dict[str, Any]:
         """What `simserve capacity --json` prints; None where undefined."""
-        found, knee = self.found, self.found.knee
-        interval, held = found.interval, found.level(found.largest.value)
+        found, knee, sustained = self.found, self.found.knee, self.sustained
+        held, finishable, interval = found.level(found.largest.value), None, None
+        if found.finishable is not None:
+            finishable = {"rate": found.finishable.rate, "half_width": found.finishable.half_width}
+        if found.interval is not None:
+            low, high = map(self._load, found.interval)
+            interval = {"low": low, "high": high, "confidence": 0.95, "method": found.interval_method}
         return {
             "warnings": leading_warnings(self.scenario),
             f"max_{self.load_key}": self._load(found.largest.value),
-            f"max_{self.load_key}_90": None
-            if self.sustained is None or self.sustained.load is None
-            else self._load(self.sustained.load),
-            f"max_{self.load_key}_90_basis": None if self.sustained is None else self.sustained.basis,
+            f"max_{self.load_key}_90": None if sustained is None else self._load(sustained.load),
+            f"max_{self.load_key}_90_basis": None if sustained is None else sustained.basis,
             "binding": self.binding,
-            "confidence_interval": None
-            if interval is None
-            else {
-                "low": self._load(interval[0]),
-                "high": self._load(interval[1]),
-                "confidence": 0.95,
-                "method": found.interval_method,
-            },
+            "confidence_interval": interval,
             "mean_capacity": or_null(math.nan if found.capacity is None else found.capacity),
-            "finishable": None
-            if found.finishable is None
-            else {"rate": found.finishable.rate, "half_width": found.finishable.half_width},
-            "fails_at": None if found.largest.fails_at is None else self._load(found.largest.fails_at),
+            "finishable": finishable,
+            "fails_at": self._load(found.largest.fails_at),
             "attainment": None if held is None else or_null(held.attainment),
             "asked": self.asked,
             "formats": resolve(self.scenario).formats,
             "slo": objective_mapping(self.scenario),
             "load": "closed" if self.is_closed_loop else "open",
-            "knee": None
-            if knee is None
-            else {self.load_key: self._load(knee.load), "goodput": or_null(knee.mean("goodput"))},
+            "knee": knee and {self.load_key: self._load(knee.load), "goodput": or_null(knee.mean("goodput"))},
             "probes": [self._probe(level) for level in found.levels],
             "requests": {
                 "per_run": found.num_requests,
@@ -213,8 +205,8 @@ class Capacity:
     def _num_measured(self) -> int:
         return 0 if self._decisive is None else self._decisive.num_measured
 
-    def _load(self, load: float) -> float:
-        return round(load) if self.is_closed_loop else load
+    def _load(self, load: float | None) -> float | None:
+        return load if load is None or not self.is_closed_loop else round(load)
 
     def _probe(self, level: Level) -> dict[str, Any]:
         return {

@@ -84,19 +84,34 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPoint:
-    """One measured deployment under one load.
+class _Deployed:
+    """What was measured.
 
     Attributes:
-        source: Family of measurements.
         label: File and row, or the figure's own name.
         engine: Engine, as the catalogue names it.
         version: Its version as the source writes it, or the one in use at the date of the measurement.
         hardware: GPU, as the catalogue names it.
         model: Model, as the catalogue names it.
+        scenario: The scenario as in a file; empty where it cannot be replayed.
+    """
+
+    label: str
+    engine: str
+    version: str
+    hardware: str
+    model: str
+    scenario: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint(_Deployed):
+    """One measured deployment under one load.
+
+    Attributes:
+        source: Family of measurements.
         load_kind: What ``load`` counts.
         load: Clients, requests/s or requests in a batch; NaN offline and for traces.
-        scenario: The scenario as in a file; empty where ``reason`` says why there is none.
         measured: Metric -> seconds or tokens/s.
         shown_only: Metrics that are compared but not scored, because the source's figure has artefacts.
         protocol: How the figures were taken.
@@ -110,14 +125,8 @@ class MeasuredPoint:
     """
 
     source: str
-    label: str
-    engine: str
-    version: str
-    hardware: str
-    model: str
     load_kind: LoadKind
     load: float
-    scenario: Mapping[str, Any]
     measured: Mapping[Metric, float]
     shown_only: frozenset[Metric] = frozenset()
     protocol: Protocol = field(default_factory=Protocol)
@@ -129,25 +138,13 @@ class MeasuredPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredMemory:
+class MeasuredMemory(_Deployed):
     """The KV room of one deployment.
 
     Attributes:
-        label: File and row.
-        engine: Engine, as the catalogue names it.
-        version: Its version.
-        hardware: GPU, as the catalogue names it.
-        model: Model, as the catalogue names it.
-        scenario: The scenario as in a file.
         kv_bytes: Bytes a GPU in the log; NaN where it gives tokens.
         kv_tokens: Tokens in the log; NaN where it gives bytes.
     """
 
-    label: str
-    engine: str
-    version: str
-    hardware: str
-    model: str
-    scenario: Mapping[str, Any]
     kv_bytes: float = math.nan
     kv_tokens: float = math.nan

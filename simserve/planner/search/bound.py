@@ -58,56 +58,19 @@ _KNOWN_DEPLOYMENT = {
 _LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}
 """Requests may be refused or cut off."""
 _KNOWN_ENGINE = {
-    "name",
-    "version",
-    "batching",
-    "scheduler",
-    "scheduling_policy",
-    "priority_ageing",
-    "priority_preemption",
-    "admission",
-    "kv_allocation",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "enable_chunked_prefill",
-    "enable_prefix_caching",
-    "gpu_memory_utilization",
-    "block_size",
-    "max_model_len",
-    "async_scheduling",
-    "sampling",
-    "endpoint",
-    "frontend_latency",
+    *("name", "version", "batching", "scheduler", "scheduling_policy", "priority_ageing"),
+    *("priority_preemption", "admission", "kv_allocation", "max_num_seqs", "max_num_batched_tokens"),
+    *("enable_chunked_prefill", "enable_prefix_caching", "gpu_memory_utilization", "block_size"),
+    *("max_model_len", "async_scheduling", "sampling", "endpoint", "frontend_latency"),
 }
 _KNOWN_WORKLOAD = {
-    "arrivals",
-    "prompt_tokens",
-    "output_tokens",
-    "max_tokens",
-    "num_requests",
-    "duration",
-    "trace",
-    "classes",
-    "images",
-    "audio",
+    *("arrivals", "prompt_tokens", "output_tokens", "max_tokens"),
+    *("num_requests", "duration", "trace", "classes", "images", "audio"),
 }
 _KNOWN_COLUMNS = {
-    "arrival_time",
-    "prompt_tokens",
-    "output_tokens",
-    "max_tokens",
-    "think_time",
-    "concurrency",
-    "is_stationary",
-    "offered_rate",
-    "seed",
-    "replication",
-    "classes",
-    "request_class",
-    "priority",
-    "recorded_images",
-    "recorded_audio",
-    "counts_media",
+    *("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "think_time"),
+    *("concurrency", "is_stationary", "offered_rate", "seed", "replication", "classes"),
+    *("request_class", "priority", "recorded_images", "recorded_audio", "counts_media"),
     *("images", "audio", "encoder_seconds", "encoder_pool", "own_wait"),
 }
 """The last five come with images and recordings: their tokens are in ``prompt_tokens``; the rest only adds time."""
@@ -552,7 +515,9 @@ class _Steps:
     def further_token_price(self, token: float, memory: float, pace: float) -> float:
         """Return the largest price of a further token that every step covers."""
         if token not in self._least_left:
-            self._least_left[token] = self._least_beyond(token)
+            left = self.token - token * self.tokens
+            place = np.minimum(self.num.astype(np.int64) + 1, len(left) - 1)
+            self._least_left[token] = np.asarray(np.minimum.accumulate(left[::-1])[::-1][place])
         least = self._least_left[token]
         stretch = 1.0 + pace * self.num
         held = np.minimum(0.0, self.slope * stretch - memory) * self.capacity
@@ -560,12 +525,6 @@ class _Steps:
         # (1 + l n) t - a x >= (1 + l n) (t - a x) + l n a n, as x > n.
         beside = stretch * (least + self.mixed) + pace * self.num * token * self.num + token * self.num
         return float(((np.minimum(alone, beside) + held) / self.num).min())
-
-    def _least_beyond(self, token: float) -> Array:
-        """Return the least seconds, less the price of its tokens, of a step with more than n tokens, n = 1, 2, ..."""
-        left = self.token - token * self.tokens
-        place = np.minimum(self.num.astype(np.int64) + 1, len(left) - 1)
-        return np.asarray(np.minimum.accumulate(left[::-1])[::-1][place])
 
 
 def _prices(steps: _Steps, *, has_gaps: bool, typical_gap: float | None) -> Iterator[tuple[float, float, float]]:

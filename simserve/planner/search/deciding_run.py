@@ -68,14 +68,7 @@ ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
 """One replica gets everything with any router; this one makes no decisions that keep the kernel from leaping."""
 _OF_EQUAL_REPLICAS = (
-    "pools",
-    "autoscaling",
-    "faults",
-    "updates",
-    "overflow",
-    "admission",
-    "response_cache",
-    "fairness",
+    *("pools", "autoscaling", "faults", "updates", "overflow", "admission", "response_cache", "fairness"),
 )
 FRESH_SEED, SEEDS_APART = 1_000_003, 7919
 """Added to the scenario's seed for the first fresh run, and for each further one: neighbouring seeds share none."""

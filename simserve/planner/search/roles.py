@@ -474,10 +474,7 @@ class _Split:
     def _alone(self, role: str, count: Count, linked: int | None = None) -> float | None:
         """Return the attainment of workers of a role with more than enough of the other; None if they do not pass.
 
-        Args:
-            role: The role.
-            count: The workers.
-            linked: Number of workers that the link is computed for; None: that of ``count``.
+        The link is that of ``linked`` workers; None: of as many as there are.
         """
         key = role, repr(count.worker.pool), count.number, linked or count.number
         if key not in self._reached:

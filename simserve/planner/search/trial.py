@@ -215,10 +215,7 @@ def with_probability(trial: Trial, evidence: Evidence | None) -> Trial:
     else:
         probability_measured = probability
     return replace(
-        trial,
-        probability=probability,
-        error_basis=evidence.expected.basis,
-        probability_measured=probability_measured,
+        trial, probability=probability, error_basis=evidence.expected.basis, probability_measured=probability_measured
     )
 
 

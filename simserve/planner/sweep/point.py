@@ -73,10 +73,4 @@ def failed_row(
     index: int, values: Mapping[str, Any], error: str, *, status: str = INVALID, scenario_hash: str | None = None
 ) -> Row:
     """Return the row of a point that did not run."""
-    return {
-        "point": index,
-        "values": dict(values),
-        "status": status,
-        "error": error,
-        "scenario_hash": scenario_hash,
-    }
+    return {"point": index, "values": dict(values), "status": status, "error": error, "scenario_hash": scenario_hash}

@@ -406,11 +406,7 @@ def _expected(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[Floats
 
 
 def _parted(windows: list[Window], seconds: float, where: object) -> tuple[list[Window], list[Window]]:
-    """Return the windows at the beginning, and those after them.
-
-    Raises:
-        InputError: There are too few of either.
-    """
+    """Return the windows at the beginning, and those after them."""
     first = [each for each in windows if each.end <= windows[0].start + seconds]
     rest = windows[len(first) :]
     if min(len(first), len(rest)) < _FEWEST_WINDOWS:
@@ -530,7 +526,9 @@ def _series(
     expected, dispersion = _expected(seen, drawn, scenario)
     for block in _whole(_blocks(seen.windows)):
         if expected is not None:
-            arrivals = _between(seen.windows, expected, block)
+            times = np.array([seen.windows[0].start, *(window.end for window in seen.windows)])
+            sums = np.concatenate([[0.0], np.cumsum(expected)])
+            arrivals = float(np.interp(block.end, times, sums) - np.interp(block.start, times, sums))
             spread = SCORE_90 * math.sqrt(dispersion * arrivals)
             ends = (max(arrivals - spread, 0.0), arrivals + spread)
             values = (block.arrivals, arrivals, *ends)
@@ -551,19 +549,16 @@ def _series(
     return {name: found[name] for name in names if name in found}
 
 
-def _between(windows: Sequence[Window], expected: Floats, block: Window) -> float:
-    """Return how many of the arrivals that are expected window by window fall into a block."""
-    times = np.array([windows[0].start, *(window.end for window in windows)])
-    sums = np.concatenate([[0.0], np.cumsum(expected)])
-    return float(np.interp(block.end, times, sums) - np.interp(block.start, times, sums))
-
-
 def _forecast(
     seen: Observed, scenario: Scenario, horizon: float, notes: list[str], progress: Progress | None
 ) -> dict[str, Any]:
     seconds = seen.whole.seconds
     length = _HOUR if seconds >= 6 * _HOUR else max(seconds / 12, 1.0)
-    rates = _rates(seen.windows, length)
+    times = np.array([seen.windows[0].start, *(window.end for window in seen.windows)])
+    sums = np.concatenate([[0.0], np.cumsum([window.arrivals for window in seen.windows])])
+    count = max(int((times[-1] - times[0]) / length + 1e-9), 1)
+    edges = times[-1] - length * np.arange(count, -1, -1)
+    rates = np.asarray(np.diff(np.interp(edges, times, sums)) / length, dtype=np.float64)
     hours, is_seasonal = forecast(rates, length, horizon=horizon, step=min(_HOUR, horizon))
     if not is_seasonal:
         notes.append("Under two days were seen: the forecast is a level, not the hours of a day.")
@@ -575,15 +570,6 @@ def _forecast(
 def _hour(hour: Hour, end: float, per_replica: float | None) -> dict[str, Any]:
     replicas = None if not per_replica else max(math.ceil(hour.high / per_replica), 1)
     return {"start_s": end + hour.start, "rate": hour.rate, "low": hour.low, "high": hour.high, "replicas": replicas}
-
-
-def _rates(windows: Sequence[Window], length: float) -> Floats:
-    """Return the mean rates of equal stretches of time; arrivals are spread evenly over their window."""
-    times = np.array([windows[0].start, *(window.end for window in windows)])
-    sums = np.concatenate([[0.0], np.cumsum([window.arrivals for window in windows])])
-    count = max(int((times[-1] - times[0]) / length + 1e-9), 1)
-    edges = times[-1] - length * np.arange(count, -1, -1)
-    return np.asarray(np.diff(np.interp(edges, times, sums)) / length, dtype=np.float64)
 
 
 def _behind(counts: Counts, tokens: int) -> Counts:

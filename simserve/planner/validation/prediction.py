@@ -156,11 +156,7 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
 
 
 def _replayed(
-    simulation: Simulation,
-    protocol: Protocol,
-    resolved: ResolvedScenario,
-    *,
-    has_pools: bool = False,
+    simulation: Simulation, protocol: Protocol, resolved: ResolvedScenario, *, has_pools: bool = False
 ) -> Replayed:
     records = simulation.records
     return Replayed(
