@@ -238,14 +238,16 @@ def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
     even = summary["break_even"]
     if summary["api"]["name"] is None or summary["self_host"]["usd_per_month"] is None:
         return []
+    least = even.get("least_requests_per_month")
+    lower = "" if least is None else f"; {_requests(least)} if fewer replicas lose no prefix hits"
     if even["requests_per_month"] is None and even["tokens_per_month"] is None:
-        return [f"never: {even['why_never']}"] if even.get("why_never") else []
+        return [f"never: {even['why_never']}{lower}"] if even.get("why_never") else []
     amounts = []
     if even["requests_per_month"] is not None:
         amounts.append(_requests(even["requests_per_month"]))
     if even["tokens_per_month"] is not None:
         amounts.append(_tokens(even["tokens_per_month"]))
-    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}"]
+    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}{lower}"]
     good, first = even.get("for_good_requests_per_month"), even["requests_per_month"]
     if good is not None and first is not None and good > first * 1.001:
         lines.append(
