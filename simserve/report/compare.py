@@ -35,6 +35,8 @@ _ROWS = (
     *("p95_e2el_ms", "request_throughput", "request_goodput", "output_throughput", "busy", "kv_usage_mean"),
     *("usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_tokens"),
 )
+_LEAST_LOST = 0.0005
+"""Share of requests that are not served from which the line of a variant says so: latencies are those of the others."""
 _HEADLINES = (
     ("slo_attainment", "requests within the SLO"),
     ("mean_tpot_ms", "mean TPOT"),
@@ -330,7 +332,7 @@ def _is_better(variant: Variant, best: Variant) -> bool:
 
 
 def _month(variant: Variant) -> str:
-    """Return how many requests of a variant meet the SLO, its latencies, and its cost a month."""
+    """Return how many requests of a variant meet the SLO, or are not served, its latencies, and its cost a month."""
     summary: Any = variant.summary
     hourly, attainment = at(summary, FIGURES["usd_per_hour"]), at(summary, FIGURES["slo_attainment"])
     paid = "no price is known" if hourly is None else f"GPUs {dollars(hourly * HOURS_PER_MONTH)} a month"
@@ -341,7 +343,9 @@ def _month(variant: Variant) -> str:
     ]
     told = [f"mean {', '.join(means)}"] if means else []
     met = [] if attainment is None else [f"{share(attainment)} meet the SLO"]
-    return "; ".join([*met, *told, paid])
+    lost = 1.0 - summary["completed"] / summary["simserve"]["requests"]["submitted"]
+    unserved = [f"{share(lost)} not served"] if lost >= _LEAST_LOST else []
+    return "; ".join([*met, *unserved, *told, paid])
 
 
 def _rows(comparison: compare.Comparison) -> list[list[str]]:
