@@ -237,6 +237,8 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
 def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
     """Return what to run: the cheapest that meets the SLO, of equals the faster one; else where to look."""
     best = _best(comparison)
+    if _is_undecided(comparison):
+        return Way(f"To decide, add --replications {LEAST_PAIRS}: without an SLO differences need intervals", "")
     if best is None:
         return Way(
             "None of them holds the SLO. To find a deployment that does:", plan_command(reference, needs_more=True)
@@ -307,7 +309,11 @@ def _told(comparison: compare.Comparison) -> list[str]:
     if mixed is not None:
         place = comparison.variants.index(mixed)
     first, told = lines[place], comparison.variants[place]
-    if mixed is not None:
+    if _is_undecided(comparison):
+        first = (
+            f"Too few runs to decide. {first.partition(': too few')[0]}: no intervals (--replications {LEAST_PAIRS})."
+        )
+    elif mixed is not None:
         first = f"Mixed, and no SLO decides. {first}"
     elif best is not None:
         first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
@@ -315,6 +321,11 @@ def _told(comparison: compare.Comparison) -> list[str]:
     if doubts:
         first = f"{first} Within the error of such a comparison on real servers: {listed(doubts)}."
     return [first, *lines[:place], *lines[place + 1 :]]
+
+
+def _is_undecided(comparison: compare.Comparison) -> bool:
+    """Return whether runs are too few for intervals, and no SLO decides in their place."""
+    return comparison.base.scenario.slo is None and 1 < len(comparison.base.summaries) < LEAST_PAIRS
 
 
 def _is_held(variant: Variant, asked: float | None) -> bool:

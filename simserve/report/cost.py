@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
 _MILLION = 1e6
+_MISSES = {"overloaded": "its queue grows"}
+"""What a level that does not hold is told for, beside its share within the SLO."""
 _OLD = "more than a year before the newest of the catalogue"
 
 
@@ -303,13 +305,15 @@ def _hours(summary: Mapping[str, Any]) -> Section:
             share(row["busy"]),
             f"{number(row['watts_per_gpu'])} W",
             UNDEFINED if row["attainment"] is None else share(row["attainment"]),
-            row["stability"] if row["holds"] else f"{row['stability']}, misses the SLO",
+            row["stability"]
+            if row["holds"]
+            else f"{row['stability']}, {_MISSES.get(row['stability'], 'misses the SLO')}",
         )
         for row in summary.get("load_levels") or []
     ]
     loads = "clients" if summary.get("load_is_clients") else "requests/s"
     header = (loads, "busy", "power a GPU", "within the SLO", "")
-    return Section(title="Load levels", header=header, rows=rows)
+    return Section(title="Load levels of the deployment as it is", header=header, rows=rows)
 
 
 def _hybrid_lines(summary: Mapping[str, Any]) -> list[str]:

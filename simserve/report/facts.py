@@ -91,11 +91,13 @@ def _layout(deployment: Mapping[str, Any]) -> str:
 
 
 def _sizes(deployment: Mapping[str, Any]) -> str:
-    """Return the parallelism of one replica: ``'TP 4 x DP 2 with EP'``; empty without any."""
+    """Return the parallelism of one replica: ``'TP 4 x DP 2 with EP, nodes of 4'``; empty without any."""
     named = (("TP", "tensor"), ("PP", "pipeline"), ("DP", "data"))
     sizes = [(name, deployment.get(f"{key}_parallel_size", 1)) for name, key in named]
     cut = " x ".join(f"{name} {size}" for name, size in sizes if size > 1)
-    return f"{cut} with EP" if cut and deployment.get("enable_expert_parallel") else cut
+    nodes = f"nodes of {deployment['gpus_per_node']}" if deployment.get("gpus_per_node") else ""
+    cut = f"{cut} with EP" if cut and deployment.get("enable_expert_parallel") else cut
+    return ", ".join(filter(None, [cut, nodes]))
 
 
 def _prefixed(before: str, text: str) -> str:

@@ -130,8 +130,8 @@ class OwnParts:
         sees_requests = self.router is not None or self.admission is not None
         if sees_requests and np.array_equal(specs.max_tokens, specs.output_tokens):
             found.append(
-                "workload.max_tokens is exact: the max_tokens of a request, and the tokens of a replica, tell a router or "
-                "an admission control how long answers will be; a number or model_limit does not"
+                "workload.max_tokens is exact: the max_tokens of a request, and the tokens of a replica, tell a router "
+                "or an admission control how long answers will be; a number or model_limit does not"
             )
         return found
 

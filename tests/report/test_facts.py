@@ -39,6 +39,8 @@ def test_a_scaled_fleet_names_the_gpus_of_a_replica() -> None:
     assert facts.fleet_title({"model": "m", "deployment": deployment}) == "m on 1 to 5 replicas of 4 x l4-24gb, TP 4"
     fixed = {key: value for key, value in deployment.items() if key != "autoscaling"}
     assert facts.fleet_title({"model": "m", "deployment": fixed}) == "m on 8 x l4-24gb, 2 replicas of TP 4"
+    boxes = {"model": "m", "deployment": {**fixed, "replicas": 1, "gpus_per_node": 2}}
+    assert facts.fleet_title(boxes) == "m on 4 x l4-24gb, TP 4, nodes of 2"
 
 
 def test_attempts_are_requests_and_what_clients_sent_again() -> None:

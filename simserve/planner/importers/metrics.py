@@ -133,8 +133,8 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
     else:
         options["max_num_seqs"] = seats
         notes.derived.append(
-            f"max_num_seqs {seats:,}: no more ran at once while requests waited and KV memory was not full, in {full} of "
-            f"{len(seen.windows)} windows."
+            f"max_num_seqs {seats:,}: no more ran at once while requests waited and KV memory was not full, in {full} "
+            f"of {len(seen.windows)} windows."
         )
     if told:
         notes.told.append(f"{', '.join(told)}.")
