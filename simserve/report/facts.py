@@ -549,7 +549,10 @@ def _process(source: Mapping[str, Any], unnamed: str) -> str:
     """Return one arrival process with its settings: ``'gamma (rate 2.0, cv 2.0), in conversations'``."""
     arrivals = dict(source.get("arrivals") or {})
     steps = arrivals.pop("steps", ())
-    if steps:
+    if len(steps) > _MOST_LISTED:
+        rates = [step["rate"] for step in steps]
+        arrivals["rate"] = f"{number(min(rates))} to {number(max(rates))} in {len(steps)} steps"
+    elif steps:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
     if arrivals.get("rounds") == 1:  # a single round has no training between rounds
         arrivals = {key: value for key, value in arrivals.items() if key not in _ROUNDS}
