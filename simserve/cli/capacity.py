@@ -55,7 +55,7 @@ def capacity(
 
     shown.check()
     changes = changes_of(overrides, seed)
-    question = asked.question(changes, needs_load=False)
+    question = asked.question(changes, quiet=shown.quiet, needs_load=False)
     loaded = question.scenario
     shown.notes(loaded)
     with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet, label=_DOING) as tell:

@@ -65,7 +65,7 @@ def compare(
         )
     wanted = variants_of(variants)
     changes = changes_of(overrides, seed)
-    loaded = asked.load(changes)
+    loaded = asked.load(changes, quiet=shown.quiet)
     with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet, label="comparing") as tell:
         answer = api.compare(
             loaded,

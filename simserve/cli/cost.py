@@ -109,7 +109,7 @@ def cost(
                 raise UsageError("is for arithmetic without a scenario", key=flag, remedy="change it with --set")
         changes = [*(overrides or ()), *([] if gpu_hour_usd is None else [f"pricing.gpu_hour_usd={gpu_hour_usd}"])]
         others, reference = variants_of(variants or ()), [*reference, *set_words(changes)]
-        loaded = asked.load(changes)
+        loaded = asked.load(changes, quiet=shown.quiet)
         shown.notes(loaded)
         with shown.misfit_printed(loaded), progress_bar(is_shown=not shown.quiet) as progress:
             result = price(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli.progress import progress
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -136,21 +137,32 @@ class Asked:
         return {f"--{name.replace('_', '-')}": value for name, value in values.items() if value is not None}
 
     def question(
-        self, changes: Sequence[str], *, needs_traffic: bool = True, needs_load: bool = True, is_plan: bool = False
+        self,
+        changes: Sequence[str],
+        *,
+        quiet: bool = True,
+        needs_traffic: bool = True,
+        needs_load: bool = True,
+        is_plan: bool = False,
     ) -> Question:
-        """Return the question, and say on stderr how short input was understood."""
+        """Return the question, and say on stderr how short input was understood.
+
+        Unless ``quiet``, reading a long trace is shown.
+        """
         from simserve.planner.layout import OneLine
         from simserve.planner.one_line import ask
 
         flags = OneLine(**{each.name: getattr(self, each.name) for each in fields(self) if each.name != "scenario"})
-        asked = ask(self.scenario, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
+        needs = {"needs_traffic": needs_traffic, "needs_load": needs_load}
+        with progress(is_shown=not quiet, label="reading the traffic"):
+            asked = ask(self.scenario, flags, changes, is_plan=is_plan, **needs)
         for note in asked.notes:
             print(f"simserve: {note}", file=sys.stderr)
         return asked
 
-    def load(self, changes: Sequence[str], *, needs_traffic: bool = True) -> Scenario:
+    def load(self, changes: Sequence[str], *, quiet: bool = True, needs_traffic: bool = True) -> Scenario:
         """Return the scenario in question, as for `question`."""
-        return self.question(changes, needs_traffic=needs_traffic).scenario
+        return self.question(changes, quiet=quiet, needs_traffic=needs_traffic).scenario
 
 
 def refuse_flags(flags: dict[str, Any], rule: str, remedy: str | None = None) -> None:

@@ -181,7 +181,7 @@ def plan(
         name, count = next(iter(kinds.items()))
         asked = replace(asked, gpus=f"{count}x{name}")
     names = _gpus_to_choose(hardware)
-    question = asked.question(changes, needs_load=objective != "throughput", is_plan=True)
+    question = asked.question(changes, quiet=shown.quiet, needs_load=objective != "throughput", is_plan=True)
     loaded = question.scenario
     if question.gpu is not None:
         rule = "cannot stand beside --gpus, which says the same"

@@ -42,7 +42,7 @@ def progress(*, is_shown: bool, label: str = "working") -> Iterator[Tell | None]
     if not is_shown:
         yield None
     elif sys.stderr.isatty():
-        with _bar() as tell:
+        with _bar(label) as tell:
             yield tell
     else:
         lines = _Lines(label)
@@ -87,14 +87,14 @@ def _words(doing: str, detail: str) -> str:
 
 
 @contextmanager
-def _bar() -> Iterator[Tell]:
+def _bar(label: str) -> Iterator[Tell]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
     due = time.monotonic() + AFTER_SECONDS
     # No thread redraws it: a process with threads is not forked (`simserve.planner.workers`).
     with Bar(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("", total=None, visible=False)
+        task = bar.add_task(label, total=None, visible=False)
 
         reached = 0.0
 
@@ -109,7 +109,14 @@ def _bar() -> Iterator[Tell]:
             if is_due:
                 due = time.monotonic() + REDRAWN_AFTER_SECONDS
 
-        yield tell
+        def show_if_due() -> None:
+            nonlocal due
+            if time.monotonic() > due:
+                bar.update(task, visible=True, refresh=True)
+                due = time.monotonic() + REDRAWN_AFTER_SECONDS
+
+        with _ticking(show_if_due):
+            yield tell
 
 
 class _Lines:

@@ -105,7 +105,7 @@ def run(
             {"--out": out, **{flag: value or None for flag, value in writing.items()}},
             "has no effect with --check, which writes nothing",
         )
-    loaded = asked.load(changes, needs_traffic=not check)
+    loaded = asked.load(changes, quiet=shown.quiet, needs_traffic=not check)
     if check:
         from simserve.cli.memory import show_memory
         from simserve.cli.profiles import print_resolved

@@ -53,7 +53,7 @@ def sweep(
     shown.check()
     if scheduler is not None and workers is not None:
         raise UsageError("has no meaning with --scheduler: a cluster has its own", key="--workers")
-    loaded = asked.load(changes_of(overrides, seed))
+    loaded = asked.load(changes_of(overrides, seed), quiet=shown.quiet)
     shown.notes(loaded)
     with progress(is_shown=not shown.quiet, label="sweep") as tell:
         answer = api.sweep(

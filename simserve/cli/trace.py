@@ -13,6 +13,7 @@ import typer
 from simserve.cli.importing import ForceOption, named_gpu, on_gpus
 from simserve.cli.one_line import ColumnsOption
 from simserve.cli.options import PAGE, Shown, console, print_table, takes_flags, write_all
+from simserve.cli.progress import progress
 from simserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,16 +72,19 @@ def trace(
     path = find_file(str(file), takes_folder=True)
     check_format(trace_format)
     named = trace_columns(columns, trace_format)
-    if trace_format == AUTO and not named and (used := _usage(path)) is not None:
+    with progress(is_shown=not shown.quiet, label="reading"):
+        used = _usage(path) if trace_format == AUTO and not named else None
+    if used is not None:
         if scenario is not None:
             remedy = "price it with the command that is printed without --scenario"
             raise UsageError("needs a trace of single requests", key="--scenario", value=str(scenario), remedy=remedy)
         answer = {"file": str(file), "format": "usage", **used.as_mapping(), "command": _pricing(used)}
         shown.tell(answer, lambda: _show_usage(answer))
         return
-    known = COLUMNS if named else detect(path) if trace_format == AUTO else trace_format
-    read = read_trace(path, known, named)
-    answer = _answer(read, file, known)
+    with progress(is_shown=not shown.quiet, label="reading"):
+        known = COLUMNS if named else detect(path) if trace_format == AUTO else trace_format
+        read = read_trace(path, known, named)
+        answer = _answer(read, file, known)
     if scenario is not None:
         gpu, count = named_gpu(hardware)
         draft, files = fitted_scenario(path, read, model=model, hardware=gpu, name=scenario.stem)
@@ -130,7 +134,7 @@ def _show_usage(answer: dict[str, Any]) -> None:
         )
         lines.append(rate + busiest)
     lengths = [f"{_figure(answer[key]['mean'])}" for key in ("prompt_tokens", "output_tokens")]
-    totals = [f"{answer[key]['total'] / 1e6:,.1f} M" for key in ("prompt_tokens", "output_tokens")]
+    totals = [_tokens(answer[key]["total"]) for key in ("prompt_tokens", "output_tokens")]
     lines.append(f"{lengths[0]} prompt and {lengths[1]} output tokens a request; {totals[0]} and {totals[1]} in all")
     for place, line in enumerate(lines):
         out.print(line, style="bold" if place == 0 else None, markup=False)
@@ -139,6 +143,11 @@ def _show_usage(answer: dict[str, Any]) -> None:
         return
     out.print(f"To price a month of it: {answer['command']}", markup=False, soft_wrap=True)
     out.print("All its requests then have these mean lengths; a log of single requests would say more", markup=False)
+
+
+def _tokens(total: int) -> str:
+    """Return a sum of tokens: in millions from one million on, else as it is counted."""
+    return f"{total / 1e6:,.1f} M" if total >= 1e6 else f"{total:,}"
 
 
 def _answer(read: Trace, file: Path, known: str) -> dict[str, Any]:

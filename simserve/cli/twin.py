@@ -316,7 +316,9 @@ def _changes(hours: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 class MetricsEndpoint:

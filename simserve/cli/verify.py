@@ -43,7 +43,7 @@ def verify(
     """
     from simserve import api
 
-    loaded = asked.load(overrides or ())
+    loaded = asked.load(overrides or (), quiet=shown.quiet)
     with shown.misfit_printed(loaded):
         found = api.verify(loaded, num_requests=num_requests, accelerate=accelerate)  # type: ignore[arg-type]
     shown.tell(found.figures, lambda: _render(found))

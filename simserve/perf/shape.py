@@ -770,7 +770,7 @@ class ReplicaShape:
                     (intra.peer_bandwidth or math.inf) * max(num_gpus - 1, 1),
                 ),
                 latency=intra.latency,
-                reference_ranks=ranks,
+                reference_ranks=intra.num_latency_gpus,
                 skew=skew * kernel_latency,
                 curves=curves,
                 engine=engine,
@@ -782,7 +782,7 @@ class ReplicaShape:
             bandwidth=min(inter.bandwidth, intra.bandwidth or inter.bandwidth),
             latency=inter.latency + (intra.latency if intra.kind != "none" else 0.0),
             network_latency=inter.latency,
-            reference_ranks=ranks,
+            reference_ranks=intra.num_latency_gpus,
             skew=COLLECTIVE_SKEW_KERNELS * kernel_latency,
             host_skew=HOST_SKEWS.get(self.engine.name, 0.0),
         )

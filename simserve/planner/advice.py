@@ -24,7 +24,7 @@ from simserve.planner.search.deciding_run import fresh_runs_of
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY, SCALING_KEY, replicas_of, settings
-from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware
+from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware, other_hardware
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.combinations import lack_of
@@ -413,7 +413,7 @@ class _Advising:
             price, other = price_of(self.scenario, name), load_hardware(name)
             is_faster = other.memory.bandwidth > own.memory.bandwidth and _peak(other) >= _peak(own)
             if price.usd is not None and is_faster and other.vendor == own.vendor:
-                changes = {"deployment.hardware": name, **price.overrides}
+                changes = {**other_hardware(self.scenario, name), **price.overrides}
                 others.append((price.usd * deployment.num_gpus, name, changes))
         least = min((each.usd_per_hour for each in self.held if each.usd_per_hour is not None), default=math.inf)
         for usd, _, changes in sorted(others, key=lambda each: each[:2])[:MOST_HARDWARE]:

@@ -14,8 +14,9 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from simserve.documents import read_mapping
-from simserve.errors import ProfileError, nearest
+from simserve.errors import InputError, ProfileError, nearest
 from simserve.profiles import catalog
+from simserve.profiles.catalog import Itself
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, Source, class_price, dear_reservation
 from simserve.profiles.kernel_curves import (
     ActivationQuantisation,
@@ -174,6 +175,8 @@ class IntraNodeLink(_Link):
     """GPUs of a typical node: those that the link joins, which in an NVLink domain belong to several hosts."""
     gpus_per_host: int | None = Field(default=None, ge=1)
     """GPUs of one host, if the link joins several hosts (GB200 NVL72: 4 of 72); absent: as many as the node's."""
+    latency_gpus: int | None = Field(default=None, ge=1)
+    """GPUs of the all-reduce that has the `latency`; absent: those of a node."""
     peer_bandwidth: PositiveBytesPerSecond | None = None
     """Bandwidth per direction to one other GPU, if each pair has its own link: n GPUs use n - 1 of them; absent: the
     full bandwidth, through a switch."""
@@ -184,6 +187,11 @@ class IntraNodeLink(_Link):
     def num_host_gpus(self) -> int:
         """GPUs of one host: visible to one operating system, available to one pod, sharing host memory."""
         return self.gpus_per_host or self.gpus_per_node
+
+    @property
+    def num_latency_gpus(self) -> int:
+        """GPUs of the all-reduce that has the latency."""
+        return self.latency_gpus or self.gpus_per_node
 
     @model_validator(mode="after")
     def _hosts_fill_the_node(self) -> Self:
@@ -425,6 +433,37 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
         rule = "must equal the name of the file"
         raise ProfileError(rule, file=path, key="name", value=profile.name, remedy=f"write {name}")
     return profile
+
+
+@lru_cache(maxsize=64)
+def _in_nodes(profile: Itself[HardwareProfile], gpus_per_node: int) -> HardwareProfile:
+    own = profile.profile.intra_node
+    fewer = {
+        "gpus_per_node": gpus_per_node,
+        "gpus_per_host": None if gpus_per_node <= own.num_host_gpus else own.gpus_per_host,
+        "latency_gpus": own.num_latency_gpus,
+    }
+    return profile.profile.model_copy(update={"intra_node": own.model_copy(update=fewer)})
+
+
+def in_nodes(profile: HardwareProfile, gpus_per_node: int | None) -> HardwareProfile:
+    """Return a GPU in nodes of fewer GPUs than its profile's; None: in those.
+
+    Raises:
+        InputError: They are more, or no whole number of hosts.
+    """
+    own, key = profile.intra_node, "deployment.gpus_per_node"
+    if gpus_per_node is None or gpus_per_node == own.gpus_per_node:
+        return profile
+    if gpus_per_node > own.gpus_per_node:
+        rule = f"must be at most {own.gpus_per_node}, the GPUs that a node of {profile.name} joins"
+        remedy = "larger nodes need a profile of their own: simserve gpus NAME --profile prints one to start from"
+        raise InputError(rule, key=key, value=gpus_per_node, remedy=remedy)
+    hosts = own.num_host_gpus
+    if gpus_per_node > hosts and gpus_per_node % hosts:
+        rule = f"must be a multiple of {hosts}, the GPUs of a host of {profile.name}"
+        raise InputError(rule, key=key, value=gpus_per_node)
+    return _in_nodes(Itself(profile), gpus_per_node)
 
 
 def hardware_name(name: str) -> str:

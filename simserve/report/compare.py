@@ -35,6 +35,8 @@ _ROWS = (
     *("p95_e2el_ms", "request_throughput", "request_goodput", "output_throughput", "busy", "kv_usage_mean"),
     *("usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_tokens"),
 )
+_LEAST_LOST = 0.0005
+"""Share of requests that are not served from which the line of a variant says so: latencies are those of the others."""
 _HEADLINES = (
     ("slo_attainment", "requests within the SLO"),
     ("mean_tpot_ms", "mean TPOT"),
@@ -235,6 +237,8 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
 def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
     """Return what to run: the cheapest that meets the SLO, of equals the faster one; else where to look."""
     best = _best(comparison)
+    if _is_undecided(comparison):
+        return Way(f"To decide, add --replications {LEAST_PAIRS}: without an SLO differences need intervals", "")
     if best is None:
         return Way(
             "None of them holds the SLO. To find a deployment that does:", plan_command(reference, needs_more=True)
@@ -293,7 +297,11 @@ def _told(comparison: compare.Comparison) -> list[str]:
     if mixed is not None:
         place = comparison.variants.index(mixed)
     first, told = lines[place], comparison.variants[place]
-    if mixed is not None:
+    if _is_undecided(comparison):
+        first = (
+            f"Too few runs to decide. {first.partition(': too few')[0]}: no intervals (--replications {LEAST_PAIRS})."
+        )
+    elif mixed is not None:
         first = f"Mixed, and no SLO decides. {first}"
     elif best is not None:
         first = f"Keep the base. {first}" if best is comparison.base else f"Take {first}"
@@ -308,6 +316,11 @@ def _told(comparison: compare.Comparison) -> list[str]:
     if doubts:
         first = f"{first} Within the error of such a comparison on real servers: {listed(doubts)}."
     return [first, *lines[:place], *lines[place + 1 :]]
+
+
+def _is_undecided(comparison: compare.Comparison) -> bool:
+    """Return whether runs are too few for intervals, and no SLO decides in their place."""
+    return comparison.base.scenario.slo is None and 1 < len(comparison.base.summaries) < LEAST_PAIRS
 
 
 def _is_held(variant: Variant, asked: float | None) -> bool:
@@ -325,7 +338,7 @@ def _is_better(variant: Variant, best: Variant) -> bool:
 
 
 def _month(variant: Variant) -> str:
-    """Return how many requests of a variant meet the SLO, its latencies, and its cost a month."""
+    """Return how many requests of a variant meet the SLO, or are not served, its latencies, and its cost a month."""
     summary: Any = variant.summary
     hourly, attainment = at(summary, FIGURES["usd_per_hour"]), at(summary, FIGURES["slo_attainment"])
     paid = "no price is known" if hourly is None else f"GPUs {dollars(hourly * HOURS_PER_MONTH)} a month"
@@ -336,7 +349,9 @@ def _month(variant: Variant) -> str:
     ]
     told = [f"mean {', '.join(means)}"] if means else []
     met = [] if attainment is None else [f"{share(attainment)} meet the SLO"]
-    return "; ".join([*met, *told, paid])
+    lost = 1.0 - summary["completed"] / summary["simserve"]["requests"]["submitted"]
+    unserved = [f"{share(lost)} not served"] if lost >= _LEAST_LOST else []
+    return "; ".join([*met, *unserved, *told, paid])
 
 
 def _rows(comparison: compare.Comparison) -> list[list[str]]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
 _MILLION = 1e6
+_MISSES = {"overloaded": "its queue grows"}
+"""What a level that does not hold is told for, beside its share within the SLO."""
 _OLD = "more than a year before the newest of the catalogue"
 
 
@@ -238,14 +240,16 @@ def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
     even = summary["break_even"]
     if summary["api"]["name"] is None or summary["self_host"]["usd_per_month"] is None:
         return []
+    least = even.get("least_requests_per_month")
+    lower = "" if least is None else f"; {_requests(least)} if fewer replicas lose no prefix hits"
     if even["requests_per_month"] is None and even["tokens_per_month"] is None:
-        return [f"never: {even['why_never']}"] if even.get("why_never") else []
+        return [f"never: {even['why_never']}{lower}"] if even.get("why_never") else []
     amounts = []
     if even["requests_per_month"] is not None:
         amounts.append(_requests(even["requests_per_month"]))
     if even["tokens_per_month"] is not None:
         amounts.append(_tokens(even["tokens_per_month"]))
-    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}"]
+    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}{lower}"]
     good, first = even.get("for_good_requests_per_month"), even["requests_per_month"]
     if good is not None and first is not None and good > first * 1.001:
         lines.append(
@@ -301,13 +305,15 @@ def _hours(summary: Mapping[str, Any]) -> Section:
             share(row["busy"]),
             f"{number(row['watts_per_gpu'])} W",
             UNDEFINED if row["attainment"] is None else share(row["attainment"]),
-            row["stability"] if row["holds"] else f"{row['stability']}, misses the SLO",
+            row["stability"]
+            if row["holds"]
+            else f"{row['stability']}, {_MISSES.get(row['stability'], 'misses the SLO')}",
         )
         for row in summary.get("load_levels") or []
     ]
     loads = "clients" if summary.get("load_is_clients") else "requests/s"
     header = (loads, "busy", "power a GPU", "within the SLO", "")
-    return Section(title="Load levels", header=header, rows=rows)
+    return Section(title="Load levels of the deployment as it is", header=header, rows=rows)
 
 
 def _hybrid_lines(summary: Mapping[str, Any]) -> list[str]:

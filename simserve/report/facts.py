@@ -91,11 +91,13 @@ def _layout(deployment: Mapping[str, Any]) -> str:
 
 
 def _sizes(deployment: Mapping[str, Any]) -> str:
-    """Return the parallelism of one replica: ``'TP 4 x DP 2 with EP'``; empty without any."""
+    """Return the parallelism of one replica: ``'TP 4 x DP 2 with EP, nodes of 4'``; empty without any."""
     named = (("TP", "tensor"), ("PP", "pipeline"), ("DP", "data"))
     sizes = [(name, deployment.get(f"{key}_parallel_size", 1)) for name, key in named]
     cut = " x ".join(f"{name} {size}" for name, size in sizes if size > 1)
-    return f"{cut} with EP" if cut and deployment.get("enable_expert_parallel") else cut
+    nodes = f"nodes of {deployment['gpus_per_node']}" if deployment.get("gpus_per_node") else ""
+    cut = f"{cut} with EP" if cut and deployment.get("enable_expert_parallel") else cut
+    return ", ".join(filter(None, [cut, nodes]))
 
 
 def _prefixed(before: str, text: str) -> str:
@@ -547,7 +549,10 @@ def _process(source: Mapping[str, Any], unnamed: str) -> str:
     """Return one arrival process with its settings: ``'gamma (rate 2.0, cv 2.0), in conversations'``."""
     arrivals = dict(source.get("arrivals") or {})
     steps = arrivals.pop("steps", ())
-    if steps:
+    if len(steps) > _MOST_LISTED:
+        rates = [step["rate"] for step in steps]
+        arrivals["rate"] = f"{number(min(rates))} to {number(max(rates))} in {len(steps)} steps"
+    elif steps:
         arrivals["rate"] = " then ".join(f"{number(step['rate'])} for {step['duration']}" for step in steps)
     if arrivals.get("rounds") == 1:  # a single round has no training between rounds
         arrivals = {key: value for key, value in arrivals.items() if key not in _ROUNDS}

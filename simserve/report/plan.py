@@ -20,6 +20,7 @@ from simserve.report.panels import Panel, panel
 from simserve.report.plan_lines import (
     RUNNERS_UP,
     SURE,
+    UNLIKELY,
     answer_lines,
     changes,
     deployed_month,
@@ -305,12 +306,20 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         ranges = [each.removesuffix(f"; {ROOFLINE}") for each in ranges]
     return Brief(
         verdict="holds",
-        answer=lines[0],
+        answer=lines[0] if scaled is not None else _told_unlikely(lines[0], summary),
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
         ways=[Way("To run it:", (scaled or best)["command"])],
         facts=[*facts, Fact("Trust", "; ".join([*sure, *ranges, *rest]))],
     )
+
+
+def _told_unlikely(line: str, summary: Mapping[str, Any]) -> str:
+    """Return the first line of an answer that holds on fewer than half of all real servers with the share that does."""
+    probability = summary["best"].get("probability")
+    if probability is None or summary.get("confidence") is not None or probability >= UNLIKELY:
+        return line
+    return f"{line.rstrip('.')}; {share(probability)} of real servers hold the SLO with it."
 
 
 def _load(summary: Mapping[str, Any], deployed: Brief | None) -> str:

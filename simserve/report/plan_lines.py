@@ -52,6 +52,8 @@ FEW_TOKENS = 1e9
 """Tokens a month below which the people around a fleet usually cost more than an API."""
 SURE = 0.9
 """Probability below which a plan says how to be surer."""
+UNLIKELY = 0.5
+"""Probability below which the first line of a plan says it: more real servers miss the SLO than hold it."""
 MISS_PERCENTILE = 95
 """Percentile at which a near miss is shown."""
 _MOST_RUNNERS_UP = 8
@@ -229,7 +231,7 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def miss_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return why nothing meets the SLO, what came closest and what to relax."""
-    miss = summary["nearest_miss"]
+    miss, is_stopped = summary["nearest_miss"], summary.get("interrupted", False)
     if miss is None:
         return ["Nothing was found before the search was stopped."]
     name = term(miss["metric"])
@@ -250,9 +252,10 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
             f"{_time(miss['reached'])} (bound)."
         )
     else:
-        head = (
-            f"No plan holds. {name} comes nearest to its limit: {_time(miss['reached'])}, asked {_time(miss['asked'])}."
-        )
+        head = "Nothing held until the search was stopped." if is_stopped else "No plan holds."
+        if miss["reached"] is not None and miss["asked"] is not None:
+            near = f"{_time(miss['reached'])}, asked {_time(miss['asked'])}."
+            head += f" {name} comes nearest to its limit: {near}"
     lines = [head]
     if miss.get("label"):
         bound = miss["bound"]
@@ -267,7 +270,7 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
                 if miss[f"p95_{LATENCIES[each]}_ms"] is not None
             )
             lines.append(f"  simulated: {share(miss['attainment'])} of requests meet the SLO; p95: {values}")
-    lines.append(f"To relax: {miss['relax']}.")
+    lines.append(f"{capital(miss['relax'])}." if is_stopped else f"To relax: {miss['relax']}.")
     drafted = miss.get("with_drafts")
     if drafted is not None:
         key = f"p{MISS_PERCENTILE}_{LATENCIES[miss['metric']]}_ms"
@@ -279,9 +282,7 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "its limit"
+def _time(seconds: float) -> str:
     return f"{number(seconds)} s" if seconds >= 1 else f"{number(seconds * 1e3)} ms"
 
 

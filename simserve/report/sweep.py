@@ -102,7 +102,7 @@ def _sweep_lines(answer: sweep.Sweep, out: Path | None = None) -> list[str]:
         first = f"{done} of {answer.num_points:,} are done{failed}."
     else:
         first = f"{done}{failed}" + (f", written to {out}." if out is not None else ".")
-    lines = [*_found_lines(answer), first, *_reach_lines(answer), *_format_lines(answer)]
+    lines = [*_found_lines(answer), first, *_reach_lines(answer), *_idle_lines(answer), *_format_lines(answer)]
     if answer.num_resumed:
         lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")
     if len(answer.rows) > _MOST_ROWS:
@@ -163,6 +163,20 @@ def _reach_lines(answer: sweep.Sweep) -> list[str]:
             reaches.append(f"{figure.short or figure.label} {reach} {figure.unit}".rstrip())
     text = "; ".join(reaches)
     return [f"{capital(text)}."] if text else []
+
+
+def _idle_lines(answer: sweep.Sweep) -> list[str]:
+    """Return which keys of the grid change no figure at any point, whatever the others are; empty if all do."""
+    idle = []
+    for key in answer.keys:
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for row in (each for each in answer.rows if each["status"] == OK):
+            others = json.dumps({name: value for name, value in row["values"].items() if name != key}, sort_keys=True)
+            found.setdefault(others, []).append(tuple(row.get(name) for name in _FIGURES))
+        alike = [figures for figures in found.values() if len(figures) > 1]
+        if alike and all(len(set(figures)) == 1 for figures in alike):
+            idle.append(key.rpartition(".")[2])
+    return [f"No figure depends on {listed(idle)} here."] if idle else []
 
 
 def header(answer: sweep.Sweep) -> list[str]:

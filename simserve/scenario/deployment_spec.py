@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -20,7 +21,7 @@ from simserve.perf.offload import link_bandwidth
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.checkpoint import KVCacheDtype
 from simserve.profiles.engine_options import EngineOptions
-from simserve.profiles.hardware import hardware_name
+from simserve.profiles.hardware import HardwareProfile, hardware_name, in_nodes, load_hardware
 from simserve.profiles.model_names import AskedQuantization
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.control import (
@@ -57,6 +58,7 @@ MAX_REPLICAS = 10_000
 """Each replica has a scheduler of its own in memory."""
 _OF_POOL = (
     "hardware",
+    "gpus_per_node",
     "replicas",
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -355,6 +357,8 @@ class PoolSpec(FrozenModel):
     """Copies of the model, each with its own scheduler."""
     hardware: HardwareName | None = None
     """GPU, as `deployment.hardware`."""
+    gpus_per_node: Annotated[int, Field(ge=1)] | None = None
+    """GPUs of a node, as `deployment.gpus_per_node`; absent with a GPU of its own: as in the GPU's profile."""
     model: str | None = None
     """Model, as `model`."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None
@@ -441,6 +445,10 @@ class DeploymentSpec(FrozenModel):
     hardware: HardwareName
     """GPU: a name that `simserve gpus` lists, a short one such as `h100` or `m4-max-64gb` in any case, or the path of a
     profile file."""
+    gpus_per_node: Annotated[int, Field(ge=1)] | None = None
+    """GPUs of one node, where nodes have fewer than the GPU's profile says: 4 for boxes with four H100. A replica with
+    more GPUs spans several nodes, which the network joins. Absent: as in the profile, which `simserve gpus NAME
+    --profile` prints."""
     replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS)] = 1
     """Copies of the model, each with its own scheduler."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
@@ -544,9 +552,20 @@ class DeploymentSpec(FrozenModel):
             return sum(self.of_pool(pool).num_gpus for pool in self.pools)
         return self.replicas * self.gpus_per_replica
 
+    def profile_of(self, hardware: str, folder: Path | None) -> HardwareProfile:
+        """Return the profile of a GPU: of its own one with nodes as they are here, of others with their usual ones.
+
+        Raises:
+            InputError: There is no such GPU, or no such node of it.
+        """
+        profile = load_hardware(hardware, folder)
+        return in_nodes(profile, self.gpus_per_node) if hardware == self.hardware else profile
+
     def of_pool(self, pool: PoolSpec) -> DeploymentSpec:
         """Return a deployment of one pool alone: its own keys, and where it omits one, that of this deployment."""
         own = {key: value for key in _OF_POOL if (value := getattr(pool, key)) is not None}
+        if pool.hardware not in (None, self.hardware):
+            own["gpus_per_node"] = pool.gpus_per_node
         front = ("admission", "overflow", "response_cache", "fairness")
         alone = {
             **dict.fromkeys((*front, "disaggregation", "autoscaling", "liveness", "streaming", "regions")),

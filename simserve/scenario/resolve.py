@@ -23,7 +23,7 @@ from simserve.profiles.cuda_graphs import PromptGraphs
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import TOWER_LAYERS, EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
-from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.hardware import HardwareProfile, in_nodes, load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.profiles.static_reserve import AttentionShare, ServerTraits
@@ -318,7 +318,7 @@ def _shape_as_asked(
     """
     deployment, folder = scenario.deployment, scenario.folder
     with scenario.blaming("deployment.hardware"):
-        hardware = load_hardware(deployment.hardware, folder)
+        hardware = in_nodes(load_hardware(deployment.hardware, folder), deployment.gpus_per_node)
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
     engine = _resolved_engine(scenario, hardware, model, role, started_with)
@@ -477,7 +477,8 @@ def engine_of(scenario: Scenario) -> ResolvedEngine:
         InputError: A profile is missing or invalid, or the engine's version lacks a requested feature.
     """
     with scenario.blaming("deployment.hardware"):
-        hardware = load_hardware(scenario.deployment.hardware, scenario.folder)
+        known = load_hardware(scenario.deployment.hardware, scenario.folder)
+        hardware = in_nodes(known, scenario.deployment.gpus_per_node)
     with scenario.blaming("model"):
         model = load_model(scenario.model, scenario.folder)
     return _resolved_engine(scenario, hardware, model, "both")

@@ -326,7 +326,7 @@ def _replicate(
     specs, first = served or replicate(deployment, scenario, 0, progress=shown, **options)
     facts = replace(_facts(resolved, priced, first, specs, explain=explain), tells_operators=tells_operators)
     if own is not None:
-        facts = replace(facts, warnings=[*facts.warnings, own.note])
+        facts = replace(facts, warnings=[*facts.warnings, *own.notes(specs)])
     runs = _Runs(scenario, first, specs, facts)
     try:
         if finishable == "find" or isinstance(finishable, dict):

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from simserve.errors import UsageError
 from simserve.workload.requests import RequestSpecs
 
@@ -24,7 +26,9 @@ _log = logging.getLogger("simserve")
 
 
 class RequestView(NamedTuple):
-    """What a router or an admission control may know of a request; never how long its answer will be.
+    """What a router or an admission control may know of a request.
+
+    How long its answer will be is not part of it, unless clients ask for exactly that (``workload.max_tokens: exact``).
 
     Attributes:
         number: Its number in the order of the workload, from 0.
@@ -120,10 +124,16 @@ class OwnParts:
             name for name in ("router", "admission", "autoscaler", "step_seconds") if getattr(self, name) is not None
         )
 
-    @property
-    def note(self) -> str:
-        """The note about them in a result."""
-        return f"a part of one's own decided: {', '.join(self.names)}; the scenario alone does not give this result"
+    def notes(self, specs: RequestSpecs) -> list[str]:
+        """Return the notes about them in the result of a run of ``specs``."""
+        found = [f"a part of one's own decided: {', '.join(self.names)}; the scenario alone does not give this result"]
+        sees_requests = self.router is not None or self.admission is not None
+        if sees_requests and np.array_equal(specs.max_tokens, specs.output_tokens):
+            found.append(
+                "workload.max_tokens is exact: the max_tokens of a request, and the tokens of a replica, tell a router "
+                "or an admission control how long answers will be; a number or model_limit does not"
+            )
+        return found
 
 
 class Judge:

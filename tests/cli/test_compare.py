@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -64,6 +65,17 @@ def test_the_answer_begins_with_the_best(simserve: Simserve, small: str) -> None
     assert "\n\n" not in outcome.stdout
     assert "\nslower " in outcome.stdout
     assert "\nslower: mean TPOT +" in simserve("compare", small, *slower, *_FP8, "--replications", "5", "-v").stdout
+
+
+def test_what_a_variant_does_not_serve_is_said(simserve: Simserve, small: str) -> None:
+    """Beside its latencies, which are those of the requests that it serves; a variant that serves all says nothing."""
+    shed = ("--with", "shed: deployment.admission={max_queue: 1}, deployment.engine.max_num_seqs=1")
+
+    lines = simserve("compare", small, *shed, "--replications", "2").stdout.splitlines()
+
+    base, other = (next(each for each in lines if each.startswith(name)) for name in ("base ", "shed "))
+    assert "not served" not in base
+    assert re.search(r"\d% not served; mean TTFT", other)
 
 
 def test_set_and_seed_change_the_base_too(simserve: Simserve, small: str) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rich.progress import Progress
 
 from simserve.cli import progress as shown
 from simserve.cli.progress import Steps, counted, progress
+from simserve.workload.traces import formats
 from tests.cli.conftest import Simserve
 
 
@@ -145,3 +147,52 @@ def test_long_commands_say_in_a_log_what_they_do(
     assert told.code == quiet.code == 0, told.stderr
     assert re.match(rf"simserve: \d+ s: {begins}", told.stderr), told.stderr
     assert quiet.stderr == ""
+
+
+def test_reading_a_long_trace_is_shown(monkeypatch: pytest.MonkeyPatch, simserve: Simserve, tmp_path: Path) -> None:
+    """Before anything is simulated: the first run over one was silent until all of it was read."""
+    rows = "".join(f"{each / 10},100,5\n" for each in range(20))
+    file = tmp_path / "traffic.csv"
+    file.write_text(f"arrival_time,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    real, looks = formats.read_csv, list[int]()
+    show = shown._Lines.show_if_due
+
+    def looked_at(lines: Any) -> None:
+        show(lines)
+        looks.append(1)
+
+    def slow(path: Path) -> Any:
+        looks.clear()
+        end = time.monotonic() + 20.0
+        while not looks and time.monotonic() < end:
+            time.sleep(0.01)
+        return real(path)
+
+    monkeypatch.setattr(shown, "AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(shown, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(shown._Lines, "show_if_due", looked_at)
+    monkeypatch.setitem(formats.READERS, "csv", slow)
+    formats._read.cache_clear()
+
+    run = simserve("run", "llama-3.2-1b", "--gpus", "L4", "--trace", str(file))
+    formats._read.cache_clear()
+    looked = simserve("trace", str(file))
+
+    assert re.match(r"simserve: \d+ s: reading the traffic\n", run.stderr), run.stderr
+    assert re.match(r"simserve: \d+ s: reading\n", looked.stderr), looked.stderr
+
+
+def test_a_terminal_shows_what_is_done_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar without an end, after two seconds, for work that counts nothing."""
+    seen = list[dict[str, Any]]()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(Progress, "update", lambda _bar, _task, **told: seen.append(told))
+    monkeypatch.setattr(shown, "AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(shown, "TICK_SECONDS", 0.02)
+
+    with progress(is_shown=True, label="reading"):
+        end = time.monotonic() + 20.0
+        while not seen and time.monotonic() < end:
+            time.sleep(0.01)
+
+    assert seen[0] == {"visible": True, "refresh": True}

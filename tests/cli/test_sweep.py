@@ -54,6 +54,17 @@ def test_a_sweep_says_first_what_it_found(simserve: Simserve, small: str) -> Non
 
 
 @pytest.mark.slow
+def test_a_key_that_changes_nothing_is_named(simserve: Simserve, small: str) -> None:
+    """A routing policy of one replica: the table repeated its rows without a word."""
+    words = ["sweep", small, "--workers", "1", "--out", "x.parquet", "--grid", "workload.arrivals.rate=1,4"]
+
+    alone = simserve(*words, "--grid", "deployment.routing=round_robin,prefix").stdout
+    both = simserve(*words, "--grid", "deployment.replicas=1,2", "--force").stdout
+
+    assert "\nNo figure depends on routing here.\n" in alone
+    assert "No figure depends" not in both
+
+
 def test_a_long_table_shows_the_best(simserve: Simserve, small: str) -> None:
     """Twenty rows of twenty-two, and it says so."""
     rates = ",".join(str(rate) for rate in range(1, 23))

@@ -148,6 +148,7 @@ def test_an_export_of_usage_gives_the_command_that_prices_it(simserve: Simserve,
 
     assert (found["format"], found["requests"], found["requests_per_month"]) == ("usage", 2676, 2676 * 30)
     assert "each row is a sum, not a request" in text
+    assert "2.7 M and 267,600 in all" in text
     words = shlex.split(
         found["command"].replace("MODEL", "llama-3.1-8b").replace("GPU", "L4").replace("API ", "gpt-4o ")
     )

@@ -171,7 +171,6 @@ WITHOUT_PRICE = (
     *OWNED,
     STRIX_HALO,
     "a800-sxm-80gb",
-    "gb300-279gb",
     "mi350x-288gb",
     "rtx-4000-ada-20gb",
     "rtx-5000-ada-32gb",

@@ -91,7 +91,7 @@ def test_one_run_of_a_trace_tells_what_changed() -> None:
     assert told(10.0, 10.0, count=1) == nothing
 
 
-def verdict(slo: object = None, usd: float = 1.0, **ratios: float) -> tuple[str, str]:
+def verdict(slo: object = None, usd: float = 1.0, runs: int = 5, **ratios: float) -> tuple[str, str]:
     """Return the first sentence and what to do, of a variant whose figures are so many times those of the base."""
     differences = {
         name: Difference(mean=(of := ratios.get(name, 1.0)) - 1, low=of - 1, high=of - 1, base=1.0, variant=of)
@@ -102,7 +102,7 @@ def verdict(slo: object = None, usd: float = 1.0, **ratios: float) -> tuple[str,
         {"simserve": {**known, "cost": {"usd_per_hour": each}}, "mean_tpot_ms": 1.0} for each in (1.0, usd)
     ]
     cost[1]["mean_tpot_ms"] = differences["mean_tpot_ms"].variant
-    base = SimpleNamespace(name="base", summaries=[{}] * 5, summary=cost[0], scenario=SimpleNamespace(slo=slo))
+    base = SimpleNamespace(name="base", summaries=[{}] * runs, summary=cost[0], scenario=SimpleNamespace(slo=slo))
     new = SimpleNamespace(name="new", summary=cost[1], differences=differences, changes={})
     comparison: Any = SimpleNamespace(base=base, variants=(new,))
     return _told(comparison)[0], _way(comparison, ["chat.yaml"]).told
@@ -124,6 +124,16 @@ def test_fewer_gpus_that_are_slower_are_mixed_without_an_slo() -> None:
 
     assert answer.startswith("Mixed")
     assert way.startswith("new is better in dollars a million output tokens, base in mean TPOT.")
+
+
+def test_too_few_runs_decide_nothing_without_an_slo() -> None:
+    """ "Keep the base" was said of a variant whose first tokens came in a quarter of the time; an SLO decides alone."""
+    answer, way = verdict(p95_ttft_ms=0.24, runs=2)
+
+    assert answer == "Too few runs to decide. new: no intervals (--replications 5)."
+    assert way.startswith("To decide, add --replications 5")
+    held = verdict(p95_ttft_ms=0.24, usd=0.5, runs=2, slo=SimpleNamespace(attainment=None))
+    assert held[0].startswith("Take new: too few runs")
 
 
 def test_a_difference_below_the_error_of_such_ratios_says_so() -> None:

@@ -127,6 +127,20 @@ def test_the_page_escapes_what_it_shows() -> None:
     assert "&lt;b&gt;api" in render_page(cost_page(shown))
 
 
+def test_a_level_that_does_not_hold_says_what_it_is_told_for() -> None:
+    """All of its requests within the SLO, and a queue that grows: it "missed the SLO"."""
+    level = {"load": 4.0, "rate": 4.0, "busy": 0.9, "watts_per_gpu": 300.0, "holds": False}
+    levels = [
+        {**level, "attainment": 1.0, "stability": "overloaded"},
+        {**level, "attainment": 0.5, "stability": "stable"},
+        {**level, "attainment": 1.0, "stability": "stable", "holds": True},
+    ]
+
+    part = next(each for each in sections({**summary(), "load_levels": levels}) if each.title.startswith("Load levels"))
+
+    assert [row[-1] for row in part.rows] == ["overloaded, its queue grows", "stable, misses the SLO", "stable"]
+
+
 @pytest.mark.parametrize("title", ["What is counted", "Capacity", "Sensitivity"])
 def test_tables_have_a_cell_a_column(title: str) -> None:
     """In every row."""

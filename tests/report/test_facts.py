@@ -31,6 +31,17 @@ def test_a_lost_replica_is_paid_for() -> None:
     assert facts.gpus_text(result_of(lost, duration=7200.0), 4) == "4 GPUs"
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(2, "steps (rate 5.00 for 30 s then 6.00 for 30 s)"), (50, "steps (rate 5.00 to 54.0 in 50 steps)")],
+)
+def test_many_steps_are_told_by_their_range(count: int, said: str) -> None:
+    """Fifty of them, as metrics give, filled seven lines of the report."""
+    steps = [{"rate": 5.0 + place, "duration": "30 s"} for place in range(count)]
+
+    assert facts._process({"arrivals": {"process": "steps", "steps": steps}}, "") == said
+
+
 def test_a_scaled_fleet_names_the_gpus_of_a_replica() -> None:
     """Two replicas of four GPUs at first: one to five of four."""
     scaling = {"min_replicas": 1, "max_replicas": 5}
@@ -39,6 +50,8 @@ def test_a_scaled_fleet_names_the_gpus_of_a_replica() -> None:
     assert facts.fleet_title({"model": "m", "deployment": deployment}) == "m on 1 to 5 replicas of 4 x l4-24gb, TP 4"
     fixed = {key: value for key, value in deployment.items() if key != "autoscaling"}
     assert facts.fleet_title({"model": "m", "deployment": fixed}) == "m on 8 x l4-24gb, 2 replicas of TP 4"
+    boxes = {"model": "m", "deployment": {**fixed, "replicas": 1, "gpus_per_node": 2}}
+    assert facts.fleet_title(boxes) == "m on 4 x l4-24gb, TP 4, nodes of 2"
 
 
 def test_attempts_are_requests_and_what_clients_sent_again() -> None:

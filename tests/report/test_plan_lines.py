@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simserve as ss
-from simserve.report.plan import PlanPage, plan_brief, writes_file
+from simserve.report.plan import PlanPage, _told_unlikely, plan_brief, writes_file
 from simserve.report.plan_lines import (
     changes,
     front,
@@ -99,6 +99,24 @@ def test_the_brief_of_a_plan_says_what_it_assumes_and_how_to_write_it_where_its_
     assert "To do    To run it (-v prints the whole command), write it as a scenario:" in lines
     assert "  simserve plan single-gpu-7b --out deployment.yaml" in lines
     assert f"  {long}" in [each.text for each in brief_lines(brief, 80, is_whole=True)]
+
+
+@pytest.mark.parametrize(
+    ("probability", "confidence", "said"),
+    [
+        (0.35, None, "Deploy it: 2 GPUs; 35% of real servers hold the SLO with it."),
+        (0.6, None, "Deploy it: 2 GPUs."),
+        (0.45, 0.4, "Deploy it: 2 GPUs."),
+        (None, None, "Deploy it: 2 GPUs."),
+    ],
+)
+def test_a_plan_that_most_real_servers_miss_says_so_first(
+    probability: float | None, confidence: float | None, said: str
+) -> None:
+    """In its first line, unless that much was asked for or nothing is known."""
+    summary = {"best": {"probability": probability}, "confidence": confidence}
+
+    assert _told_unlikely("Deploy it: 2 GPUs.", summary) == said
 
 
 def _best(**changes: Any) -> dict[str, Any]:

@@ -244,6 +244,18 @@ def test_a_result_says_that_parts_were_ones_own() -> None:
     assert any("router" in each and "own" in each for each in result.summary["simserve"]["warnings"])
 
 
+@pytest.mark.parametrize(("max_tokens", "is_told"), [("exact", True), (1000, False)])
+@pytest.mark.parametrize("part", [{"router": fewest_tokens}, {"admission": at_most_forty}])
+def test_a_result_says_whether_a_policy_knew_how_long_answers_are(
+    part: dict[str, Any], max_tokens: object, is_told: bool
+) -> None:
+    """By default a request asks for the tokens of its answer: a policy that looks at them knows what no router does."""
+    result = run({**FLEET, "workload.max_tokens": max_tokens}, 10, **part)
+
+    warnings = result.summary["simserve"]["warnings"]
+    assert any("how long answers will be" in each for each in warnings) == is_told
+
+
 def test_advice_is_not_for_parts_of_ones_own() -> None:
     """It would be made without them."""
     with pytest.raises(UsageError, match="advise"):

@@ -44,10 +44,13 @@ def test_hours_add_up_to_a_day_and_days_to_a_month(tmp_path: Path) -> None:
         ),
         ("start_time,num_model_requests,input_tokens,output_tokens\n1790812800,5,50,5\n1790816400,7,70,7", 1, True),
         ("requests,Input Tokens,Output Tokens\n5,50,5", None, False),
+        ("hour,requests,input_tokens,output_tokens\n2026-10-01T05:00:00Z,5,50,5\n2026-10-02 06:00,7,70,7", 2, True),
+        ("day,hour,requests,input_tokens,output_tokens\nThu,2026-10-01T05:00:00Z,5,50,5", 1, True),
+        ("date,hour,requests,input_tokens,output_tokens\n2026-10-01,05:00,5,50,5", 1, True),
     ],
 )
 def test_exports_of_several_kinds_are_read(tmp_path: Path, text: str, days: int | None, has_hours: bool) -> None:
-    """OpenAI's older one by day, its usage API by epoch seconds, and totals alone, of which no month is known."""
+    """OpenAI's older one by day, its usage API by epoch seconds, totals alone, and hours that are whole instants."""
     file, names = written(tmp_path, text)
     columns = usage_columns(names)
     assert columns is not None

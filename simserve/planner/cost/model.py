@@ -23,6 +23,8 @@ between 2024 and 2026; prices of one API model stay the same for years, and bett
 ASSUMED_OPERATIONS_USD = 3000.0
 """Cost of operations where none is given, shown but not counted: 30 hours a month at $100, an assumption."""
 _MOST_UNITS = 100_000
+_MOST_DIGITS = 6
+"""Most significant digits with which two nearly equal prices are told apart."""
 GPUS = "GPUs of a replica, $ a month"
 API = "API, $ a request"
 TRAFFIC = "requests a month"
@@ -182,10 +184,29 @@ def _why_never(model: Comparison) -> str:
     if model.api_usd_per_request == 0:
         return "the API costs nothing"
     full = model.unit_usd_per_month * model.share / model.capacity_per_month
+    own, api = _told_apart(1000 * full, 1000 * model.api_usd_per_request)
     return (
         f"even fully loaded, {model.gpus_per_unit:g} {'GPU costs' if model.gpus_per_unit == 1 else 'GPUs cost'} "
-        f"${1000 * full:.3g} per 1,000 requests, the API ${1000 * model.api_usd_per_request:.3g}"
+        f"{own} per 1,000 requests, the API {api}"
     )
+
+
+def _told_apart(own: float, other: float) -> tuple[str, str]:
+    """Return two amounts in dollars with three significant digits, or as many as tell them apart.
+
+    ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.
+    """
+    for digits in range(3, _MOST_DIGITS):
+        told = _usd(own, digits), _usd(other, digits)
+        if told[0] != told[1]:
+            return told
+    return _usd(own, _MOST_DIGITS), _usd(other, _MOST_DIGITS)
+
+
+def _usd(usd: float, digits: int) -> str:
+    """Return dollars with significant digits, at least cents; never in scientific notation."""
+    whole = math.floor(math.log10(usd)) + 1 if usd > 0 else 1
+    return f"${usd:,.{max(digits - whole, 2)}f}"
 
 
 def hybrid(model: Comparison) -> dict[str, Any] | None:

@@ -186,6 +186,9 @@ def _priced(
     if together is not None:
         told = "warnings" if together.loses else "caveats"
         summary[told] = [*summary[told], together.told]
+        summary["break_even"]["least_requests_per_month"] = _least_break_even(model, together)
+    elif _is_multiplied(resolved, curve, day):
+        summary["warnings"] = [*summary["warnings"], _multiplied(resolved, day)]
     return summary, model
 
 
@@ -255,10 +258,43 @@ def _shares_prefixes(resolved: ResolvedScenario, curve: LoadCurve) -> bool:
     Pools and scaled fleets are left out: they are not a number of equal replicas.
     """
     deployment = resolved.scenario.deployment
-    if deployment.pools or is_scaled(deployment) or curve.own_load is None:
-        return False
+    return not (deployment.pools or is_scaled(deployment) or curve.own_load is None) and _finds_prefixes(curve)
+
+
+def _finds_prefixes(curve: LoadCurve) -> bool:
+    """Return whether prefix caches find some of what requests share."""
     result, specs = curve.first()
     return specs.prefixes is not None and bool(result.summary["simserve"]["engine_resolved"]["enable_prefix_caching"])
+
+
+def _is_multiplied(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> bool:
+    """Return whether pools or a scaled fleet with prefix caches are priced several times over, simulated once."""
+    return day.units > at_most(resolved.scenario.deployment).replicas and _finds_prefixes(curve)
+
+
+def _multiplied(resolved: ResolvedScenario, day: _Day) -> str:
+    """Return what is left out where pools or a scaled fleet with prefix caches are priced several times over."""
+    deployment = at_most(resolved.scenario.deployment)
+    what, times = "the pools", f"{day.units / deployment.replicas:g} times"
+    if not deployment.pools:
+        what, times = f"the scaled fleet of at most {deployment.replicas} replicas", f"as {day.units} replicas"
+    return (
+        f"{what}, simulated once, {'are' if deployment.pools else 'is'} priced {times}: prefix hits that the larger "
+        "fleet would lose are not counted; raise its replicas to simulate it as a whole"
+    )
+
+
+def _least_break_even(model: Comparison, together: _Together) -> float | None:
+    """Return a lower bound on the break-even, as if no replica lost prefix hits; None where it is the break-even.
+
+    The break-even itself takes for every replica what each of the priced fleet holds. Fewer replicas lose less.
+    """
+    if not together.loses:
+        return None
+    free = model.beside_overflow().from_one_unit
+    least, known = (break_even(each)["requests_per_month"] for each in (replace(free, capacity=together.alone), free))
+    is_same = least is None or (known is not None and least > known * (1 - _NO_LOSS))
+    return None if is_same else float(least)
 
 
 def _whole_fleet(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> tuple[_Day, _Together]:

@@ -23,6 +23,10 @@ FEWEST_A_STEP = 50
 """Fewest requests in a period; with fewer, its rate is mostly chance."""
 
 _FEWEST_WINDOWS = 3
+_FEWEST_FULL = 5
+"""Fewest windows in which an engine was full for its seats to be known; and they are half of those with a queue."""
+_AS_MANY, _KV_FREE = 0.995, 0.9
+"""Share of the most requests that ever ran which counts as that number, and of KV memory below which it is free."""
 _DEFAULT_RATE = 1.0
 _MOST_RATE = 1e6
 _TRUE = {"true": True, "false": False}
@@ -120,12 +124,39 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
         deployment["kv_cache_dtype"] = dtype
         told.append(f"cache_dtype {about['cache_dtype']}")
     deployment["engine"] = options
+    seats, full = _seats(seen)
+    if seats is None:
+        notes.assumed.append(
+            "max_num_seqs and max_num_batched_tokens as the engine sets them: metrics do not say them."
+        )
+    else:
+        options["max_num_seqs"] = seats
+        notes.derived.append(
+            f"max_num_seqs {seats:,}: no more ran at once while requests waited and KV memory was not full, in {full} "
+            f"of {len(seen.windows)} windows."
+        )
     if told:
         notes.told.append(f"{', '.join(told)}.")
     how = "as --gpus says" if count else "one GPU an engine: --gpus says no number"
     engines = "1 engine" if seen.num_engines == 1 else f"{seen.num_engines} engines"
     notes.assumed.append(f"{engines} on {count or 1} x {gpu}, {how}.")
     return deployment
+
+
+def _seats(seen: Observed) -> tuple[int | None, int]:
+    """Return the most requests that an engine runs at once, where it was seen to be full, and in how many windows.
+
+    It is full where requests wait though KV memory is free, and as many run as ever do.
+    """
+    gauges = [window.gauges for window in seen.windows]
+    if any(each.keys() < {"running", "waiting", "kv_usage"} for each in gauges):
+        return None, 0
+    most = max((each["running"] for each in gauges), default=0.0)
+    queued = [each for each in gauges if each["waiting"] >= seen.num_engines]
+    full = [each for each in queued if each["running"] >= _AS_MANY * most and each["kv_usage"] < _KV_FREE]
+    if len(full) < max(_FEWEST_FULL, len(queued) / 2):
+        return None, 0
+    return math.ceil(most / seen.num_engines), len(full)
 
 
 def _workload(seen: Observed, notes: _Notes, where: str, stem: str | None) -> tuple[dict[str, Any], dict[str, str]]:

@@ -95,6 +95,7 @@ class Reading:
         quantization: Format of the weights that a flag sets, by the scenario's name; None: no flag sets it.
         dtype: Format that the server computes in.
         data_parallel_size: Data-parallel ranks, which share the experts of a model that has them.
+        num_nodes: Nodes over which a replica's ranks are spread.
         shares_attention_ranks: Whether those ranks are groups of the tensor-parallel ones.
         speculation: vLLM's ``speculative_config``; another engine's settings under the same keys.
         experts: How tokens reach the experts of other ranks, in the engine's terms.
@@ -121,6 +122,7 @@ class Reading:
     quantization: str | None = None
     dtype: str | None = None
     data_parallel_size: int = 1
+    num_nodes: int = 1
     shares_attention_ranks: bool = False
     speculation: dict[str, Any] = field(default_factory=dict)
     experts: dict[str, str] = field(default_factory=dict)
@@ -202,6 +204,14 @@ class HostMemory:
 
 Reader = Callable[[Reading, str, Any], None]
 """Adds to a reading what a flag with a value means."""
+
+
+def read_nodes(reading: Reading, flag: str, value: Any) -> None:
+    """Read over how many nodes a server's ranks are spread; a variable of a launcher has no effect."""
+    if not str(value).isdigit():
+        reading.ignored.append(flag)
+        return
+    reading.num_nodes = max(int(value), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -546,6 +556,7 @@ def draft_of(
     if profile.moe is None and deployment.pop("enable_expert_parallel", False):
         notes.append(f"Expert parallelism has no effect: {profile.name} has no experts.")
     deployment |= _ranks(reading, has_experts=profile.moe is not None)
+    deployment |= _nodes(reading, deployment)
     if deployment.get("enable_expert_parallel") and _spans_nodes(deployment):
         # DeepEP is a scenario's default across nodes; engines use it only when told to.
         deployment.setdefault("all2all_backend", "allgather_reducescatter")
@@ -613,8 +624,21 @@ def _overridden_length(reading: Reading, profile: ModelProfile) -> int | None:
 def _spans_nodes(deployment: Mapping[str, Any]) -> bool:
     """Return whether the experts are shared by more ranks than a node has GPUs."""
     ranks = deployment.get("tensor_parallel_size", 1) * deployment.get("data_parallel_size", 1)
-    per_node = load_hardware(deployment["hardware"]).intra_node.gpus_per_node
+    per_node = deployment.get("gpus_per_node") or load_hardware(deployment["hardware"]).intra_node.gpus_per_node
     return bool(deployment.get("data_parallel_size", 1) > 1 and ranks > max(per_node, 1))
+
+
+def _nodes(reading: Reading, deployment: dict[str, Any]) -> dict[str, int]:
+    """Return the GPUs of a node where the server says so, or spreads its ranks over more nodes than they would fill."""
+    usual = load_hardware(deployment["hardware"]).intra_node.gpus_per_node
+    sizes = (deployment.get(f"{each}_parallel_size", 1) for each in ("tensor", "pipeline", "data"))
+    own = deployment.pop("gpus_per_node", None)
+    is_one = reading.data_parallel_size == 1 or "replicas" not in deployment
+    if own is None and reading.num_nodes > 1 and is_one:
+        own = math.prod(sizes) // reading.num_nodes
+        if 0 < own < usual:
+            reading.notes.append(f"Over {reading.num_nodes} nodes, of which each has {own} of its GPUs.")
+    return {"gpus_per_node": own} if own and own < usual else {}
 
 
 def _ranks(reading: Reading, *, has_experts: bool) -> dict[str, int]:

@@ -19,6 +19,7 @@ from simserve.planner.importers.server import (
     read_dtype,
     read_expert_ranks,
     read_kv_cache_dtype,
+    read_nodes,
     read_overrides,
     read_ranks,
     said,
@@ -46,7 +47,7 @@ _ALGORITHMS = {name: method for method, name in DRAFTERS.items()} | {"EAGLE3": "
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|random-seed|chat-.*|"
     r"revision|log-.*|enable-metrics|watchdog-timeout|tool-call-parser|reasoning-parser|load-format|nccl-.*|"
-    r"dist-init-addr|nnodes|node-rank|allow-auto-truncate|show-time-cost|decode-log-interval|skip-server-warmup|warmups|"
+    r"dist-init-addr|node-rank|allow-auto-truncate|show-time-cost|decode-log-interval|skip-server-warmup|warmups|"
     r"crash-dump-folder|file-storage-path|enable-cache-report|device|bucket-.*|collect-tokens-histogram)"
 )
 """Flags without effect on the simulation."""
@@ -167,6 +168,7 @@ SGLANG = Program(
     readers={
         "--tp-size": counted("tensor_parallel_size", "deployment"),
         "--pp-size": counted("pipeline_parallel_size", "deployment"),
+        "--nnodes": read_nodes,
         "--context-length": counted("max_model_len"),
         "--max-running-requests": counted("max_num_seqs"),
         "--page-size": counted("block_size"),

@@ -30,6 +30,7 @@ _COUNTS: Mapping[str, Reader] = {
     "--tp_size": counted("tensor_parallel_size", "deployment"),
     "--tensor_parallel_size": counted("tensor_parallel_size", "deployment"),
     "--pp_size": counted("pipeline_parallel_size", "deployment"),
+    "--gpus_per_node": counted("gpus_per_node", "deployment"),
     "--pipeline_parallel_size": counted("pipeline_parallel_size", "deployment"),
     "--max_batch_size": counted("max_num_seqs"),
     "--max_num_tokens": counted("max_num_batched_tokens"),
@@ -38,7 +39,7 @@ _COUNTS: Mapping[str, Reader] = {
 """Flags that are also keys of an options file."""
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|tokenizer|custom_tokenizer|trust_remote_code|log_level|reasoning_parser|tool_parser|revision|"
-    r"num_postprocess_workers|gpus_per_node|chat_template|otlp_traces_endpoint)"
+    r"num_postprocess_workers|chat_template|otlp_traces_endpoint)"
 )
 """Flags without effect on the simulation."""
 _WITHOUT_EFFECT_KEYS = (

@@ -25,6 +25,7 @@ from simserve.planner.importers.server import (
     only,
     read_dtype,
     read_kv_cache_dtype,
+    read_nodes,
     read_overrides,
     read_ranks,
     read_rope_scaling,
@@ -54,7 +55,7 @@ _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
     r"revision|code-revision|ssl-.*|(?:disable-)?uvicorn-.*|disable-fastapi-docs|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
     r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|"
-    r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|nnodes|node-rank|master-(?:addr|port)|headless|"
+    r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|node-rank|master-(?:addr|port)|headless|"
     r"ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
 )
 """Flags without effect on the simulation."""
@@ -277,6 +278,7 @@ VLLM = Program(
     readers={
         "--tensor-parallel-size": counted("tensor_parallel_size", "deployment"),
         "--pipeline-parallel-size": counted("pipeline_parallel_size", "deployment"),
+        "--nnodes": read_nodes,
         "--max-num-seqs": counted("max_num_seqs"),
         "--max-num-batched-tokens": counted("max_num_batched_tokens"),
         "--max-cudagraph-capture-size": counted("max_cudagraph_capture_size"),

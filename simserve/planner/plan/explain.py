@@ -77,6 +77,8 @@ def describe_worker(deployment: DeploymentSpec) -> str:
     ]
     if sizes:
         parts.append(" x ".join(sizes))
+    if deployment.gpus_per_node is not None:
+        parts.append(f"nodes of {deployment.gpus_per_node}")
     if deployment.enable_expert_parallel:
         parts.append("EP")
     if deployment.quantization != "auto":

@@ -173,6 +173,15 @@ def unconfirmed_miss(
     return replace(miss, relax=relax, highest_probability=trial.probability)
 
 
+def stopped_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss | None:
+    """Return the nearest of what was run before a search was stopped; None where nothing was. Runs nothing."""
+    tried = [each for group in groups for each in group.members if each.trial is not None]
+    if not tried:
+        return None
+    miss = _simulated_miss(tried, scenario, goal)
+    return replace(miss, relax="let the search end: what it has not tried yet may hold")
+
+
 def _simulated_miss(tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss:
     nearest = max(tried, key=lambda each: _share(each.trial))
     trial = nearest.trial

@@ -28,7 +28,7 @@ from simserve.planner.plan.fleet import (
     traffic_sustained,
     with_room,
 )
-from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, unconfirmed_miss
+from simserve.planner.plan.infeasible import Miss, nearest_miss, shown, stopped_miss, unconfirmed_miss
 from simserve.planner.plan.levers import LEVERS, Lever, format_levers, levers_of, option_levers, single_changes
 from simserve.planner.plan.options import PlanOptions, check_options
 from simserve.planner.plan.price import price_of
@@ -356,17 +356,19 @@ class _Planning:
 
     @contextmanager
     def _kept(self, spaces: Sequence[Space], places: Sequence[int]) -> Iterator[None]:
-        """Keep the best that searches of some kinds of GPU had found when they are stopped before their end."""
+        """Keep the best, or else the nearest miss, of searches of kinds of GPU that are stopped before their end."""
         try:
             yield
         except KeyboardInterrupt:
             groups = self.findings.groups
-            for place, (_, best) in self._heard.items():
-                if best is None:
+            for place, (_, so_far) in self._heard.items():
+                if so_far is None:
                     continue
                 space = spaces[places[place]]
-                found = stopped_result(space, best)
+                found = stopped_result(space, so_far)
                 if places[place] < len(groups):
+                    if not so_far.run.holds and any(so_far.key == each.key for each in groups[places[place]].members):
+                        continue
                     groups[places[place]] = joined(space, self.goal, groups[places[place]], found)
                 else:
                     groups.append(found)
@@ -375,7 +377,7 @@ class _Planning:
     def _best_in_words(self) -> str:
         found = self.findings
         held = [group.best.run for group in found.groups if group.best is not None and group.best.trial is not None]
-        held += [best.run for _, best in self._heard.values() if best is not None]
+        held += [each.run for _, each in self._heard.values() if each is not None and each.run.holds]
         return best_in_words(self.searched, self.goal.objective, held, found.confirmed)
 
     def _spaces(self) -> list[Space]:
@@ -648,7 +650,7 @@ class _Planning:
         return (value[0], 0.0) if self._equals else value
 
     def _settle(self) -> None:
-        """Take the best so far, unconfirmed, where the search was stopped before any was confirmed."""
+        """Take the best so far, unconfirmed, where a search was stopped before any was confirmed; else the nearest."""
         found = self.findings
         if self._picked is not None:
             found.group = found.groups[self._picked.index]
@@ -656,6 +658,8 @@ class _Planning:
         if found.member is None and held:
             search = Search(self._spaces()[0], self.goal)
             found.member, found.group = min(held, key=lambda each: search.value(each[0].run))
+        if found.member is None:
+            found.miss = stopped_miss(found.groups, self.searched, self.goal)
 
     def _cheaper_once_measured(self) -> Fleet | None:
         """Return the cheapest fleet, below the plan's price, that lacks only a measurement to be as sure as asked."""

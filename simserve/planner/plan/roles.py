@@ -16,7 +16,6 @@ from simserve.planner.search.trial import Trial, deployed, fleet_of
 from simserve.planner.space.links import SLOWER, Link, Side, links_between
 from simserve.planner.space.makeup import POOLS_KEY, merged
 from simserve.planner.space.roles import KNOBS, LINK_KEY
-from simserve.profiles.hardware import load_hardware
 from simserve.scenario.finishable import find_finishable
 from simserve.scenario.run import deploy
 from simserve.scenario.schema import Scenario, objective
@@ -173,7 +172,7 @@ def _named(link: Link) -> dict[str, Any]:
 def _sides(there: Scenario) -> Iterator[Side]:
     for pool in there.deployment.pools:
         worker = there.deployment.of_pool(pool)
-        yield Side(load_hardware(worker.hardware, there.folder), worker.gpus_per_replica, pool.replicas)
+        yield Side(worker.profile_of(worker.hardware, there.folder), worker.gpus_per_replica, pool.replicas)
 
 
 def _assumed(spec: DisaggregationSpec, known: list[Link]) -> Link:

@@ -41,6 +41,7 @@ ROUNDING = 1.0 - 1e-9
 _KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
 _KNOWN_DEPLOYMENT = {
     "hardware",
+    "gpus_per_node",
     "replicas",
     "tensor_parallel_size",
     "pipeline_parallel_size",

@@ -80,7 +80,7 @@ FIRST_SECONDS = 20.0
 
 
 Tell = Callable[[tuple[int, Member | None]], None]
-"""Called after every fleet that was run, with their number and the best deployment so far."""
+"""Called after every fleet that was run, with their number and the best deployment so far, or else the nearest miss."""
 
 
 class Search:
@@ -94,6 +94,7 @@ class Search:
         self.trials: list[Trial] = []
         self.members: list[Member] = []
         self.best: Member | None = None
+        self.nearest: Member | None = None
         self.known: Member | None = None
         self.best_value = (goal.ceiling, math.inf)
         self.role_costs: dict[str, float] = {}
@@ -288,9 +289,17 @@ class Search:
             self._tell_so_far()
         return value
 
+    def _note_miss(self, member: Member, trial: Trial) -> None:
+        """Keep the nearest miss for whoever stops the search before anything holds."""
+        if self._tell is None or trial.holds:
+            return
+        if self.nearest is None or _is_nearer(trial, self.nearest.run):
+            own = replace(trial, overrides=dict(member.overrides))
+            self.nearest = replace(member, status="misses", reason="", trial=own)
+
     def _tell_so_far(self) -> None:
         if self._tell is not None:
-            self._tell((self._num_run, self.best))
+            self._tell((self._num_run, self.best or self.nearest))
 
     @property
     def _ceiling_words(self) -> str:
@@ -389,6 +398,7 @@ class Search:
         if fleet not in self.tried:
             self.tried[fleet] = self._trial(member, replicas)
             self._num_run += 1
+            self._note_miss(member, self.tried[fleet])
             self._tell_so_far()
         trial = replace(self.tried[fleet], overrides=dict(member.overrides))
         return replace(trial, holds=False) if fleet in self.goal.refused else trial
@@ -651,11 +661,12 @@ def group_result(search: Search, method: str) -> GroupResult:
     )
 
 
-def stopped_result(space: Space, best: Member) -> GroupResult:
-    """Return the result of a search that was stopped: the best that it had found."""
+def stopped_result(space: Space, so_far: Member) -> GroupResult:
+    """Return the result of a search that was stopped: the best that it had found, or else its nearest miss."""
     hardware = str(space.base.get(HARDWARE_KEY, space.scenario.deployment.hardware))
+    best = so_far if so_far.run.holds else None
     return GroupResult(
-        hardware=hardware, members=[best], best=best, trials=[best.run], size=space.size, method="shapes"
+        hardware=hardware, members=[so_far], best=best, trials=[so_far.run], size=space.size, method="shapes"
     )
 
 

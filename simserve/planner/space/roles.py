@@ -16,7 +16,7 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.links import Side, domain_of, network_of
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
-from simserve.profiles.hardware import HardwareProfile, load_hardware
+from simserve.profiles.hardware import HardwareProfile
 from simserve.scenario.schema import Scenario
 
 PREFILL, DECODE = "prefill", "decode"
@@ -131,7 +131,7 @@ def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: i
         base = own.get(role, {"name": role, "role": role})
         shapes[role] = tuple(_shapes(base, mapping, values, largest))
     names = {scenario.deployment.hardware, *(pool[GPU] for pool in own.values() if GPU in pool)}
-    gpus = {name: load_hardware(name, scenario.folder) for name in sorted(names)}
+    gpus = {name: scenario.deployment.profile_of(name, scenario.folder) for name in sorted(names)}
     return Roles(
         prefill=shapes[PREFILL],
         decode=shapes[DECODE],

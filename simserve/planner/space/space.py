@@ -30,6 +30,7 @@ Kind = Literal["shape", "knob", "option"]
 """``shape``: what is bought and how the model is placed on it; ``knob``: a setting of the engine; ``option``: any other
 choice of deployment."""
 HARDWARE_KEY = "deployment.hardware"
+NODE_KEY = "deployment.gpus_per_node"
 PRICE_KEY = "pricing.gpu_hour_usd"
 SEATS_KEY = "deployment.engine.max_num_seqs"
 BUDGET_KEY = "deployment.engine.max_num_batched_tokens"
@@ -84,7 +85,7 @@ class Dimension:
 
 
 def _hardware_of(scenario: Scenario) -> HardwareProfile:
-    return load_hardware(scenario.deployment.hardware, scenario.folder)
+    return scenario.deployment.profile_of(scenario.deployment.hardware, scenario.folder)
 
 
 def _tensor_sizes(scenario: Scenario) -> Sequence[int]:
@@ -246,6 +247,14 @@ def gpus_of(scenario: Scenario, chosen: Mapping[str, Any]) -> int:
     return int(tensor) * int(stages) * int(chosen.get(DATA_KEY, deployment.data_parallel_size))
 
 
+def other_hardware(scenario: Scenario, hardware: str) -> Overrides:
+    """Return what puts a scenario on a kind of GPU: nothing for its own, else that GPU in its usual nodes."""
+    deployment = scenario.deployment
+    if hardware == deployment.hardware:
+        return {}
+    return {HARDWARE_KEY: hardware, **({} if deployment.gpus_per_node is None else {NODE_KEY: None})}
+
+
 def default_hardware(scenario: Scenario) -> list[str]:
     """Return the GPUs that are searched by default: the scenario's own first, then by name.
 
@@ -291,7 +300,7 @@ def space_on(
     Raises:
         InputError: The GPU or the model is unknown, or there is nothing to keep.
     """
-    base = {**price, **({} if hardware == scenario.deployment.hardware else {HARDWARE_KEY: hardware})}
+    base = {**price, **other_hardware(scenario, hardware)}
     there = with_overrides(scenario, base)
     kinds: dict[str, Kind] = {each.key: each.kind for each in DIMENSIONS}
     kinds.update({key: "shape" for key in own_choices if key not in kinds})

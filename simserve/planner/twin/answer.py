@@ -33,6 +33,7 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Progress, run
 from simserve.scenario.schema import Scenario
 from simserve.sim.records import COMPLETED
+from simserve.units import format_seconds
 from simserve.workload.arrival_spec import DailyArrivals, RampArrivals, SpikeArrivals, StepArrivals
 from simserve.workload.distributions import rate_curve_of
 from simserve.workload.generate import generate
@@ -41,6 +42,8 @@ from simserve.workload.spec import WorkloadSpec
 Floats = NDArray[np.float64]
 MOST_REPLAYED = 300_000
 """Most requests that are simulated: the last ones. Tests of traffic see all windows."""
+JUMP = 3.0
+"""Multiple of the median number of requests in the engine from which its load is said to have jumped."""
 HIT_RATE_POINTS = 0.03
 """A prefix hit rate within this distance of the predicted one counts as inside."""
 _LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_ms", "e2e": "mean_e2el_ms"}
@@ -137,6 +140,10 @@ def twin(
         scales = _scales(first, replayed)
     rows = {**traffic, **_system(windows, replayed, scales)}
     drift = {name: row["drift"] for name, row in rows.items()}
+    if drift.get("output_tokens", {}).get("inside") is False and _has_jumped(seen.windows):
+        notes.append(
+            "Answers are counted when they end: where the load jumps, the short ones end first, and seem to be shorter."
+        )
     stretch = {"start_s": seen.windows[0].start, "end_s": seen.windows[-1].end, "windows": len(seen.windows)}
     summary: dict[str, Any] = {
         "stretch": stretch,
@@ -155,6 +162,12 @@ def twin(
     if horizon > 0:
         summary |= _forecast(seen, scenario, horizon, notes, progress)
     return Twin(summary, bool(summary["has_drifted"]), seen)
+
+
+def _has_jumped(windows: Sequence[Window]) -> bool:
+    """Return whether the number of requests in the engine was once several times its median."""
+    held = [sum(window.gauges.get(name, 0.0) for name in ("running", "waiting")) for window in windows]
+    return max(held) > JUMP * float(np.median(held)) > 0
 
 
 def _notes(seen: Observed, scenario: Scenario) -> list[str]:
@@ -559,9 +572,12 @@ def _forecast(
     count = max(int((times[-1] - times[0]) / length + 1e-9), 1)
     edges = times[-1] - length * np.arange(count, -1, -1)
     rates = np.asarray(np.diff(np.interp(edges, times, sums)) / length, dtype=np.float64)
+    known = min(horizon, max(seconds, _HOUR))
     hours, is_seasonal = forecast(rates, length, horizon=horizon, step=min(_HOUR, horizon))
     if not is_seasonal:
-        notes.append("Under two days were seen: the forecast is a level, not the hours of a day.")
+        shorter = "" if known == horizon else f", for no longer than {format_seconds(known)}"
+        hours = [hour for hour in hours if hour.start < known]
+        notes.append(f"Under two days were seen: the forecast is a level, not the hours of a day{shorter}.")
     per_replica = _per_replica(seen, scenario, notes, progress)
     rows = [_hour(hour, seen.windows[-1].end, per_replica) for hour in hours]
     return {"per_replica_rate": per_replica, "forecast": rows, "notes": notes}

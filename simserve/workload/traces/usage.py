@@ -26,6 +26,8 @@ ANSWERS = (
 )
 TIMES = ("date", "day", "timestamp", "start_time_iso", "start_time", "usage_date_utc", "time", "datetime", "hour_start")
 HOURS = ("hour", "hour_of_day")
+_HOUR = re.compile(r"(\d{1,2})(?:\.0)?(?::\d{2}){0,2}")
+"""An hour of the day: ``9``, ``09:00``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,9 @@ def read_usage(path: Path, columns: dict[str, str]) -> Usage:
     )
     if not (counts.sum() and prompts.sum() and outputs.sum()):
         raise TraceError("counts no request, or no token", file=path, key=columns["requests"])
+    if "hour" in columns and not _HOUR.fullmatch(table.columns[columns["hour"]][0].strip()):
+        # A whole instant, as SQL's date_trunc('hour', ...) gives it: it says the day too.
+        columns = {what: name for what, name in columns.items() if what != "hour"} | {"time": columns["hour"]}
     times = _instants(table, columns["time"]) if "time" in columns else None
     hours = _hours(table, columns, times)
     hourly = None
@@ -151,8 +156,9 @@ def _instants(table: Table, column: str) -> list[datetime]:
 def _hours(table: Table, columns: dict[str, str], times: list[datetime] | None) -> NDArray[np.int64] | None:
     """Return the hour of the day of every row; None where rows are whole days."""
     if "hour" in columns:
-        hours = _amounts(table, columns["hour"]).astype(np.int64)
-        wrong = np.flatnonzero((hours < 0) | (hours >= HOURS_PER_DAY))
+        found = [_HOUR.fullmatch(cell.strip()) for cell in table.columns[columns["hour"]]]
+        hours = np.array([HOURS_PER_DAY if each is None else int(each[1]) for each in found], dtype=np.int64)
+        wrong = np.flatnonzero(hours >= HOURS_PER_DAY)
         if len(wrong):
             raise table.error(int(wrong[0]), columns["hour"], "is not an hour from 0 to 23")
         return hours

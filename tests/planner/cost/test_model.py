@@ -95,7 +95,22 @@ def test_they_never_cross_where_a_full_unit_is_dearer() -> None:
     found = break_even(replace(_MODEL, unit_usd_per_month=2600.0))
 
     assert found["requests_per_month"] is None
-    assert "even fully loaded, 2 GPUs cost $1 per 1,000 requests, the API $1" in found["why_never"]
+    assert "even fully loaded, 2 GPUs cost $1.003 per 1,000 requests, the API $1.000" in found["why_never"]
+
+
+@pytest.mark.parametrize(
+    ("own", "api", "told"),
+    [
+        (1e-4, 4.32e-5, "$0.100 per 1,000 requests, the API $0.0432"),
+        (1.25, 0.012, "$1,250.00 per 1,000 requests, the API $12.00"),
+    ],
+)
+def test_money_has_cents_or_three_digits(own: float, api: float, told: str) -> None:
+    """No ``$0.1``, and no two equal amounts of which one is said to be the larger."""
+    per_month = own * _MODEL.capacity_per_month / _MODEL.share
+    found = break_even(replace(_MODEL, unit_usd_per_month=per_month, api_usd_per_request=api))
+
+    assert told in found["why_never"]
 
 
 def test_no_sum_of_a_month_crosses_where_the_fleet_never_does() -> None:

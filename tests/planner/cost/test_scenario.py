@@ -277,6 +277,42 @@ def test_a_fleet_of_conversations_is_simulated_as_a_whole() -> None:
     assert any("--routing prefix sends requests" in each for each in spread["warnings"])
 
 
+def test_the_break_even_of_a_fleet_that_loses_hits_has_a_lower_bound() -> None:
+    """Each replica is taken for one of the priced fleet; fewer lose less, so that it may lie as low as one alone says.
+    Of a fleet that loses nothing there is no other bound."""
+    alone = cost(*_IN_TIME)
+    held = alone["day"]["capacity_rate_per_replica"] * 720 * 3600
+    words = (*_IN_TIME, f"pricing.gpu_hour_usd={0.98 * held * alone['api']['usd_per_request'] / 720}")
+
+    spread = cost(*words, "deployment.routing=round_robin", requests_per_month=1.5 * held)["break_even"]
+    kept = cost(*words, "deployment.routing=prefix", requests_per_month=1.5 * held)["break_even"]
+
+    assert spread["least_requests_per_month"] == pytest.approx(0.98 * held, rel=0.1)
+    assert (spread["requests_per_month"] or math.inf) > held
+    assert kept["least_requests_per_month"] is None
+
+
+@pytest.mark.parametrize(
+    ("fleet", "told"),
+    [
+        ("deployment.pools=[{name: a, replicas: 1}, {name: b, replicas: 1}]", "the pools, simulated once, are priced"),
+        (
+            "deployment.autoscaling={metric: running, target: 4, min_replicas: 1, max_replicas: 2}",
+            "the scaled fleet of at most 2 replicas, simulated once, is priced as",
+        ),
+    ],
+)
+def test_pools_and_scaled_fleets_with_prefix_caches_say_that_they_are_multiplied(fleet: str, told: str) -> None:
+    """Several times the pools, or the fleet, lose prefix hits that the simulated one has."""
+    own = cost(*_IN_TIME, fleet, "workload.num_requests=300")
+    most = own["day"]["capacity_rate_per_replica"] * own["self_host"]["replicas"] * 720 * 3600
+
+    more = cost(*_IN_TIME, fleet, "workload.num_requests=300", requests_per_month=1.5 * most)
+
+    assert not any("simulated once" in each for each in own["warnings"])
+    assert any(told in each for each in more["warnings"])
+
+
 @pytest.mark.slow
 def test_a_fleet_that_loses_prefix_hits_is_priced_as_it_holds() -> None:
     """Conversations whose turns go to any of four replicas: each holds less than one alone, and more are priced. By

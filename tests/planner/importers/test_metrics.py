@@ -68,3 +68,32 @@ def test_each_rate_is_that_of_its_own_period() -> None:
 
     assert [each["rate"] for each in steps] == [1.0, 4.0, 1.0, 8.0]
     assert [each["duration"] for each in steps] == ["200 s", "200 s", "300 s", "100 s"]
+
+
+def full(running: Sequence[float], waiting: float, kv_usage: float) -> Observed:
+    """Return two engines of which so many requests ran, window by window, while others waited."""
+    observed = seen([300] * len(running), [100] * len(running))
+    for window, number in zip(observed.windows, running, strict=True):
+        window.gauges.update(running=number, waiting=waiting, kv_usage=kv_usage)
+    return observed
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "kv_usage", "seats"),
+    [
+        ([512.0] * 6 + [300.0], 40.0, 0.3, 256),
+        ([512.0] * 6, 0.0, 0.3, None),
+        ([512.0] * 6, 40.0, 0.97, None),
+        ([300.0, 512.0, 410.0, 280.0, 350.0, 390.0], 40.0, 0.3, None),
+    ],
+    ids=["full", "no queue", "no KV memory", "as many as come"],
+)
+def test_seats_are_known_where_an_engine_was_full(
+    running: Sequence[float], waiting: float, kv_usage: float, seats: int | None
+) -> None:
+    """Near saturation they decide, and no metric says them: as many as ran whenever others waited, of each engine."""
+    draft = import_metrics(full(running, waiting, kv_usage), "x", gpus="H100").draft
+
+    assert draft.mapping["deployment"]["engine"].get("max_num_seqs") == seats
+    told = "Derived: max_num_seqs 256" if seats else "Assumed: max_num_seqs and max_num_batched_tokens as the engine"
+    assert any(note.startswith(told) for note in draft.notes)

@@ -36,7 +36,7 @@ from simserve.profiles.hardware import load_hardware
 from simserve.report.brief import brief_of_run
 from simserve.report.page import render_page
 from simserve.report.plan import plan_page
-from simserve.report.plan_lines import answer_lines
+from simserve.report.plan_lines import answer_lines, miss_lines
 from simserve.scenario.formats import available_as
 from simserve.scenario.load import from_mapping, load
 from simserve.scenario.resolve import resolve
@@ -747,6 +747,31 @@ def test_a_stopped_stage_keeps_the_best_that_it_has_run(monkeypatch: pytest.Monk
     assert found.is_feasible
     assert not (found.summary["best"].get("confirmed") or {}).get("is_confirmed")
     assert any(re.search(r"fleets? tried; best so far: ", each) for each in told), told
+
+
+@pytest.mark.parametrize("stage", ["deployments on l4-24gb", "deployments on 2 kinds of GPU"])
+def test_a_stopped_search_keeps_the_nearest_miss(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    """Ctrl-C while nothing has held yet: what came nearest until then is told, whether this process ran it or others
+    did."""
+    real = Search._trial
+
+    def missed(search: Search, member: Member, replicas: int) -> Trial:
+        return replace(real(search, member, replicas), holds=False)
+
+    def interrupt(doing: str, detail: str) -> None:
+        if doing == stage and "tried" in detail:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "_trial", missed)
+
+    found = plan(busy_scenario(), options(jobs=2), on_stage=interrupt)
+
+    told = miss_lines(found.summary)
+    assert found.was_interrupted
+    assert not found.is_feasible
+    assert found.summary["nearest_miss"]["attainment"] is not None
+    assert told[0].startswith("Nothing held until the search was stopped.")
+    assert [each.partition(": ")[0].strip() for each in told[1:]] == ["Nearest", "simulated", "Let the search end"]
 
 
 CONVERSATIONS: dict[str, Any] = {

@@ -109,6 +109,29 @@ def test_replicas_to_come_follow_the_rate_and_what_one_can_sustain() -> None:
     assert (hour["replicas"] - 1) * most < hour["high"] <= hour["replicas"] * most
 
 
+@pytest.mark.parametrize(("running", "is_said"), [([20.0] * 9 + [200.0] * 3, True), ([20.0] * 12, False)])
+def test_answers_that_only_seem_shorter_are_told(
+    monkeypatch: pytest.MonkeyPatch, running: list[float], is_said: bool
+) -> None:
+    """Where the load jumps, the short ones end first: an alarm of lengths then comes with what may lie behind it."""
+    seen = _seen("workload.output_tokens={distribution: fixed, value: 30}")
+    for window, number in zip(seen.windows, running * len(seen.windows), strict=False):
+        window.gauges.update(running=number, waiting=0.0)
+
+    found = twin(seen, "x", _scenario(), horizon=0.0).summary
+
+    assert found["drift"]["output_tokens"]["inside"] is False
+    assert any(each.startswith("Answers are counted when they end") for each in found["notes"]) == is_said
+
+
+def test_a_level_is_forecast_for_no_longer_than_was_seen() -> None:
+    """An hour at least: of some minutes, the interval of a day ahead reached fourteen times the rate."""
+    found = twin(_seen(), "x", _scenario(), horizon=86_400.0).summary
+
+    assert [hour["start_s"] for hour in found["forecast"]] == [found["stretch"]["end_s"]]
+    assert any(each.endswith("not the hours of a day, for no longer than 60 min.") for each in found["notes"])
+
+
 def test_too_few_scrapes_are_refused() -> None:
     """Two scrapes are no stretch: the line says how many are needed."""
     result = ss.run(_scenario("workload.duration=60 s"))
