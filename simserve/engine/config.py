@@ -153,6 +153,12 @@ class EngineConfig:
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
         attention_dp_timeout_iters: With ranks: most steps for which prompts wait until every rank has one; 0: they do
             not wait.
+        prefill_delayer_max_delay_passes: With ranks: prompts wait for those of other ranks as by SGLang's delayer, for
+            fewer steps than this (`simserve.engine.data_parallel`); 0: they do not.
+        prefill_delayer_token_usage_low_watermark: The share of KV memory in use below which a rank's prompts do not.
+        delays_for_seats: Whether they also wait for seats when every rank has one (SGLang 0.5.10).
+        bounds_prompt_delay: ``delays_for_seats``: whether that wait is bounded too, and the largest batch of prompts
+            decays (SGLang pull request 32880).
         async_scheduling: Whether a step is scheduled while the previous one runs, so that an arrival joins the step
             after next.
         releases_late: ``async_scheduling``: whether a finished request keeps its seat and blocks until the step after
@@ -243,6 +249,10 @@ class EngineConfig:
     samples_in_turn: bool = False
     data_parallel_size: int = 1
     attention_dp_timeout_iters: int = 0
+    prefill_delayer_max_delay_passes: int = 0
+    prefill_delayer_token_usage_low_watermark: float = 0.0
+    delays_for_seats: bool = False
+    bounds_prompt_delay: bool = False
     async_scheduling: bool = False
     releases_late: bool = False
     overlaps_results: bool = False

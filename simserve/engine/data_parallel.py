@@ -2,11 +2,17 @@
 
 The experts of a layer are spread over all ranks, so a rank that has computed its attention waits for the others: a step
 takes as long as the slowest rank takes for its own part, plus the experts for the tokens of all; a rank without
-requests idles along. With TensorRT-LLM's ``enable_balance`` (``_balance_adp_requests`` in its ``py_executor.py``)
-prompts wait until every rank has one, at most ``timeout_iters`` steps, so that no rank idles while another computes
-one. The functions correspond to those of `simserve.engine.kernel` for one rank; a leap of the ranks is the shortest of
-theirs, and ends where another rank becomes the slowest. All of them also serve replicas of one rank, where they add
-nothing.
+requests idles along. The functions correspond to those of `simserve.engine.kernel` for one rank; a leap of the ranks is
+the shortest of theirs, and ends where another rank becomes the slowest. All of them also serve replicas of one rank,
+where they add nothing.
+
+Two rules hold prompts back on ranks that step together, so that no rank idles while another computes a prompt.
+TensorRT-LLM's ``enable_balance`` (``_balance_adp_requests`` in its ``py_executor.py``): until every rank has one, at
+most ``timeout_iters`` steps, while all decode. SGLang's ``--enable-prefill-delayer`` (``prefill_delayer.py``): ranks
+agree before each step. A rank has a prompt if one waits, a seat is free and no refusal holds. If some have one, all
+wait, at most ``max_delay_passes - 1`` steps in a row, unless one of them uses less KV memory than the watermark. If all
+have one they also wait, from 0.5.10 on, while the fullest rank has fewer free seats than the largest batch of prompts
+so far took, except the first time. Steps without work take no time here, so nothing waits while nothing runs.
 """
 
 from __future__ import annotations
@@ -46,6 +52,11 @@ from simserve.engine.state import (
 )
 from simserve.engine.static import break_batch, leave_batch, leave_uncached
 from simserve.engine.windows import pool_blocks, take_blocks, window_growth_of_step
+
+BATCH_DECAY = 0.998
+"""Factor per step on the largest batch of prompts, where it decays (SGLang pull request 32880)."""
+NO_BOUND = 2**31 - 1
+"""Steps for which prompts wait where only a request that ends lets them begin."""
 
 
 def submit(replica: DataParallelReplica, requests: RequestTable, index: int, now: float) -> None:
@@ -88,7 +99,7 @@ def complete(replica: DataParallelReplica, requests: RequestTable) -> int:
     if replica.num_ranks == 1:
         return complete_rank(replica.ranks[0], requests)
     if replica.timeout_steps:
-        replica.held_steps = (replica.held_steps + num_steps_of(replica)) % replica.timeout_steps
+        _note_steps(replica, num_steps_of(replica))
     num_finished = 0
     for position in range(replica.num_ranks):
         num_finished += complete_rank(replica.ranks[position], requests)
@@ -102,7 +113,7 @@ def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
         plan_rank(ranks[0], requests)
         replica.end_time = ranks[0].end_time
         return
-    is_held = _must_wait(replica)
+    is_held = _holds_prompts(replica)
     slowest, num_stepping, tokens = 0, 0, 0
     for position in range(replica.num_ranks):
         rank = ranks[position]
@@ -110,7 +121,7 @@ def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
             continue
         rank.end_time = now
         if is_held:
-            _plan_without_prompts(rank, requests)
+            _plan_without_prompts(rank, requests, now)
         else:
             plan_rank(rank, requests)
         if rank.num_steps:
@@ -119,7 +130,7 @@ def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
             if num_stepping == 1 or _is_slower(rank, ranks[slowest]):
                 slowest = position
     if num_stepping:
-        _keep_pace(replica, ranks[slowest], tokens, is_held)
+        _keep_pace(replica, ranks[slowest], tokens)
     else:
         replica.end_time = INFINITY
 
@@ -130,7 +141,7 @@ def _is_slower(rank: Replica, other: Replica) -> bool:
     return rank.increment_seconds > other.increment_seconds
 
 
-def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int, is_held: bool) -> None:
+def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int) -> None:
     """Let all ranks take as long as the slowest, plus the time shared for ``tokens``, until another becomes slower."""
     ranks = replica.ranks
     first, increment, num_steps = slowest.first_seconds, slowest.increment_seconds, slowest.num_steps
@@ -138,12 +149,13 @@ def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int, is_h
         rank = ranks[position]
         if rank.num_steps:
             num_steps = min(num_steps, rank.num_steps)
+            replica.largest_batch = max(replica.largest_batch, len(rank.chunk_requests))
             if rank.increment_seconds > increment:
                 ahead = (first - rank.first_seconds) / (rank.increment_seconds - increment)
                 if ahead < num_steps:
                     num_steps = min(num_steps, floor(ahead) + 1)
-    if is_held:
-        num_steps = min(num_steps, replica.timeout_steps - 1 - replica.held_steps)
+    if replica.alike_steps:
+        num_steps = min(num_steps, replica.alike_steps)
     first += _shared_seconds(slowest, tokens)
     end = replica.end_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
     for position in range(replica.num_ranks):
@@ -154,10 +166,13 @@ def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int, is_h
     replica.end_time = end
 
 
-def _must_wait(replica: DataParallelReplica) -> bool:
-    """Return whether prompts waiting at some ranks must wait for prompts at the others, which meanwhile all decode."""
+def _holds_prompts(replica: DataParallelReplica) -> bool:
+    """Return whether prompts waiting at some ranks must wait for the others in the next step, and for how many."""
+    replica.alike_steps = 0
     if not replica.timeout_steps:
         return False
+    if replica.ranks[0].config.prefill_delayer_max_delay_passes:
+        return _delays_prompts(replica)
     num_waiting = num_ready = num_decoding = 0
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
@@ -170,10 +185,79 @@ def _must_wait(replica: DataParallelReplica) -> bool:
     if num_ready == replica.num_ranks:
         replica.held_steps = -1  # the next step does not count towards the following wait, as after a time-out
         return False
-    return replica.held_steps < replica.timeout_steps - 1 and num_decoding == replica.num_ranks
+    num_left = replica.timeout_steps - 1 - replica.held_steps
+    if num_left <= 0 or num_decoding < replica.num_ranks:
+        return False
+    replica.alike_steps = num_left
+    return True
 
 
-def _plan_without_prompts(rank: Replica, requests: RequestTable) -> None:
+def _delays_prompts(replica: DataParallelReplica) -> bool:
+    """Return what SGLang's ranks agree on."""
+    config = replica.ranks[0].config
+    held = max(replica.held_steps, 0)
+    replica.held_steps = -1
+    num_ready = fullest = 0
+    is_running = is_changing = is_light = False
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
+        num_done = rank.num_left + len(rank.departing)
+        fullest = max(fullest, rank.num_decoding + num_done)
+        is_running = is_running or rank.num_decoding > 0 or len(rank.prefilling) > 0
+        # The next step knows which requests have left, or whether a chunk was the last one.
+        is_changing = is_changing or num_done > 0 or len(rank.prefilling) > 0
+        is_full = rank.is_full and rank.num_decoding + num_done > 0
+        if rank.waiting and not is_full and rank.num_running + num_done < rank.max_num_seqs:
+            num_ready += 1
+            share = kv_share_of_rank(rank, replica.end_time)
+            is_light = is_light or share < config.prefill_delayer_token_usage_low_watermark
+    if not num_ready:
+        return False
+    replica.alike_steps = 1
+    if is_light or not is_running:
+        return False
+    most = replica.timeout_steps - 1 - held
+    if num_ready == replica.num_ranks:
+        free_seats = replica.ranks[0].max_num_seqs - fullest
+        if not config.delays_for_seats or free_seats >= int(replica.largest_batch):
+            return False
+        if not replica.has_passed:
+            replica.has_passed = True
+            return False
+        if config.bounds_prompt_delay:
+            most = min(most, _steps_of_decay(replica.largest_batch, free_seats, most))
+        else:
+            most = NO_BOUND
+    if most <= 0:
+        return False
+    replica.held_steps = held
+    if not is_changing:
+        replica.alike_steps = most
+    return True
+
+
+def _steps_of_decay(largest_batch: float, free_seats: int, most: int) -> int:
+    """Return for how many steps a decaying batch of prompts needs more seats than are free, at most ``most``."""
+    num_steps = 0
+    while num_steps < most and free_seats < int(largest_batch):
+        largest_batch *= BATCH_DECAY
+        num_steps += 1
+    return num_steps
+
+
+def _note_steps(replica: DataParallelReplica, num_steps: int) -> None:
+    """Count the steps of a leap that is being completed."""
+    config = replica.ranks[0].config
+    if not config.prefill_delayer_max_delay_passes:
+        replica.held_steps = (replica.held_steps + num_steps) % replica.timeout_steps
+        return
+    if replica.held_steps >= 0:
+        replica.held_steps += num_steps
+    if config.bounds_prompt_delay:
+        replica.largest_batch *= BATCH_DECAY**num_steps
+
+
+def _plan_without_prompts(rank: Replica, requests: RequestTable, now: float) -> None:
     """Plan a rank as if no request waited; those that do cannot be admitted before the common leap ends."""
     exchange_queues(rank)
     plan_rank(rank, requests)
@@ -184,6 +268,9 @@ def _plan_without_prompts(rank: Replica, requests: RequestTable) -> None:
     rank.num_queued = len(rank.waiting)
     if rank.waiting:
         rank.is_open = False
+        if rank.end_time == INFINITY:
+            # It has nothing else to do, and looks again with the others.
+            rank.end_time = now
 
 
 def _shared_seconds(rank: Replica, tokens: int) -> float:

@@ -511,17 +511,13 @@ class Replica:
         self.held_back: deque[int] = deque()
         self.running: list[int] = []
         self.prefilling: list[int] = []
-        self.num_running = 0
-        self.num_outstanding = 0
+        self.num_running = self.num_outstanding = 0
         # Requests waiting when the plan was made, and the sum of the times at which others have joined them since.
-        self.num_queued = 0
-        self.late_arrivals_sum = 0.0
+        self.num_queued, self.late_arrivals_sum = 0, 0.0
 
         self.num_decoding = 0
         self.context_sum = 0.0
-        self.context_squares = 0
-        self.prefilled_tokens = 0
-        self.step = 0
+        self.context_squares = self.prefilled_tokens = self.step = 0
         self.finish_heap: list[int] = []
         # Whether requests think before they answer, and those that now do, in the form of the finish heap.
         self.has_thinking = False
@@ -603,10 +599,8 @@ class Replica:
         self.num_left = 0
         self.left_estimate: float = 0
 
-        self.start_time = 0.0
+        self.start_time = self.first_seconds = self.increment_seconds = 0.0
         self.num_steps = 0
-        self.first_seconds = 0.0
-        self.increment_seconds = 0.0
         self.end_time = INFINITY
         self.is_open = False
         self.blocked_by = BLOCKED_BY_NOTHING
@@ -651,17 +645,23 @@ class DataParallelReplica:
         num_ranks: How many.
         end_time: End of the common leap, or when a plan is due; inf: every rank is idle. With one rank, its own.
         timeout_steps: Steps after which prompts no longer wait for other ranks; 0: they never wait.
-        held_steps: Steps since they could last begin.
+        held_steps: Steps since they could last begin; SGLang: for which they have waited, -1: they do not.
+        alike_steps: Most steps of the planned leap for which they go on waiting, or not; 0: any number.
+        largest_batch: SGLang: most prompts of a rank in a step so far.
+        has_passed: SGLang: whether prompts once began although the fullest rank had too few seats.
     """
 
-    __slots__ = ("end_time", "held_steps", "num_ranks", "ranks", "timeout_steps")
+    __slots__ = (
+        *("alike_steps", "end_time", "has_passed", "held_steps"),
+        *("largest_batch", "num_ranks", "ranks", "timeout_steps"),
+    )
 
     def __init__(self, ranks: list[Replica]) -> None:
-        self.ranks = ranks
-        self.num_ranks = len(ranks)
-        self.end_time = INFINITY
-        self.timeout_steps = ranks[0].config.attention_dp_timeout_iters if len(ranks) > 1 else 0
-        self.held_steps = 0
+        self.ranks, self.num_ranks, self.end_time = ranks, len(ranks), INFINITY
+        config = ranks[0].config
+        timeout = config.attention_dp_timeout_iters or config.prefill_delayer_max_delay_passes
+        self.timeout_steps = timeout if len(ranks) > 1 else 0
+        self.held_steps, self.alike_steps, self.largest_batch, self.has_passed = 0, 0, 0.0, False
 
 
 class Finishes:

@@ -49,7 +49,8 @@ _SGLANG_RATIO = NewTokenRatio(
 )
 DEFAULT_SWAP_SPACE = 4.0 * 2**30
 """Bytes of host memory per GPU: vLLM's ``--swap-space 4`` (GiB), in versions up to 0.17."""
-
+DELAY_PASSES = 30
+"""Default of SGLang's ``prefill_delayer_max_delay_passes`` (server_args.py, 0.5.8 to 0.5.23)."""
 
 _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"]
 """How an engine converts checkpoints, under the same names."""
@@ -271,6 +272,9 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_sh
         "swap_space": choices.pick("swap_space", DEFAULT_SWAP_SPACE)
         if choices.asked.preemption_mode == "swap"
         else choices.default("swap_space", 0.0, "as nothing is swapped"),
+        "prefill_delayer_max_delay_passes": choices.pick("prefill_delayer_max_delay_passes", DELAY_PASSES)
+        if choices.asked.enable_prefill_delayer
+        else 0,
         "enable_prefix_caching": choices.pick(
             "enable_prefix_caching", rules.enable_prefix_caching and shares_blocks, reason
         ),
@@ -283,6 +287,7 @@ _OF_THE_RELEASE = (
     *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "reserved_decode_tokens"),
+    *("delays_for_seats", "bounds_prompt_delay"),
     "watermark",
     *("waits_for_prefix", "caches_at_end", "ignores_found", "aligns_chunks", "allocates_prompt"),
     *("suspends", "max_used_share"),

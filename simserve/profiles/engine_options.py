@@ -122,6 +122,15 @@ class EngineOptions(FrozenModel):
     """TensorRT-LLM with `data_parallel_size`: the most steps that prompts wait until every rank has one
     (attention_dp_config: enable_balance, timeout_iters), so that no rank prefills while the others idle. Absent: they
     do not wait."""
+    enable_prefill_delayer: bool | None = None
+    """SGLang with `data_parallel_size`: whether prompts wait until every rank has one and, from 0.5.10 on, as many free
+    seats as the largest batch of prompts so far took. Absent: they do not."""
+    prefill_delayer_max_delay_passes: Count | None = None
+    """`enable_prefill_delayer`: prompts begin in this step of their wait at the latest, whoever else has one. Absent:
+    30."""
+    prefill_delayer_token_usage_low_watermark: Annotated[float, Field(gt=0, le=1)] | None = None
+    """`enable_prefill_delayer`: prompts of a rank that uses less than this share of its KV memory do not wait. Absent:
+    all wait."""
     sampling: Sampling | None = None
     """How clients ask for tokens. `greedy`; `nucleus`: by top-k or top-p, which a model's generation_config.json sets
     for clients that ask for nothing, and for which vLLM 0.8 to 0.13 sorts the logits; `none`: nobody samples, as in
@@ -241,6 +250,13 @@ def check_options(asked: EngineOptions) -> None:
     if asked.max_cpu_loras is not None and asked.max_loras is not None and asked.max_cpu_loras < asked.max_loras:
         rule = f"must be at least max_loras ({asked.max_loras}): what is on the GPU is in host memory too"
         raise refuse("max_cpu_loras", asked.max_cpu_loras, rule, "raise it or leave it out")
+    for key in ("prefill_delayer_max_delay_passes", "prefill_delayer_token_usage_low_watermark"):
+        if getattr(asked, key) is not None and not asked.enable_prefill_delayer:
+            rule = "needs enable_prefill_delayer: without it no prompt is delayed"
+            raise refuse(key, getattr(asked, key), rule, "set enable_prefill_delayer too")
+    if asked.enable_prefill_delayer and asked.async_scheduling is False:
+        rule = "needs async_scheduling: SGLang does not start with --disable-overlap-schedule beside it"
+        raise refuse("enable_prefill_delayer", True, rule, "leave one of the two out")
     budget, seats = asked.max_num_batched_tokens, asked.max_num_seqs
     if budget is not None and seats is not None and budget < seats:
         rule = f"must be at least max_num_seqs ({seats}): every running request takes a token of each step"

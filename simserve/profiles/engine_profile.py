@@ -77,6 +77,7 @@ FEATURES: Mapping[str, str] = {
     "kv_cache_memory_bytes": "KV memory set in bytes",
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
+    "enable_prefill_delayer": "delay of prompts for those of other ranks",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
     "language_model_only": "way to leave out the encoders of images and audio",
@@ -178,6 +179,10 @@ class Scheduling(UbatchRules):
     """`estimate`: whether finished requests leave the batch before the next step is scheduled, or before a decode."""
     keeps_ratio: bool = False
     """`estimate`: whether the ratio restarts only when no request waits either; otherwise whenever a batch is empty."""
+    delays_for_seats: bool = False
+    """`enable_prefill_delayer`: whether prompts wait for seats too, those of the largest batch of prompts so far."""
+    bounds_prompt_delay: bool = False
+    """`delays_for_seats`: whether that wait is bounded as the other one, and the largest batch decays."""
     skips_ended: bool = False
     """`overlaps_results`: whether no request decodes beyond an end set by `max_tokens`; steps wait for their blocks."""
     reserved_decode_tokens: int = Field(default=0, ge=0)

@@ -64,6 +64,9 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     max_model_len: int
     async_scheduling: bool
     attention_dp_timeout_iters: int = 0
+    enable_prefill_delayer: bool = False
+    prefill_delayer_max_delay_passes: int = 0
+    prefill_delayer_token_usage_low_watermark: float = 0.0
     sampling: Sampling = "greedy"
     endpoint: Endpoint = "completions"
     enforce_eager: bool = False
@@ -122,6 +125,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     strikes_at_once: bool
     skips_ended: bool
     keeps_ratio: bool
+    delays_for_seats: bool
+    bounds_prompt_delay: bool
     reserved_decode_tokens: int
     """Behaviour of the release's scheduler, from the engine's profile."""
     watermark: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from simserve.engine.state import StepTimes
 
 
+BATCH_DECAY = 0.998
+"""Factor per step on the largest batch of prompts (SGLang pull request 32880)."""
+
+
 class DataParallelReplica(Scheduler):
     """Schedulers, each with its own KV cache, that look like one from outside; the ranks serve the requests."""
 
@@ -22,6 +27,9 @@ class DataParallelReplica(Scheduler):
         self.ranks = [CheckedScheduler(config, times) for _ in range(config.data_parallel_size)]
         super().__init__(config, times)
         self.held_steps = 0
+        # SGLang's delayer: steps for which prompts have waited, the most prompts of a rank in a step so far, and
+        # whether prompts have begun once although the fullest rank had too few seats.
+        self.num_delayed, self.largest_batch, self.has_passed = 0, 0.0, False
 
     def submit(self, request: Request) -> None:
         """Queue a request at the rank with the fewest requests."""
@@ -65,11 +73,12 @@ class DataParallelReplica(Scheduler):
         """Choose a common step: as long as that of the slowest rank, with the work of all ranks."""
         for rank in self.ranks:
             rank.times = self.times
-        is_held = self.must_wait()
+        is_held = self.is_delayed() if self.config.prefill_delayer_max_delay_passes else self.must_wait()
         steps = [self.schedule_held(rank, now) if is_held else rank.schedule(now) for rank in self.ranks]
         parts = [step for step in steps if step is not None]
         if not parts:
             return None
+        self.largest_batch = max([self.largest_batch, *(len(step.chunks) for step in parts)])
         tokens = sum(len(step.decoding) + sum(chunk for _, chunk in step.chunks) for step in parts)
         last = max(len(self.times.shared_seconds) - 1, 0)
         shared = self.times.shared_seconds[min(tokens, last)] if self.times.shared_seconds else 0.0
@@ -89,6 +98,8 @@ class DataParallelReplica(Scheduler):
                 finished.append(request)
         if self.config.attention_dp_timeout_iters:
             self.held_steps = (self.held_steps + 1) % self.config.attention_dp_timeout_iters
+        if self.config.bounds_prompt_delay:
+            self.largest_batch *= BATCH_DECAY
         self.closest_estimate = min(rank.closest_estimate for rank in self.ranks)
         return sorted(finished, key=lambda one: one.index)
 
@@ -102,6 +113,42 @@ class DataParallelReplica(Scheduler):
             return False
         all_decode = all(any(request.is_decoding for request in rank.running) for rank in self.ranks)
         return self.held_steps + 1 < timeout and all_decode
+
+    def is_delayed(self) -> bool:
+        """Whether SGLang's ranks agree that no prompt begins in this step.
+
+        A step that none of them computes takes no time, so prompts that wait for nothing else begin at once.
+        """
+        config, before, self.num_delayed = self.config, self.num_delayed, 0
+        ready = [rank for rank in self.ranks if rank.waiting and self.has_seat(rank)]
+        is_light = any(rank.kv_share < config.prefill_delayer_token_usage_low_watermark for rank in ready)
+        is_running = any(request not in rank.departing for rank in self.ranks for request in rank.running)
+        if not ready or is_light or not is_running:
+            return False
+        may_wait = before < config.prefill_delayer_max_delay_passes - 1
+        if len(ready) == len(self.ranks):
+            fullest = max(self.num_in_batch(rank) for rank in self.ranks)
+            lacks_seats = config.max_num_seqs - fullest < math.floor(self.largest_batch)
+            if not (config.delays_for_seats and lacks_seats):
+                return False
+            if not self.has_passed:
+                self.has_passed = True
+                return False
+            may_wait = may_wait or not config.bounds_prompt_delay
+        if may_wait:
+            self.num_delayed = before + 1
+        return may_wait
+
+    @staticmethod
+    def num_in_batch(rank: CheckedScheduler) -> int:
+        """Return the requests of a rank that decode, or have ended and keep their seats until the next step."""
+        decoding = [request for request in rank.running if request.is_decoding or request in rank.departing]
+        return len(decoding) + len(rank.left)
+
+    def has_seat(self, rank: CheckedScheduler) -> bool:
+        """Whether a rank tries the head of its queue: no refusal holds, and a seat is free."""
+        is_full = rank.is_full and self.num_in_batch(rank) > 0
+        return not is_full and rank.num_seated < self.config.max_num_seqs
 
     @staticmethod
     def schedule_held(rank: CheckedScheduler, now: float) -> Step | None:

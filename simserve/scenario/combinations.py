@@ -740,10 +740,10 @@ def _check_whole_experts(shape: ReplicaShape) -> None:
 def _check_ranks(shape: ReplicaShape) -> None:
     """Refuse data-parallel attention if it has no meaning, or the scheduler cannot step in lockstep."""
     key, size, engine = "data_parallel_size", shape.data_parallel_size, shape.engine
-    waits = engine.attention_dp_timeout_iters
-    if waits and size == 1:
-        rule = "has no meaning without data_parallel_size above 1"
-        raise ScenarioError(rule, key="engine.attention_dp_timeout_iters", value=waits, remedy="leave it out")
+    for name in ("attention_dp_timeout_iters", "enable_prefill_delayer"):
+        if size == 1 and (waits := getattr(engine, name)):
+            rule = "has no meaning without data_parallel_size above 1"
+            raise ScenarioError(rule, key=f"engine.{name}", value=waits, remedy="leave it out")
     if size == 1:
         return
     if shape.model.moe is None:

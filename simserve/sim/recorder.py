@@ -6,6 +6,7 @@ integrals, time series in at most a thousand bins and, for a fleet, which replic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -665,7 +666,10 @@ class Recorder:
         self._num_steps += int(np.add.reduce(steps))
         self._sequence_steps += float(np.add.reduce((decoding + prefilling) * steps))
         self._busy += float(np.add.reduce(seconds))
-        self._add_gaps(*self._client_pace(first, increment, decoding), steps, first_gaps, further_gaps)
+        if self._config.api_token_seconds:
+            self._add_sent_gaps(first, increment, steps, decoding, first_gaps, further_gaps)
+        else:
+            self._add_gaps(first, increment, steps, first_gaps, further_gaps)
         self._blocked += np.bincount(blocked.astype(np.int64), weights=waiting, minlength=len(BLOCKED_NAMES))
 
         # A step's blocks are allocated before it runs; over a leap they grow evenly from `before` to `after`.
@@ -698,14 +702,20 @@ class Recorder:
         if self._steps is not None:
             self._steps.add(columns)
 
-    def _client_pace(self, first: Floats, increment: Floats, decoding: Floats) -> tuple[Floats, Floats]:
-        """Return the first gap of a leap and its growth as clients see them: at least the time the API server takes."""
-        config = self._config
-        if not config.api_token_seconds:
-            return first, increment
-        sending = config.api_token_seconds * config.data_parallel_size * decoding
-        is_slower = sending > first
-        return np.where(is_slower, sending, first), np.where(is_slower, 0.0, increment)
+    def _add_sent_gaps(
+        self, first: Floats, increment: Floats, steps: Floats, decoding: Floats, first_gaps: Floats, gaps: Floats
+    ) -> None:
+        """Add the gaps of leaps as clients see them: each at least the time the API server takes for a step."""
+        sending = self._config.api_token_seconds * self._config.data_parallel_size * decoding
+        # The first steps of a leap are sent more slowly than they run, until they have grown longer.
+        grown = np.divide(sending - first, increment, out=np.full(len(steps), math.inf), where=increment > 0.0)
+        num_sent = np.where(sending > first, np.minimum(np.ceil(grown), steps), 0.0)
+        is_slower, is_cut = num_sent > 0.0, (num_sent > 0.0) & (num_sent < steps)
+        pace, growth = np.where(is_slower, sending, first), np.where(is_slower, 0.0, increment)
+        self._add_gaps(pace, growth, np.where(is_slower, num_sent, steps), first_gaps, gaps)
+        if is_cut.any():
+            rest = (first + increment * num_sent)[is_cut], increment[is_cut], (steps - num_sent)[is_cut]
+            self._histogram.add_progressions(*rest, gaps[is_cut])
 
     def _add_gaps(self, first: Floats, increment: Floats, steps: Floats, first_gaps: Floats, gaps: Floats) -> None:
         is_other = first_gaps != gaps

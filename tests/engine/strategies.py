@@ -93,12 +93,26 @@ def pressed_cases(draw: st.DrawFn, rules: Rules = GROWING_RULES, is_alone: bool 
 
 
 @st.composite
+def waits_of_prompts(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw how prompts wait for those of other ranks: not at all, as by TensorRT-LLM or as by SGLang."""
+    timeout = draw(among(0, 0, 2, 5))
+    if not timeout or draw(st.booleans()):
+        return {"attention_dp_timeout_iters": timeout}
+    for_seats = draw(st.booleans())
+    return {
+        "prefill_delayer_max_delay_passes": timeout,
+        "prefill_delayer_token_usage_low_watermark": draw(among(0.0, 0.0, 0.3)),
+        "delays_for_seats": for_seats,
+        "bounds_prompt_delay": for_seats and draw(st.booleans()),
+    }
+
+
+@st.composite
 def ranked_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
     """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
     growing = [each for each in rules if each in GROWING_RULES]
     case = draw(st.one_of(cases(rules, is_alone=True), pressed_cases(growing, is_alone=True)))
-    timeout = draw(among(0, 0, 2, 5))
-    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), attention_dp_timeout_iters=timeout)
+    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), **draw(waits_of_prompts()))
     rises = draw(st.lists(st.integers(0, 5), max_size=60))
     times = replace(
         case.times,

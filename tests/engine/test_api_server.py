@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simserve.sim.simulate import Replay, replay
 from tests.agreement import NEAR, assert_near, closest_tie
-from tests.builders import constant_step_times, make_config, make_specs
+from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
 from tests.engine.strategies import Case, cases, pressed_cases, ranked_cases
 from tests.engine.test_fuzz import CHECKS
 from tests.fuzzing import examples
@@ -99,6 +99,19 @@ def test_compiled_code_sends_alike(token_seconds: float) -> None:
 
     np.testing.assert_array_equal(off.first_token_time, on.first_token_time)
     np.testing.assert_array_equal(off.finish_time, on.finish_time)
+
+
+def test_steps_that_outgrow_the_server_count_as_long_as_they_are() -> None:
+    """Of nine steps that lengthen from 0.625 s by 0.125, the server's 0.9 s a token covers the first three."""
+    times = affine_step_times(max_num_seqs=1, step_seconds=0.125, decode_context_seconds=0.125)
+    config = make_config(max_num_seqs=1, api_token_seconds=0.9)
+    specs = make_specs([0.0], 4, [10])
+
+    gaps = walk(config, times, specs).gaps
+    found = replay(config, times, specs).totals.itl
+
+    assert gaps == pytest.approx([max(0.9, 0.625 + 0.125 * step) for step in range(9)])
+    assert (found.count, found.total) == (9, pytest.approx(sum(gaps)))
 
 
 @given(st.one_of(cases(), pressed_cases(), ranked_cases()), st.sampled_from([0.02, 0.3, 1.0]))

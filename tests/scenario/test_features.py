@@ -365,6 +365,12 @@ def test_what_runs_on_another_engine_of_the_version_is_noted() -> None:
     assert feature_notes(make_scenario(on("0.6.6", "deployment.engine.preemption_mode=swap"))) == []
 
 
+_SGLANG_RANKS = [
+    *EXPERTS,
+    "deployment.engine={name: sglang, version: '0.5.15'}",
+    "deployment.data_parallel_size=2",
+]
+_DELAYING = [*_SGLANG_RANKS, "deployment.engine.enable_prefill_delayer=true"]
 SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "batching": ("static", []),
     "scheduler": ("prefill_first", []),
@@ -393,6 +399,9 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
         10,
         [*EXPERTS, "deployment.engine={name: tensorrt-llm, version: '1.2'}", "deployment.data_parallel_size=2"],
     ),
+    "enable_prefill_delayer": ("true", _SGLANG_RANKS),
+    "prefill_delayer_max_delay_passes": (10, _DELAYING),
+    "prefill_delayer_token_usage_low_watermark": (0.2, _DELAYING),
     "sampling": ("nucleus", []),
     "endpoint": ("chat", on("0.11.0")),
     "enforce_eager": ("true", []),

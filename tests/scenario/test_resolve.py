@@ -24,6 +24,7 @@ from tests.scenario.builders import make_scenario, scenario_mapping
 _LARGE = {"model": "llama-3.1-70b"}
 _SHORT_OF_KV = ["deployment.quantization=fp8", "deployment.engine.gpu_memory_utilization=0.96"]
 EXPERTS = ["model=mixtral-8x7b", "deployment.data_parallel_size=2", "deployment.quantization=fp8"]
+DELAYING = "deployment.engine={name: sglang, version: '0.5.15', enable_prefill_delayer: true}"
 BALANCED = [
     "deployment.engine={name: tensorrt-llm, version: '1.2'}",
     "deployment.engine.attention_dp_timeout_iters=30",
@@ -325,6 +326,41 @@ def test_prompts_wait_for_each_other_only_in_ranks_of_tensorrt_llm(overrides: li
     """On one rank, and under another engine, the knob is refused."""
     with pytest.raises(InputError, match=f"attention_dp_timeout_iters.*{rule}"):
         resolve(make_scenario(overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        ([DELAYING], "has no meaning without data_parallel_size above 1"),
+        ([*EXPERTS, "deployment.engine.enable_prefill_delayer=true"], "vllm 0.12 has no delay of prompts"),
+        ([*EXPERTS, DELAYING, "deployment.engine.version=0.5.7"], "sglang 0.5.7 has no delay of prompts"),
+        ([*EXPERTS, DELAYING, "deployment.engine.async_scheduling=false"], "needs async_scheduling"),
+    ],
+)
+def test_prompts_are_delayed_only_in_ranks_of_sglang(overrides: list[str], rule: str) -> None:
+    """From 0.5.8 on, with the overlapped schedule."""
+    with pytest.raises(InputError, match=f"enable_prefill_delayer.*{rule}"):
+        resolve(make_scenario(overrides))
+
+
+def test_limits_of_a_delay_need_the_delay() -> None:
+    """Neither of them turns it on."""
+    engine = "deployment.engine={name: sglang, version: '0.5.15', prefill_delayer_max_delay_passes: 9}"
+
+    with pytest.raises(InputError, match=r"prefill_delayer_max_delay_passes.*needs enable_prefill_delayer"):
+        resolve(make_scenario([*EXPERTS, engine]))
+
+
+def test_a_delay_of_prompts_follows_the_release() -> None:
+    """30 steps unless told; for seats too from 0.5.10 on, which 0.5.17 bounds."""
+    found = [
+        resolve(make_scenario([*EXPERTS, DELAYING, f"deployment.engine.version={version}"])).engine
+        for version in ("0.5.9", "0.5.10", "0.5.17")
+    ]
+
+    assert [each.prefill_delayer_max_delay_passes for each in found] == [30] * 3
+    assert [each.delays_for_seats for each in found] == [False, True, True]
+    assert [each.bounds_prompt_delay for each in found] == [False, False, True]
 
 
 def test_a_layer_partition_reaches_the_replica() -> None:

@@ -291,8 +291,9 @@ REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HO
 RANKS = Record(
     "ranks",
     {
-        **dict.fromkeys(("held_steps", "num_ranks", "timeout_steps"), INTEGER),
-        "end_time": FLOAT,
+        **dict.fromkeys(("alike_steps", "held_steps", "num_ranks", "timeout_steps"), INTEGER),
+        **dict.fromkeys(("end_time", "largest_batch"), FLOAT),
+        "has_passed": BOOLEAN,
         "ranks": Records(REPLICA),
     },
 )

@@ -34,6 +34,11 @@ _BACKENDS = {
     "mamba_ssm_cache_dtype": "--mamba-ssm-dtype",
 }
 _SWITCHES = {"enforce_eager": "--disable-cuda-graph", "language_model_only": "--language-model-only"}
+_DELAY = {
+    "enable_prefill_delayer": "--enable-prefill-delayer",
+    "prefill_delayer_max_delay_passes": "--prefill-delayer-max-delay-passes",
+    "prefill_delayer_token_usage_low_watermark": "--prefill-delayer-token-usage-low-watermark",
+}
 _DEEPEP_MODES = {"auto": "auto", "deepep_low_latency": "low_latency", "deepep_high_throughput": "normal"}
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 """Formats to which SGLang converts weights on loading, through torchao -> its names."""
@@ -160,6 +165,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--disable-cuda-graph-padding", True, key="deployment.engine.cuda_graph_padding")
     if deployment.take("engine.mm_encoder_tp_mode") == "data":
         words += flags.render("--mm-enable-dp-encoder", True, key="deployment.engine.mm_encoder_tp_mode")
+    words += option_words(deployment, flags, _DELAY)
     blocks = deployment.take("engine.num_gpu_blocks_override")
     if blocks:
         key = "deployment.engine.num_gpu_blocks_override"

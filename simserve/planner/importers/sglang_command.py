@@ -44,11 +44,13 @@ _QUANTIZATIONS = {
 _TORCHAO = {"int8wo": "int8-wo", "int4wo": "int4", "fp8wo": "fp8"}
 _ALGORITHMS = {name: method for method, name in DRAFTERS.items()} | {"EAGLE3": "eagle3"}
 """SGLang's names of speculation methods -> vLLM's."""
+_OF_DELAY = ("prefill_delayer_max_delay_passes", "prefill_delayer_token_usage_low_watermark")
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|random-seed|chat-.*|"
     r"revision|log-.*|enable-metrics|watchdog-timeout|tool-call-parser|reasoning-parser|load-format|nccl-.*|"
     r"dist-init-addr|node-rank|allow-auto-truncate|show-time-cost|decode-log-interval|skip-server-warmup|warmups|"
-    r"crash-dump-folder|file-storage-path|enable-cache-report|device|bucket-.*|collect-tokens-histogram)"
+    r"prefill-delayer-max-delay-ms|prefill-delayer-.*-buckets|crash-dump-folder|file-storage-path|"
+    r"enable-cache-report|device|bucket-.*|collect-tokens-histogram)"
 )
 """Flags without effect on the simulation."""
 
@@ -65,6 +67,7 @@ def _settle(reading: Reading) -> None:
         options.pop("unchunked_tokens", None)  # limits a batch of whole prompts; chunks are shorter
     elif (tokens := options.pop("unchunked_tokens", None)) is not None:
         options["max_num_batched_tokens"] = tokens
+    _settle_delay(reading, ranks)
     for key in ("max_num_seqs", "max_num_batched_tokens"):
         if key in options:
             options[key] = max(options[key] // ranks, 1)
@@ -78,6 +81,17 @@ def _settle(reading: Reading) -> None:
     _settle_speculation(reading)
     if not reading.switches.get("hierarchical_cache", False):
         reading.host_memory = None  # without the switch the sizes have no effect
+
+
+def _settle_delay(reading: Reading, ranks: int) -> None:
+    """Drop what has no effect without the switch of the delayer, and the switch itself on a single scheduler."""
+    options = reading.options
+    if options.get("enable_prefill_delayer") and ranks == 1:
+        reading.not_simulated.append("--enable-prefill-delayer without --enable-dp-attention")
+        del options["enable_prefill_delayer"]
+    if not options.get("enable_prefill_delayer"):
+        for key in _OF_DELAY:
+            options.pop(key, None)
 
 
 def _settle_speculation(reading: Reading) -> None:
@@ -199,6 +213,11 @@ SGLANG = Program(
         "--is-embedding": said("is_pooling"),
         "--deepep-mode": kept("mode", "experts"),
         "--enable-two-batch-overlap": switched("enable_two_batch_overlap", part="deployment"),
+        "--enable-prefill-delayer": switched("enable_prefill_delayer"),
+        "--prefill-delayer-max-delay-passes": counted("prefill_delayer_max_delay_passes"),
+        "--prefill-delayer-token-usage-low-watermark": measured(
+            "prefill_delayer_token_usage_low_watermark", "is not a share"
+        ),
         "--enable-eplb": implied("num_redundant_experts", 0, "deployment"),
         "--ep-num-redundant-experts": counted("num_redundant_experts", "deployment"),
         "--mem-fraction-static": measured("gpu_memory_utilization", "is not a share"),

@@ -55,6 +55,16 @@ def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm
             "deployment.engine.max_model_len=4096",
             "deployment.engine.max_num_seqs=32",
         ),
+        (
+            "model=mixtral-8x7b",
+            "deployment.quantization=none",
+            "deployment.tensor_parallel_size=2",
+            "deployment.data_parallel_size=2",
+            "deployment.engine.version=0.5.15",
+            "deployment.engine.enable_prefill_delayer=true",
+            "deployment.engine.prefill_delayer_max_delay_passes=50",
+            "deployment.engine.prefill_delayer_token_usage_low_watermark=0.25",
+        ),
     ],
 )
 def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[str, ...]) -> None:
@@ -62,7 +72,7 @@ def test_an_exported_command_comes_back_as_the_same_deployment(overrides: tuple[
     scenario = make_scenario(["deployment.engine={name: sglang, version: '0.5.4'}", *overrides])
 
     line = export(scenario, "sglang").lines
-    back = imported(line, hardware=scenario.deployment.hardware)
+    back = imported(line, hardware=scenario.deployment.hardware, version=scenario.deployment.engine.version)
     assert resolved_part(back.scenario) == resolved_part(scenario)
 
 
@@ -81,6 +91,19 @@ def test_graphs_that_are_set_come_back(version: str, flag: str) -> None:
         assert f"{flag} 32" in exported.lines
         assert not any("max_cudagraph_capture_size" in note for note in exported.notes)
         assert resolved_part(imported(exported.lines, version=version).scenario) == resolved_part(scenario)
+
+
+def test_the_delay_of_prompts_needs_its_switch_and_ranks() -> None:
+    """Without the switch its limits have no effect; on one scheduler it delays by rules that are not simulated."""
+    numbers = "--prefill-delayer-max-delay-passes 9 --prefill-delayer-token-usage-low-watermark 0.4"
+
+    lines = f"{LINE} {numbers}", f"{LINE} --enable-prefill-delayer {numbers}"
+    off, alone = (imported(each, version="0.5.15") for each in lines)
+
+    for each in (off, alone):
+        assert each.scenario.deployment.engine.prefill_delayer_max_delay_passes is None
+    assert not any(note.startswith("Not simulated") for note in off.notes)
+    assert any("--enable-prefill-delayer without --enable-dp-attention" in note for note in alone.notes)
 
 
 def test_what_sglang_does_anyway_is_not_called_left_out() -> None:

@@ -1,0 +1,74 @@
+"""Prompts that wait for those of other ranks, as by SGLang's delayer: every step takes a second."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simserve.sim.simulate import replay
+from simserve.workload.requests import RequestSpecs
+from tests.builders import constant_step_times, make_config, make_specs
+from tests.walker import walk
+
+
+def first_tokens(specs: RequestSpecs, **rules: object) -> list[float]:
+    """Return when the first tokens come from two ranks whose prompts go first, the same by the walker."""
+    limits = {"scheduler": "prefill_first", "data_parallel_size": 2, "prefill_delayer_max_delay_passes": 4} | rules
+    config, times = make_config(**limits), constant_step_times(1.0)
+    records = replay(config, times, specs).records
+
+    assert np.allclose(walk(config, times, specs).first_token_time, records.first_token_time, atol=1e-9)
+    return [round(each, 9) for each in records.first_token_time]
+
+
+def test_a_prompt_waits_for_one_at_the_other_rank() -> None:
+    """The second goes to the idle rank at 1, where it waits in three steps of the first; the third lets both begin."""
+    alone, joined = make_specs([0.0, 0.5], 4, [20, 2]), make_specs([0.0, 0.5, 2.5], 4, [20, 2, 2])
+
+    assert first_tokens(alone, prefill_delayer_max_delay_passes=0) == [1.0, 2.0]
+    assert first_tokens(alone) == [1.0, 5.0]
+    assert first_tokens(joined) == [1.0, 4.0, 4.0]
+
+
+def test_prompts_that_follow_wait_anew() -> None:
+    """Each for at most three steps of its own, however long others have waited."""
+    specs = make_specs([0.0, 0.5, 5.5], 4, [30, 2, 2])
+
+    assert first_tokens(specs) == [1.0, 5.0, 10.0]
+
+
+def test_nothing_waits_where_nothing_runs() -> None:
+    """Two at an idle replica, one of them alone, begin at once."""
+    assert first_tokens(make_specs([0.0], 4, [2])) == [1.0]
+    assert first_tokens(make_specs([0.0, 0.0, 0.0], 4, [2, 2, 2]))[:2] == [1.0, 1.0]
+
+
+def test_a_rank_with_little_in_memory_does_not_wait() -> None:
+    """It is empty, so below any watermark."""
+    specs = make_specs([0.0, 0.5], 4, [20, 2])
+
+    assert first_tokens(specs, prefill_delayer_token_usage_low_watermark=0.1) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "begins"),
+    [
+        ({}, 5.0),
+        ({"delays_for_seats": True}, 10.0),
+        ({"delays_for_seats": True, "bounds_prompt_delay": True}, 8.0),
+        ({"delays_for_seats": True, "bounds_prompt_delay": True, "prefill_delayer_max_delay_passes": 3}, 7.0),
+    ],
+)
+def test_prompts_wait_for_as_many_seats_as_the_largest_batch_took(rules: dict[str, object], begins: float) -> None:
+    """Six begin together. One of each rank ends at 3, whose seat is given away the first time, and again at 5.
+
+    From then on the next two wait until the others end at 10, or for three steps.
+    """
+    lengths = [3, 3, 9, 9, 9, 9, 2, 2, 2, 2]
+    specs = make_specs([0.0] * 6 + [0.5] * 4, 4, lengths)
+
+    times = first_tokens(specs, max_num_seqs=3, max_num_batched_tokens=12, **rules)
+
+    assert times[:6] == [1.0] * 6
+    assert times[6:8] == [4.0, 4.0]
+    assert times[8:] == [begins + 1.0] * 2
