@@ -317,6 +317,8 @@ class Host(FrozenModel):
     """What each of these GPUs adds to that, seconds."""
     frontend_latency: Seconds = Field(gt=0)
     """From arrival to the scheduler, seconds: HTTP and the hand-over to the queue."""
+    tokenizer_wait: Seconds = Field(default=0.0, ge=0)
+    """Time for which a prompt waits for others to be split into tokens with it, seconds: a timer, on any CPU."""
     tokenization_per_token: Seconds = Field(default=0.0, ge=0)
     """Additional time per prompt token, seconds: splitting text into tokens."""
     api_server_seconds_per_request: Seconds = Field(default=0.0, ge=0)

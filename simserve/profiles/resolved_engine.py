@@ -208,6 +208,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Whether requests take the slots that similar ones have left."""
     host_overlap: float
     """Share of step and request time hidden behind the GPU; 0 without `async_scheduling`."""
+    tokenizer_wait: float
+    """Seconds of `frontend_latency` until the tokeniser begins; 0 if the scenario sets the latency."""
     tokenization_per_token: float
     """Additional front-end time per prompt token; 0 if the scenario sets the latency."""
     frontend_seconds_per_request: float

@@ -544,7 +544,9 @@ def _resolved_engine(
         # No requests are served: no threads of an API server delay the engine's own in launching kernels.
         engine = engine.model_copy(update={"eager_gap_seconds_per_layer": 0.0})
         if engine.endpoint != "chat":
-            engine = engine.model_copy(update={"frontend_seconds_per_request": 0.0})
+            latency = engine.frontend_latency - engine.tokenizer_wait
+            fewer = {"frontend_seconds_per_request": 0.0, "frontend_latency": latency, "tokenizer_wait": 0.0}
+            engine = engine.model_copy(update=fewer)
     is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
     if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
