@@ -222,11 +222,14 @@ WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
     "gguf-q2_k": _gguf(2.6, K_QUANT_UNPACKING_ROWS),
     "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
     "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
+    "nvfp4-wo": _marlin(NVFP4_BITS),
 }
 """Formats of the scenario key ``quantization``. Bits of llama.cpp's k-quants are the mean over the tensors of a model
 (Q6_K, Q5_K_M and IQ4_XS: Llama 3.1 8B in llama.cpp's tools/quantize/README.md; Q3_K_M: 3.74 GiB of Llama 3 8B in its
 quantize.cpp); Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale per 32 of them. IQ4_XS is unpacked like a
-k-quant, an assumption."""
+k-quant, an assumption. ``nvfp4-wo``: checkpoints without scales for inputs (ModelOpt's ``W4A16_NVFP4``, NVFP4A16 of
+compressed-tensors), which engines unpack on every GPU, also on those that multiply in 4 bit (sglang pull request 33543:
+Marlin, as in vLLM)."""
 
 KV_BITS: Mapping[str, float] = {
     "auto": 16.0,

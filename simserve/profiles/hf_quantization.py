@@ -27,7 +27,7 @@ _ALGORITHMS: Mapping[str, WeightFormatName] = {
     "mxfp8": "fp8",
     "nvfp4": "nvfp4",
     "nvfp4_awq": "nvfp4",
-    "w4a16_nvfp4": "nvfp4",
+    "w4a16_nvfp4": "nvfp4-wo",
     "mxfp4": "mxfp4",
     "w4a8_mxfp4_fp8": "mxfp4",
     "w4a16_mxfp4": "mxfp4",
@@ -417,7 +417,7 @@ def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[s
     size = size if isinstance(size, int) and size > 0 else None
     formats: Mapping[tuple[str, object], WeightFormatName] = {
         ("float", 8): "fp8",
-        ("float", 4): "mxfp4" if size == _MXFP4_GROUP else "nvfp4",
+        ("float", 4): "mxfp4" if size == _MXFP4_GROUP else "nvfp4" if isinstance(inputs, Mapping) else "nvfp4-wo",
         ("int", 8): "int8" if isinstance(inputs, Mapping) else "int8-wo",
         ("int", 4): "int4" if weights.get("symmetric", True) else "awq-int4",
         ("int", 3): "int3",
