@@ -94,9 +94,10 @@ MARLIN_ON_HOPPER = 0.63
 """Share of Hopper's tensor-core FLOP/s reached by instructions of Ampere, which Marlin uses (Luo et al., "Benchmarking
 and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024)."""
 
-MARLIN_ON_BLACKWELL = MARLIN_ON_HOPPER / 2
-"""The same for Blackwell's data-centre GPUs, assumed to run them as Hopper does: a multiprocessor's peak is twice
-Hopper's (2,250 TFLOP/s of 148 multiprocessors at 1.85 GHz, 989 of 132 at 1.83; data sheets)."""
+BLACKWELL_TENSOR_CORES = 2.0
+"""How many times Hopper's a multiprocessor's peak is on Blackwell's data-centre GPUs (2,250 TFLOP/s of 148
+multiprocessors at 1.85 GHz, 989 of 132 at 1.83; data sheets), whose multiprocessors are assumed to run Ampere's
+instructions, and to unpack, as fast as Hopper's."""
 
 BLACKWELL = ("10.0", "10.3")
 """CUDA compute capabilities of B200, B300, GB200 and GB300; GPUs of 12.0 have only Ampere's instructions."""
@@ -475,10 +476,9 @@ def marlin_share(tensor_cores: float, compute_capability: str | None) -> float:
         tensor_cores: Ratio of tensor-core FLOP/s to those of the ordinary cores, which unpack.
         compute_capability: CUDA compute capability of the GPU.
     """
-    share = 1.0 / (1.0 + MARLIN_LOSS + MARLIN_UNPACKING * tensor_cores)
-    if compute_capability in BLACKWELL:
-        return share * MARLIN_ON_BLACKWELL
-    return share * MARLIN_ON_HOPPER if compute_capability == HOPPER else share
+    beyond_hopper = BLACKWELL_TENSOR_CORES if compute_capability in BLACKWELL else 1.0
+    share = 1.0 / (1.0 + MARLIN_LOSS + MARLIN_UNPACKING * tensor_cores / beyond_hopper)
+    return share * MARLIN_ON_HOPPER / beyond_hopper if compute_capability in (HOPPER, *BLACKWELL) else share
 
 
 def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:
