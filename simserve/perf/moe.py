@@ -334,16 +334,16 @@ def has_fp32_router(shape: ReplicaShape, machine: Machine) -> bool:
 def router_kernels(shape: ReplicaShape, moe: MixtureOfExperts, experts: GemmClass | None) -> tuple[int, int]:
     """Return the number of small kernels that choose a layer's experts, and their passes over the router's logits.
 
-    ``experts``: the kernels that multiply them. FlashInfer's on Blackwell also route, which is assumed to be in their
-    own times; there only experts that the engine's profile assigns to Triton have a separate router. GPUs of makers
-    other than NVIDIA are assumed to use one kernel.
+    ``experts``: the kernels that multiply them. TensorRT-LLM's on Blackwell also route, which is assumed to be in their
+    own times; there only experts that the engine's profile assigns to Triton or CUTLASS have a separate router. GPUs of
+    makers other than NVIDIA are assumed to use one kernel.
     """
     engine, family = shape.engine, shape.model.family
     if moe.num_router_groups > 1:
         return engine.num_group_router_kernels, ROUTING_PASSES
     has_own = shape.hardware.vendor == "NVIDIA"
     if shape.hardware.compute_capability in BLACKWELL:
-        has_own = shape.expert_maker(experts) == "triton"
+        has_own = shape.expert_maker(experts) in ("triton", "cutlass")
     kernels = engine.router_kernels.get(family, 1) if has_own else 1
     return kernels, ROUTING_PASSES + ROUTER_KERNEL_PASSES * (kernels - 1)
 

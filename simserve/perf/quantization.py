@@ -94,9 +94,10 @@ MARLIN_ON_HOPPER = 0.63
 """Share of Hopper's tensor-core FLOP/s reached by instructions of Ampere, which Marlin uses (Luo et al., "Benchmarking
 and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024)."""
 
-MARLIN_ON_BLACKWELL = MARLIN_ON_HOPPER / 2
-"""The same for Blackwell's data-centre GPUs, assumed to run them as Hopper does: a multiprocessor's peak is twice
-Hopper's (2,250 TFLOP/s of 148 multiprocessors at 1.85 GHz, 989 of 132 at 1.83; data sheets)."""
+BLACKWELL_TENSOR_CORES = 2.0
+"""How many times Hopper's a multiprocessor's peak is on Blackwell's data-centre GPUs (2,250 TFLOP/s of 148
+multiprocessors at 1.85 GHz, 989 of 132 at 1.83; data sheets), whose multiprocessors are assumed to run Ampere's
+instructions, and to unpack, as fast as Hopper's."""
 
 BLACKWELL = ("10.0", "10.3")
 """CUDA compute capabilities of B200, B300, GB200 and GB300; GPUs of 12.0 have only Ampere's instructions."""
@@ -222,11 +223,14 @@ WEIGHT_FORMATS: Mapping[WeightFormatName, WeightFormat] = {
     "gguf-q2_k": _gguf(2.6, K_QUANT_UNPACKING_ROWS),
     "mxfp4": replace(_marlin(MXFP4_BITS), blackwell_arithmetic="fp8"),  # with MXFP8 activations, as gpt-oss is served
     "nvfp4": WeightFormat(bits=NVFP4_BITS, arithmetic="fp4", weight_only_share=0.8),
+    "nvfp4-wo": _marlin(NVFP4_BITS),
 }
 """Formats of the scenario key ``quantization``. Bits of llama.cpp's k-quants are the mean over the tensors of a model
 (Q6_K, Q5_K_M and IQ4_XS: Llama 3.1 8B in llama.cpp's tools/quantize/README.md; Q3_K_M: 3.74 GiB of Llama 3 8B in its
 quantize.cpp); Q8_0 and Q4_0 are codes of 8 and 4 bits with an FP16 scale per 32 of them. IQ4_XS is unpacked like a
-k-quant, an assumption."""
+k-quant, an assumption. ``nvfp4-wo``: checkpoints without scales for inputs (ModelOpt's ``W4A16_NVFP4``, NVFP4A16 of
+compressed-tensors), which engines unpack on every GPU, also on those that multiply in 4 bit (sglang pull request 33543:
+Marlin, as in vLLM)."""
 
 KV_BITS: Mapping[str, float] = {
     "auto": 16.0,
@@ -472,10 +476,9 @@ def marlin_share(tensor_cores: float, compute_capability: str | None) -> float:
         tensor_cores: Ratio of tensor-core FLOP/s to those of the ordinary cores, which unpack.
         compute_capability: CUDA compute capability of the GPU.
     """
-    share = 1.0 / (1.0 + MARLIN_LOSS + MARLIN_UNPACKING * tensor_cores)
-    if compute_capability in BLACKWELL:
-        return share * MARLIN_ON_BLACKWELL
-    return share * MARLIN_ON_HOPPER if compute_capability == HOPPER else share
+    beyond_hopper = BLACKWELL_TENSOR_CORES if compute_capability in BLACKWELL else 1.0
+    share = 1.0 / (1.0 + MARLIN_LOSS + MARLIN_UNPACKING * tensor_cores / beyond_hopper)
+    return share * MARLIN_ON_HOPPER / beyond_hopper if compute_capability in (HOPPER, *BLACKWELL) else share
 
 
 def _wide_dtype(name: str, model_dtype: str, peaks: Mapping[str, float] | None = None) -> str:

@@ -600,7 +600,7 @@ class ReplicaShape:
     @property
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:
         """Routed experts of the engine; some formats use others' kernels where it calls them."""
-        makers = {name: self.expert_maker(name) for name in self.engine.expert_kernels}
+        makers = {name: self.expert_maker(name) for name in (*self.engine.expert_kernels, *self.engine.cutlass_experts)}
         if not self._has_tuned_experts:
             makers |= self.engine.default_tiles
         return self.hardware.grouped_gemm_curves_of(self.engine.name, self.moe_backend, makers)
@@ -617,6 +617,8 @@ class ReplicaShape:
     def expert_maker(self, kernels: GemmClass | None) -> str:
         """Return whose kernels run experts in a format, by the engine's profile; empty: the engine's own."""
         is_server = (self.hardware.compute_capability or "").startswith("10.")  # SGLang server_args.py: SM100
+        if kernels is not None and is_server and self.model.family in self.engine.cutlass_experts.get(kernels, ()):
+            return "cutlass"
         is_own = is_server and kernels is not None and self.model.family in self.engine.own_experts.get(kernels, ())
         is_sent = kernels == "fp8_block" and self.all2all_backend.startswith("deepep")  # DeepGEMM's
         return "" if kernels is None or is_own or is_sent else self.engine.expert_kernels.get(kernels, "")

@@ -35,6 +35,7 @@ WeightFormatName = Literal[
     "gguf-q2_k",
     "mxfp4",
     "nvfp4",
+    "nvfp4-wo",
 ]
 """Formats of linear weights; ``none``: the model's own ``dtype``."""
 WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)

@@ -88,10 +88,11 @@ FEATURES: Mapping[str, str] = {
     "flashinfer_sampler": "choice of the kernels that sample",
     **{f"kv_cache_{name}": f"{name.upper()} KV cache" for name in ("fp8", "int8", "int4")},
     **{name: f"{name.upper()} weights" for name in ("mxfp4", "nvfp4")},
+    "nvfp4-wo": "NVFP4 weights beside inputs in 16 bit",
 }
 """What a version may have or lack, in words that follow "has no"."""
 
-FORMAT_FEATURES = ("mxfp4", "nvfp4")
+FORMAT_FEATURES = ("mxfp4", "nvfp4", "nvfp4-wo")
 """Features that are weight formats."""
 
 UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "parallel_draft_model", "dflash", "dspark")

@@ -22,7 +22,8 @@ from simserve.profiles.model_blocks import PARTS, Part
 _BLOCKS = ("quantization_config", "compression_config", "hf_quant_config.json")
 _ALGORITHMS: Mapping[str, WeightFormatName] = {
     **dict.fromkeys(("fp8", "fp8_per_channel_per_token", "fp8_pb_wo", "mxfp8"), "fp8"),
-    **dict.fromkeys(("nvfp4", "nvfp4_awq", "w4a16_nvfp4"), "nvfp4"),
+    **dict.fromkeys(("nvfp4", "nvfp4_awq"), "nvfp4"),
+    "w4a16_nvfp4": "nvfp4-wo",
     **dict.fromkeys(("mxfp4", "w4a8_mxfp4_fp8", "w4a16_mxfp4"), "mxfp4"),
     **dict.fromkeys(("w4a16", "w4a16_gptq"), "gptq-int4"),
     **dict.fromkeys(("w4a16_awq", "w4a8_awq"), "awq-int4"),
@@ -393,7 +394,7 @@ def _group(group: Mapping[str, Any], file: object, key: str) -> tuple[Sequence[s
     size = size if isinstance(size, int) and size > 0 else None
     formats: Mapping[tuple[str, object], WeightFormatName] = {
         ("float", 8): "fp8",
-        ("float", 4): "mxfp4" if size == _MXFP4_GROUP else "nvfp4",
+        ("float", 4): "mxfp4" if size == _MXFP4_GROUP else "nvfp4" if isinstance(inputs, Mapping) else "nvfp4-wo",
         ("int", 8): "int8" if isinstance(inputs, Mapping) else "int8-wo",
         ("int", 4): "int4" if weights.get("symmetric", True) else "awq-int4",
         ("int", 3): "int3",

@@ -74,6 +74,8 @@ class KernelTraits(FrozenModel):
     """Number format -> whose kernels run experts where a GPU has a curve of that name; absent: the engine's own."""
     own_experts: Mapping[GemmClass, tuple[str, ...]] = Field(default_factory=dict)
     """Number format -> model families whose experts run on the engine's own kernels all the same."""
+    cutlass_experts: Mapping[GemmClass, tuple[str, ...]] = Field(default_factory=dict)
+    """Number format -> model families whose experts run on FlashInfer's CUTLASS kernels on Blackwell's server GPUs."""
     wide_mxfp4_since: float | None = None
     """CUDA compute capability from which MXFP4 weights meet inputs in 16 bit (Marlin's kernels) on GPUs that have
     arithmetic in 4 bit; absent: their inputs are in 8 bit there."""

@@ -33,6 +33,7 @@ _FORMATS = (
     ("q8_0", "gguf-q8_0"),
     ("q4_0", "gguf-q4_0"),
     ("gguf", "gguf-q4_k_m"),
+    ("nvfp4a16", "nvfp4-wo"),
     ("nvfp4", "nvfp4"),
     ("mxfp4", "mxfp4"),
     ("fp4", "nvfp4"),

@@ -22,7 +22,7 @@ from simserve.perf.gemm import (
 from simserve.perf.moe import ExpertLoad, ExpertShape, expected_distinct_experts, expert_seconds, routed_load
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.kernel_curves import GemmCurve, GroupedGemmCurve
+from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve
 from tests.fuzzing import examples
 from tests.perf.shapes import make_shape
 
@@ -255,6 +255,29 @@ def test_fidelity_is_fitted_where_every_operator_is(quantization: str, fidelity:
     assert price(shape, 64).fidelity == fidelity
     assert curve.fit is None
     assert curve.efficiency == pytest.approx(0.8 * shape.machine.gemm_curves["bf16"].efficiency)
+
+
+@pytest.mark.parametrize("hardware", ["b200-sxm-180gb", "b300-sxm-270gb", "gb200-186gb"])
+@pytest.mark.parametrize(
+    ("engine", "version", "model", "quantization", "kernels"),
+    [
+        ("vllm", "0.16", "nemotron-3-nano-30b-a3b", "fp8", "fp8"),
+        ("sglang", "0.5.8", "nemotron-3-nano-30b-a3b", "fp8", "fp8"),
+        ("sglang", "0.5.10", "minimax-m2.7", "nvfp4", "nvfp4"),
+    ],
+)
+def test_experts_on_cutlass_start_later(
+    hardware: str, engine: str, version: str, model: str, quantization: str, kernels: GemmClass
+) -> None:
+    """19 to 22 us more than TensorRT-LLM's kernels, 1 to 16 tokens (FlashInfer pull request 4985), the rest alike."""
+
+    def curve(release: str) -> GroupedGemmCurve:
+        shape = make_shape(hardware, model, engine=engine, version=release, quantization=quantization)
+        return shape.machine.grouped_gemm_curves[kernels]
+
+    early, late = curve(version), curve("0.5.12" if engine == "sglang" else "0.18")
+    assert early.start_latency - late.start_latency == pytest.approx(21.5e-6)
+    assert (early.efficiency, early.memory_efficiency) == (late.efficiency, late.memory_efficiency)
 
 
 @pytest.mark.parametrize("hardware", ["h100-sxm-80gb", "h200-sxm-141gb"])

@@ -68,7 +68,8 @@ def test_formats_of_one_model_may_run_on_two_makers_experts() -> None:
         ("b200-sxm-180gb", "glm-4.5-air", "0.5.1", "fp8", "triton"),  # compressed_tensors_moe.py
         ("b200-sxm-180gb", "llama-4-scout", "0.5.4", "fp8", "triton"),
         ("b200-sxm-180gb", "llama-4-scout", "0.5.5", "fp8", ""),
-        ("b200-sxm-180gb", "nemotron-3-nano-30b-a3b", "0.5.8", "fp8", ""),  # CUTLASS
+        ("b200-sxm-180gb", "nemotron-3-nano-30b-a3b", "0.5.8", "fp8", "cutlass"),  # experts without a gate
+        ("b200-sxm-180gb", "nemotron-3-nano-30b-a3b", "0.5.11", "fp8", ""),
         ("b200-sxm-180gb", "minimax-m2", "0.5.9", "fp8_block", "triton"),
         ("b200-sxm-180gb", "deepseek-v3.2", "0.5.5", "fp8_block", "triton"),  # not with sparse attention
         ("b200-sxm-180gb", "deepseek-v3.2", "0.5.6", "fp8_block", ""),

@@ -403,6 +403,23 @@ def test_sglang_leaves_triton_for_more_families_of_experts(family: str, kernels:
     assert family in resolve("sglang", "0.5.23").own_experts[kernels]
 
 
+@pytest.mark.parametrize(
+    ("engine", "kernels", "family", "before", "with_cutlass", "after"),
+    [
+        ("vllm", "fp8", "nemotron_h", "0.13", "0.17", "0.18"),
+        ("sglang", "fp8", "nemotron_h", "0.5.5", "0.5.10", "0.5.11"),
+        ("sglang", "nvfp4", "minimax_m2", "0.5.5", "0.5.10", "0.5.11"),
+    ],
+)
+def test_experts_leave_cutlass_in_time(
+    engine: str, kernels: str, family: str, before: str, with_cutlass: str, after: str
+) -> None:
+    """TensorRT-LLM's kernels on Blackwell come later to experts without a gate and to those nobody chose any for."""
+    has = [family in resolve(engine, each).cutlass_experts.get(kernels, ()) for each in (before, with_cutlass, after)]
+
+    assert has == [False, True, False]
+
+
 @pytest.mark.parametrize("version", ["0.5.0rc2", "0.5.3", "0.5.23"])
 def test_sglang_serves_mxfp4_since_gpt_oss(version: str) -> None:
     """From the release that brought gpt-oss on; 0.4 refuses it."""

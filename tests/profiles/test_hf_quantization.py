@@ -77,6 +77,7 @@ def test_without_a_word_weights_are_in_their_dtype() -> None:
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, ("nf4", "tensor", None)),
         ({"quant_method": "mxfp4"}, ("mxfp4", "tensor", None)),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", "tensor", None)),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, ("nvfp4-wo", "tensor", None)),
         ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, ("fp8", "block", None)),
         (
             {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4"}}, "exclude": ["lm_head"]},
@@ -98,6 +99,7 @@ def test_a_method_says_the_format(block: dict[str, Any], expected: tuple[str, st
         ({"num_bits": 8, "type": "float", "strategy": "tensor"}, {"num_bits": 8}, ("fp8", "tensor", None)),
         ({"num_bits": 8, "type": "float", "strategy": "block"}, {"num_bits": 8}, ("fp8", "block", None)),
         (BITS4, {"num_bits": 4}, ("nvfp4", "tensor", None)),
+        (BITS4, None, ("nvfp4-wo", "tensor", None)),
         ({**BITS4, "group_size": 32}, None, ("mxfp4", "tensor", None)),
         ({"num_bits": 8, "type": "int"}, {"num_bits": 8}, ("int8", "tensor", None)),
         ({"num_bits": 8, "type": "int"}, None, ("int8-wo", "tensor", None)),

@@ -403,6 +403,7 @@ def test_tuned_weights_have_checkpoints_of_their_own(weights: str, checkpoint: s
         ("amd/Kimi-K2-Instruct-0905-w-mxfp4-a-fp8", "kimi-k2", "mxfp4"),
         ("Intel/Qwen3-30B-A3B-Instruct-2507-int4-mixed-AutoRound", "qwen3-30b-a3b", "int4"),
         ("nvidia/DeepSeek-R1-FP4-v2", "deepseek-r1", "nvfp4"),
+        ("RedHatAI/Qwen3-8B-NVFP4A16", "qwen3-8b", "nvfp4-wo"),
         ("mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit-dwq-v2", "qwen3-30b-a3b", "int4"),
         ("google/gemma-3-12b-it-qat-q4_0-unquantized", "gemma-3-12b", "none"),
         ("mradermacher/Qwen3-8B-i1-GGUF", "qwen3-8b", "gguf-q4_k_m"),
