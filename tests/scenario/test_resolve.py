@@ -343,6 +343,30 @@ def test_prompts_are_delayed_only_in_ranks_of_sglang(overrides: list[str], rule:
         resolve(make_scenario(overrides))
 
 
+@pytest.mark.parametrize(
+    ("model", "version", "milliseconds"),
+    [
+        ("qwen3-8b", "0.11.0", 12.0),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "0.11.0", 6.4),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "0.11.0", 6.4),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507", "0.11.0", 12.0),
+        ("glm-4.5-air", "0.11.0", 10.8),
+        ("glm-4.5-air", "0.11.1", 0.0),
+    ],
+)
+def test_a_chat_waits_as_long_as_its_template_takes(model: str, version: str, milliseconds: float) -> None:
+    """Of the API server's time for a request, what a chat takes longer; vLLM 0.11.0 parses its template each time."""
+    place = [f"model={model}", "deployment.hardware=h200-sxm-141gb", "deployment.tensor_parallel_size=4"]
+    seconds = [
+        resolve(
+            make_scenario([*place, f"deployment.engine={{version: '{version}', endpoint: {endpoint}}}"])
+        ).shape.engine.frontend_seconds_per_request
+        for endpoint in ("completions", "chat")
+    ]
+
+    assert seconds[1] - seconds[0] == pytest.approx(milliseconds * 1e-3)
+
+
 def test_limits_of_a_delay_need_the_delay() -> None:
     """Neither of them turns it on."""
     engine = "deployment.engine={name: sglang, version: '0.5.15', prefill_delayer_max_delay_passes: 9}"
