@@ -413,7 +413,7 @@ def _budget(
 def _new_token_ratio(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, float]:
     """Return the constants of `estimate` admission."""
     ratio = known.new_token_ratio or _SGLANG_RATIO
-    initial = ratio.first(place.data_parallel_size)
+    initial = min(ratio.first(place.data_parallel_size) * choices.pick("schedule_conservativeness", 1.0), 1.0)
     minimum = initial * ratio.minimum_factor
     constants = {
         "new_token_ratio_initial": initial,

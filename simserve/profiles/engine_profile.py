@@ -78,6 +78,7 @@ FEATURES: Mapping[str, str] = {
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
     "enable_prefill_delayer": "delay of prompts for those of other ranks",
+    "schedule_conservativeness": "estimate of what requests will generate",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
     "language_model_only": "way to leave out the encoders of images and audio",

@@ -343,6 +343,37 @@ def test_prompts_are_delayed_only_in_ranks_of_sglang(overrides: list[str], rule:
         resolve(make_scenario(overrides))
 
 
+def test_a_conservative_schedule_expects_more_of_those_that_run() -> None:
+    """SGLang's first estimate is 0.7 of max_tokens times that factor, at most all; the least is 0.14 of it."""
+    found = []
+    for factor in (0.5, 1, 2):
+        name = f"deployment.engine={{name: sglang, version: '0.5.15', schedule_conservativeness: {factor}}}"
+        engine = resolve(make_scenario([name])).engine
+        found.append((engine.new_token_ratio_initial, engine.new_token_ratio_minimum))
+
+    assert found == [pytest.approx((each, 0.14 * each)) for each in (0.35, 0.7, 1.0)]
+    with pytest.raises(InputError, match=r"schedule_conservativeness.*needs .* admission estimate, not reserve"):
+        resolve(make_scenario([name, "deployment.engine.admission=reserve"]))
+
+
+def test_a_server_that_expects_less_runs_more_at_once() -> None:
+    """Answers are a tenth of max_tokens: with a factor of 0.1 three times as many begin, and nobody is preempted."""
+    load = {
+        "arrivals": {"process": "all_at_once"},
+        "num_requests": 120,
+        "prompt_tokens": {"distribution": "fixed", "value": 500},
+        "output_tokens": {"distribution": "fixed", "value": 100},
+        "max_tokens": 1000,
+    }
+    seconds = []
+    for factor in (0.1, 1):
+        options = f"version: '0.5.15', schedule_conservativeness: {factor}, num_gpu_blocks_override: 40000"
+        scenario = make_scenario([f"deployment.engine={{name: sglang, {options}}}"], workload=load)
+        seconds.append(run(scenario, explain=False, accelerate="off", finishable=None).summary["mean_ttft_ms"])
+
+    assert seconds[0] < 0.8 * seconds[1]
+
+
 @pytest.mark.parametrize(
     ("model", "version", "milliseconds"),
     [
