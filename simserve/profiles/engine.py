@@ -406,7 +406,7 @@ def _budget(
 def _new_token_ratio(choices: _Choices, known: EngineVersion, place: _Place) -> dict[str, float]:
     """Return the constants of `estimate` admission."""
     ratio = known.new_token_ratio or _SGLANG_RATIO
-    initial = ratio.first(place.data_parallel_size)
+    initial = min(ratio.first(place.data_parallel_size) * choices.pick("schedule_conservativeness", 1.0), 1.0)
     minimum = initial * ratio.minimum_factor
     constants = {
         "new_token_ratio_initial": initial,
@@ -569,7 +569,12 @@ def _api_server_seconds(choices: _Choices, host: Host, place: _Place) -> float:
     if choices.is_set("frontend_latency"):
         return 0.0
     has_template = choices.asked.endpoint == "chat" and place.model_family not in _FORMATTED_WITHOUT_TEMPLATE
-    return host.api_server_seconds_per_request + (host.chat_template_seconds if has_template else 0.0)
+    template = 0.0
+    if has_template and host.chat_template_seconds:
+        known, name = host.chat_template_seconds_of, place.traits.model_name.lower()
+        template = known.get(place.model_family, host.chat_template_seconds)
+        template = next((seconds for ending, seconds in known.items() if name.endswith(ending)), template)
+    return host.api_server_seconds_per_request + template
 
 
 _HOST_SECONDS = (

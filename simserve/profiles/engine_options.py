@@ -122,6 +122,10 @@ class EngineOptions(FrozenModel):
     """TensorRT-LLM with `data_parallel_size`: the most steps that prompts wait until every rank has one
     (attention_dp_config: enable_balance, timeout_iters), so that no rank prefills while the others idle. Absent: they
     do not wait."""
+    schedule_conservativeness: Annotated[float, Field(gt=0, le=100)] | None = None
+    """SGLang: factor on the share of `max_tokens` that a running request is first expected to generate, so that more
+    than 1 admits fewer and less than 1 more; the share is at most 1. Ranks of data-parallel attention have 0.3 of it
+    besides. Absent: 1."""
     enable_prefill_delayer: bool | None = None
     """SGLang with `data_parallel_size`: whether prompts wait until every rank has one and, from 0.5.10 on, as many free
     seats as the largest batch of prompts so far took. Absent: they do not."""
@@ -341,7 +345,7 @@ def refuse_order(asked: EngineOptions, batching: str, kv_allocation: str, admiss
 
     Raises:
         ScenarioError: ``scheduling_policy`` with static batching; ``priority_preemption`` or swapping without blocks on
-            demand.
+            demand; ``schedule_conservativeness`` without an estimate.
     """
     if batching != "continuous" and asked.scheduling_policy not in (None, "fcfs"):
         rule = "needs continuous batching: a static batch takes whoever waits"
@@ -350,6 +354,10 @@ def refuse_order(asked: EngineOptions, batching: str, kv_allocation: str, admiss
         found = "static batching" if batching != "continuous" else f"{admission} and {kv_allocation}"
         rule = f"needs continuous batching, admission on_demand and kv_allocation paged, not {found}"
         raise refuse("preemption_mode", "swap", rule, "leave it out or set those")
+    if asked.schedule_conservativeness is not None and (batching, admission) != ("continuous", "estimate"):
+        found = "static batching" if batching != "continuous" else admission
+        rule = f"needs continuous batching and admission estimate, not {found}"
+        raise refuse("schedule_conservativeness", asked.schedule_conservativeness, rule, "leave it out")
     if asked.priority_preemption and (kv_allocation, admission) != ("paged", "on_demand"):
         rule = f"needs admission on_demand and kv_allocation paged, not {admission} and {kv_allocation}"
         raise refuse("priority_preemption", True, rule, "leave it out or set the two")

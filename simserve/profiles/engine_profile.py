@@ -78,6 +78,7 @@ FEATURES: Mapping[str, str] = {
     "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
     "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
     "enable_prefill_delayer": "delay of prompts for those of other ranks",
+    "schedule_conservativeness": "estimate of what requests will generate",
     "cudagraph_mode": "choice of the steps on CUDA graphs",
     "moe_backend": "choice of the kernels of experts",
     "language_model_only": "way to leave out the encoders of images and audio",
@@ -327,6 +328,8 @@ class Host(FrozenModel):
     known."""
     chat_template_seconds: Seconds = Field(default=0.0, ge=0)
     """Time to parse the template of each chat, one after another, seconds; 0: the parsed template is kept."""
+    chat_template_seconds_of: Mapping[str, Seconds] = Field(default_factory=dict)
+    """Family of models, or ending of their names in lower case -> that time where their template is another one."""
     api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
     """Time of the one process that detokenises and sends per streamed token, seconds; 0: not known to be a bottleneck.
     `deployment.streaming` replaces it."""

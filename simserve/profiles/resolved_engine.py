@@ -64,6 +64,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     max_model_len: int
     async_scheduling: bool
     attention_dp_timeout_iters: int = 0
+    schedule_conservativeness: float = 1.0
     enable_prefill_delayer: bool = False
     prefill_delayer_max_delay_passes: int = 0
     prefill_delayer_token_usage_low_watermark: float = 0.0

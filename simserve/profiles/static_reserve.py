@@ -33,6 +33,7 @@ class ServerTraits:
         captures_prompts: Whether prompts run on graphs.
         role: What the server does for its requests.
         exchange: How tokens reach the ranks that hold their experts.
+        model_name: Name of the model, without that of a format of its weights.
     """
 
     chunk_tokens: int = 0
@@ -46,6 +47,7 @@ class ServerTraits:
     captures_prompts: bool = False
     role: Literal["both", "prefill", "decode"] = "both"
     exchange: str = ""
+    model_name: str = ""
 
 
 class StaticReserve(FrozenModel):

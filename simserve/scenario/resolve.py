@@ -623,6 +623,7 @@ def server_traits(
         captures_prompts=_prompt_graphs(profile, scenario, hardware, model, role) is not None,
         role=role,
         exchange=exchange,
+        model_name=model.name.removesuffix("-FP8"),
     )
 
 

@@ -399,6 +399,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
         10,
         [*EXPERTS, "deployment.engine={name: tensorrt-llm, version: '1.2'}", "deployment.data_parallel_size=2"],
     ),
+    "schedule_conservativeness": (0.5, ["deployment.engine={name: sglang, version: '0.5.15'}"]),
     "enable_prefill_delayer": ("true", _SGLANG_RANKS),
     "prefill_delayer_max_delay_passes": (10, _DELAYING),
     "prefill_delayer_token_usage_low_watermark": (0.2, _DELAYING),

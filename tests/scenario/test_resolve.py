@@ -343,6 +343,61 @@ def test_prompts_are_delayed_only_in_ranks_of_sglang(overrides: list[str], rule:
         resolve(make_scenario(overrides))
 
 
+def test_a_conservative_schedule_expects_more_of_those_that_run() -> None:
+    """SGLang's first estimate is 0.7 of max_tokens times that factor, at most all; the least is 0.14 of it."""
+    found = []
+    for factor in (0.5, 1, 2):
+        name = f"deployment.engine={{name: sglang, version: '0.5.15', schedule_conservativeness: {factor}}}"
+        engine = resolve(make_scenario([name])).engine
+        found.append((engine.new_token_ratio_initial, engine.new_token_ratio_minimum))
+
+    assert found == [pytest.approx((each, 0.14 * each)) for each in (0.35, 0.7, 1.0)]
+    with pytest.raises(InputError, match=r"schedule_conservativeness.*needs .* admission estimate, not reserve"):
+        resolve(make_scenario([name, "deployment.engine.admission=reserve"]))
+
+
+def test_a_server_that_expects_less_runs_more_at_once() -> None:
+    """Answers are a tenth of max_tokens: with a factor of 0.1 three times as many begin, and nobody is preempted."""
+    load = {
+        "arrivals": {"process": "all_at_once"},
+        "num_requests": 120,
+        "prompt_tokens": {"distribution": "fixed", "value": 500},
+        "output_tokens": {"distribution": "fixed", "value": 100},
+        "max_tokens": 1000,
+    }
+    seconds = []
+    for factor in (0.1, 1):
+        options = f"version: '0.5.15', schedule_conservativeness: {factor}, num_gpu_blocks_override: 40000"
+        scenario = make_scenario([f"deployment.engine={{name: sglang, {options}}}"], workload=load)
+        seconds.append(run(scenario, explain=False, accelerate="off", finishable=None).summary["mean_ttft_ms"])
+
+    assert seconds[0] < 0.8 * seconds[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "milliseconds"),
+    [
+        ("qwen3-8b", "0.11.0", 12.0),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "0.11.0", 6.4),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "0.11.0", 6.4),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507", "0.11.0", 12.0),
+        ("glm-4.5-air", "0.11.0", 10.8),
+        ("glm-4.5-air", "0.11.1", 0.0),
+    ],
+)
+def test_a_chat_waits_as_long_as_its_template_takes(model: str, version: str, milliseconds: float) -> None:
+    """Of the API server's time for a request, what a chat takes longer; vLLM 0.11.0 parses its template each time."""
+    place = [f"model={model}", "deployment.hardware=h200-sxm-141gb", "deployment.tensor_parallel_size=4"]
+    seconds = [
+        resolve(
+            make_scenario([*place, f"deployment.engine={{version: '{version}', endpoint: {endpoint}}}"])
+        ).shape.engine.frontend_seconds_per_request
+        for endpoint in ("completions", "chat")
+    ]
+
+    assert seconds[1] - seconds[0] == pytest.approx(milliseconds * 1e-3)
+
+
 def test_limits_of_a_delay_need_the_delay() -> None:
     """Neither of them turns it on."""
     engine = "deployment.engine={name: sglang, version: '0.5.15', prefill_delayer_max_delay_passes: 9}"

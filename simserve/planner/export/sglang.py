@@ -34,7 +34,8 @@ _BACKENDS = {
     "mamba_ssm_cache_dtype": "--mamba-ssm-dtype",
 }
 _SWITCHES = {"enforce_eager": "--disable-cuda-graph", "language_model_only": "--language-model-only"}
-_DELAY = {
+_ADMISSION = {
+    "schedule_conservativeness": "--schedule-conservativeness",
     "enable_prefill_delayer": "--enable-prefill-delayer",
     "prefill_delayer_max_delay_passes": "--prefill-delayer-max-delay-passes",
     "prefill_delayer_token_usage_low_watermark": "--prefill-delayer-token-usage-low-watermark",
@@ -165,7 +166,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--disable-cuda-graph-padding", True, key="deployment.engine.cuda_graph_padding")
     if deployment.take("engine.mm_encoder_tp_mode") == "data":
         words += flags.render("--mm-enable-dp-encoder", True, key="deployment.engine.mm_encoder_tp_mode")
-    words += option_words(deployment, flags, _DELAY)
+    words += option_words(deployment, flags, _ADMISSION)
     blocks = deployment.take("engine.num_gpu_blocks_override")
     if blocks:
         key = "deployment.engine.num_gpu_blocks_override"

@@ -198,7 +198,7 @@ SGLANG = Program(
         "--disable-cuda-graph": switched("enforce_eager"),
         "--disable-cuda-graph-padding": switched("cuda_graph_padding", False),
         "--language-model-only": switched("language_model_only"),
-        "--schedule-conservativeness": only("1", "1.0"),
+        "--schedule-conservativeness": measured("schedule_conservativeness", "is not a number"),
         "--stream-interval": only("1"),
         "--model-path": said("model"),
         "--dp-size": read_ranks,
