@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 _16_BIT_BYTES = 2.0
 _HARDWARE = "h100-sxm-80gb"
 _MODEL = "llama-3.1-8b"
-_TIMES = ("static_max_wait", "frontend_latency", "tokenization_per_token", "frontend_seconds_per_request")
+_TIMES = (
+    "static_max_wait",
+    "frontend_latency",
+    "tokenizer_wait",
+    "tokenization_per_token",
+    "frontend_seconds_per_request",
+)
 """Knobs in seconds whose names do not include the unit."""
 _MONTH = len("2026-07")
 """Characters of a date that the table of GPUs shows."""

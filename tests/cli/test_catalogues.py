@@ -174,7 +174,7 @@ def test_an_engine_s_table_has_units_and_says_what_is_common_once(simserve: Sims
     assert stdout.count("on h100-sxm-80gb") == 1
     assert rows["cuda_graph_bytes"].split() == ["536.9", "MB", "default"]
     assert rows["host_seconds_per_step"].split() == ["500", "us", "default"]
-    assert rows["frontend_latency"].split() == ["3", "ms", "default"]
+    assert rows["frontend_latency"].split() == ["5", "ms", "default"]
     assert rows["version"].split() == ["0.12", "scenario"]
 
 
