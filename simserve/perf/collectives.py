@@ -40,6 +40,12 @@ SIMPLE_START = 2.2
 """Factor on the start-up of an all-reduce by NCCL's other protocol. Fitted to all-reduces over two V100 on PCIe (APEX+
 collective tables, MIT; 19 sizes, 0.5 % in the median and 4.5 % at most), tested over four (6.2 and 13.8 %). A single
 start and bandwidth for all sizes are up to 33 and 38 % too fast, between 16 KB and 1 MB."""
+RING_START = 6.6e-6
+"""Seconds of an all-reduce by NCCL's low-latency protocol before its first hop, of which a ring or chain of n ranks has
+2 (n - 1) (NVIDIA/nccl src/graph/tuning.cc, baseLat; 3.6 in versions before NVLS trees). Between cards without NVLink
+hops are slow enough to count: two V100 take 12 us and four 23, 2.7 a hop both times (APEX+ collective tables, MIT). RTX
+PRO 6000 take 19.0 us for 16 KB over four, 37.6 over eight, and 58.7 over eight in a captured step (nccl-tests of a
+public report on Kimi-Linear-48B, 2026-09, calibration/unseen)."""
 SWITCH_RANKS = 8
 """Ranks from which NCCL reduces in the NVSwitch: at 1 GB the tables of H100 and H200 show 470 GB/s of bus
 bandwidth over 8 ranks, more than a ring can, and 333 to 355 over 2 and 4."""
@@ -69,6 +75,7 @@ class Link:
         curves: Fitted collectives of this link; None: latency and bandwidth.
         engine: Engine whose all-reduce is taken from them.
         is_pcie: Whether NCCL reduces over PCIe, by the faster of its two protocols.
+        is_ring: Whether the latency of an all-reduce grows with every rank, not with their doublings.
         host_from: Bytes from which an all-reduce also crosses the host link once.
         host_bandwidth: Bandwidth of that link, bytes/s.
         host_skew: Further seconds between the arrivals of ranks of several hosts at an all-reduce.
@@ -82,6 +89,7 @@ class Link:
     curves: CollectiveCurves | None = None
     engine: str = ""
     is_pcie: bool = False
+    is_ring: bool = False
     host_from: float = math.inf
     host_bandwidth: float = math.inf
     host_skew: float = 0.0
@@ -97,14 +105,16 @@ def all_reduce_latency(num_ranks: int, link: Link) -> float:
 
     ``(latency + network latency) * (1 + log2 n) / (1 + log2 reference) + skew * log2 n``: a fixed start, the depth of a
     tree, and the wait for the last rank. The first term is 2 to 5 us for 2 to 8 ranks on NVLink (AIConfigurator tables,
-    H200, CUDA graphs).
+    H200, CUDA graphs). In a ring it is ``start + (latency - start) * (n - 1) / (reference - 1)``.
     """
     if num_ranks < 2:
         return 0.0
-    depth = math.log2(num_ranks)
-    reference = math.log2(max(link.reference_ranks, 2))
+    depth, reference_ranks = math.log2(num_ranks), max(link.reference_ranks, 2)
     latency = link.latency + link.network_latency
-    return latency * (1.0 + depth) / (1.0 + reference) + link.skew * depth
+    if link.is_ring:
+        start = min(RING_START, latency)
+        return start + (latency - start) * (num_ranks - 1) / (reference_ranks - 1) + link.skew * depth
+    return latency * (1.0 + depth) / (1.0 + math.log2(reference_ranks)) + link.skew * depth
 
 
 def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:

@@ -777,6 +777,7 @@ class ReplicaShape:
                 curves=curves,
                 engine=engine,
                 is_pcie=intra.kind == "pcie",
+                is_ring=intra.kind == "pcie" and intra.shared_bandwidth is None,
                 host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
                 host_bandwidth=self.hardware.host_link.bandwidth,
             )

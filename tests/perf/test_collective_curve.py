@@ -80,6 +80,12 @@ def test_gpus_that_talk_through_host_memory_share_it(ranks: int, expected: float
     assert make_shape(hardware, tensor_parallel_size=ranks).tensor_link.bandwidth == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("name", ["rtx-2080-ti-11gb", "rtx-3090-24gb", "rtx-3090-ti-24gb", "rtx-4090-24gb"])
+def test_geforce_cards_talk_through_host_memory(name: str) -> None:
+    """Eight of them share what its memory moves."""
+    assert make_shape(name, tensor_parallel_size=8).tensor_link.bandwidth == pytest.approx(6.5e9)
+
+
 @pytest.mark.parametrize(("ranks", "expected"), [(2, 48e9), (4, 144e9), (8, 336e9)])
 def test_gpus_of_a_mesh_talk_over_the_links_to_each_other(ranks: int, expected: float) -> None:
     """Two MI300X have one link of 48 GB/s between them, eight have seven each."""

@@ -164,6 +164,31 @@ def test_all_reduces_over_four_cards_on_pcie_are_those_of_a_table(kilobytes: flo
     assert all_reduce_seconds(np.array([kilobytes * 1024]), 4, link)[0] == pytest.approx(measured * 1e-6, rel=0.1)
 
 
+@pytest.mark.parametrize(("num_ranks", "measured"), [(2, 12e-6), (4, 22.66e-6)])
+def test_between_cards_on_pcie_every_rank_is_a_hop(num_ranks: int, measured: float) -> None:
+    """V100 on PCIe (APEX+ collective tables): a start and 2.7 us a hop, where a tree's depth is 20 % too long."""
+    link = Link(bandwidth=1e12, latency=45e-6, reference_ranks=8, is_pcie=True, is_ring=True)
+
+    assert all_reduce_latency(num_ranks, link) == pytest.approx(measured, rel=0.02)
+    assert all_reduce_latency(8, link) == 45e-6
+    assert all_reduce_latency(num_ranks, replace(link, is_ring=False)) > measured * 1.2
+
+
+def test_cards_that_reach_each_other_over_pcie_form_a_ring() -> None:
+    """Those whose transfers pass the host's memory do not, nor does NVLink; eight cards take almost twice as long as
+    four, as RTX PRO 6000 do (nccl-tests, 16 KB: 19.0 and 37.6 us, 58.7 in a captured step)."""
+    links = {
+        name: make_shape(name, tensor_parallel_size=8).tensor_link
+        for name in ("rtx-pro-6000-96gb", "l40s-48gb", "rtx-4090-24gb", "h100-sxm-80gb")
+    }
+    message = np.array([16384.0])
+
+    assert [link.is_ring for link in links.values()] == [True, True, False, False]
+    four, eight = (all_reduce_seconds(message, ranks, links["rtx-pro-6000-96gb"])[0] for ranks in (4, 8))
+    assert 37.6e-6 < eight < 58.7e-6
+    assert four < eight / 1.8
+
+
 def test_gathering_over_a_network_passes_every_rank() -> None:
     """Rings over nodes start a hop a rank later and reach less of the link than inside one."""
     inside = Link(bandwidth=50e9, latency=20e-6)
