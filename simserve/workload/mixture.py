@@ -115,7 +115,7 @@ def _together(spec: WorkloadSpec, parts: Sequence[RequestSpecs], loops: Sequence
     columns |= dict.fromkeys(("prompt_tokens", "output_tokens", "max_tokens"), np.zeros(0, dtype=np.int64))
     for each in fields(RequestSpecs):
         values = [getattr(part, each.name) for part in parts]
-        if values and isinstance(values[0], np.ndarray):
+        if values and isinstance(values[0], np.ndarray) and each.name != "time_limit":
             columns[each.name] = np.concatenate(values)
     num_conversations, num_single = 0, 0
     sessions = []

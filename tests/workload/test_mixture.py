@@ -207,3 +207,18 @@ def test_single_requests_of_several_classes_are_conversations_of_their_own() -> 
 
     assert len(single) > 1000
     assert len(np.unique(single)) == len(single)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_time_of_tasks_is_limited_beside_others(is_first: bool) -> None:
+    """Wherever their class stands: 30 s for each of their calls, no limit for single requests."""
+    limited = {**TASKS, "agents": {**TASKS["agents"], "max_execution_time": "30 s"}}
+    classes = [limited, BATCH] if is_first else [BATCH, limited]
+
+    specs = drawn(*classes, arrivals=None, sessions=None)
+
+    assert specs.request_class is not None
+    assert specs.time_limit is not None
+    is_task = specs.request_class == (0 if is_first else 1)
+    assert set(specs.time_limit[is_task]) == {30.0}
+    assert set(specs.time_limit[~is_task]) == {np.inf}
