@@ -11,9 +11,10 @@ from simserve.errors import InputError
 from simserve.perf.gemm import gemm_class, unpacking_parts
 from simserve.perf.memory import activation_bytes
 from simserve.perf.quantization import kv_element_bytes, part_bits, quantize_symmetric, weight_bits
-from simserve.perf.shape import ReplicaShape
+from simserve.perf.shape import ReplicaShape, weights_bytes_per_gpu
 from simserve.perf.stage import stage_of, stage_seconds
 from simserve.perf.tables import price
+from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_model, make_shape
 
 
@@ -368,3 +369,19 @@ def test_weights_are_unpacked_anew_for_every_so_many_rows() -> None:
     )
 
     assert (same, twice, thrice) == pytest.approx((once, 2 * once, 3 * once))
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "measured", "beside"),
+    [("qwen3.5-27b", "gptq-int4", 27.51, 0.86), ("qwen3.5-35b-a3b", "awq-int4", 23.71, 0.86 + 1.6)],
+)
+def test_hybrids_in_4_bit_keep_attention_in_16(model: str, quantization: str, measured: float, beside: float) -> None:
+    """GiB that vLLM loads of Qwen3.6-27B in Qwen's GPTQ layout and of QuantTrio's 35B-A3B, with its vision tower (and
+    MTP), which are beside; all matrices in 4 bit would be 10 and 3 GiB less."""
+    served = load_model(model)
+
+    weights = weights_bytes_per_gpu(served, quantization) / 2**30
+
+    assert weights == pytest.approx(measured - beside, rel=0.06)
+    kept = ("attention", "attention_output", "linear_attention")
+    assert [part_bits(served, quantization, part) for part in kept] == [16.0, 16.0, 16.0]
