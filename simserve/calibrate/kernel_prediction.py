@@ -194,10 +194,12 @@ def _all_reduce(columns: Columns, hardware: HardwareProfile, engine: str) -> Arr
     link = Link(
         bandwidth=intra.bandwidth,
         latency=intra.latency,
-        reference_ranks=intra.gpus_per_node,
+        reference_ranks=intra.num_latency_gpus,
         curves=hardware.collective_curves,
         engine=engine,
         skew=0.0 if hardware.collective_curves is not None else skew,
+        is_pcie=intra.kind == "pcie",
+        is_ring=intra.kind == "pcie" and intra.shared_bandwidth is None,
     )
     for (ranks,), rows in _by(columns, ("num_gpus",)):
         message = columns["message_size"][rows].astype(np.float64) * ALL_REDUCE_ELEMENT_BYTES

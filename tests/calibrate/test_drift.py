@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from simserve.calibrate.drift import Comparison, check_kernels, markdown
-from simserve.calibrate.kernel_prediction import predicted, without_cache
+from simserve.calibrate.kernel_prediction import PREDICTORS, predicted, without_cache
 from simserve.errors import InputError
 from simserve.profiles.hardware import load_hardware
 
@@ -193,3 +193,15 @@ def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
     """With what belongs there."""
     with pytest.raises(InputError, match=r"--against: .* holds none of gemm_perf\.parquet"):
         check_kernels(load_hardware(H100), tmp_path, "vllm", 0.05, H100)
+
+
+def test_all_reduces_on_pcie_are_predicted_as_a_replica_has_them() -> None:
+    """A hop more for every rank: those of a ring, not those of NVLink."""
+    hardware = load_hardware("l40s-48gb")
+    columns = {
+        "message_size": np.full(3, 64),
+        "num_gpus": np.array([2, 4, 8]),
+    }
+    two, four, eight = PREDICTORS["custom_allreduce_perf"](columns, hardware, "vllm")
+
+    assert (eight - four) / (four - two) == pytest.approx((14 - 6) / (6 - 2), rel=0.02)
