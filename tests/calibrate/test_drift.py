@@ -196,7 +196,7 @@ def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
 
 
 def test_all_reduces_on_pcie_are_predicted_as_a_replica_has_them() -> None:
-    """A hop more for every rank, 8 beside 4 of them, where a tree has as many; the wait for the last rank comes on top."""
+    """A hop more for every rank, 8 beside 4 of them, where a tree has as many; and the wait for the last rank."""
     hardware = load_hardware("l40s-48gb")
     columns = {
         "message_size": np.full(3, 64),
