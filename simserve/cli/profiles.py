@@ -409,7 +409,7 @@ def _shown(key: str, value: object) -> str:
 
     if isinstance(value, tuple | list):
         texts = [str(each) for each in value]
-        return ", ".join(texts) if len(texts) <= 5 else f"{', '.join(texts[:2])}, ... {texts[-1]} ({len(texts)})"
+        return ", ".join(texts) if len(texts) <= 5 else f"{texts[0]} ... {texts[-1]} ({len(texts)})"
     if isinstance(value, float) and "_bytes" in key and not key.endswith("_factor"):
         return format_bytes(value)
     if isinstance(value, float) and ("seconds" in key or key in _TIMES):

@@ -460,7 +460,7 @@ def test_models_and_gpus_are_filtered(simserve: Simserve) -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("qwen3.6", {"qwen3.5-27b", "Qwen/Qwen3.6-27B", "Qwen/Qwen3.6-35B-A3B"}),
+        ("qwen3.6", {"qwen3.5-27b", "qwen3.5-35b-a3b", "Qwen/Qwen3.6-27B", "Qwen/Qwen3.6-35B-A3B"}),
         ("'coder 480b'", {"qwen3-coder-480b-a35b"}),
         ("moonshotai/Kimi-K2.7", {"moonshotai/Kimi-K2.7-Code"}),
         ("Qwen/Qwen3.6-35B-A3B-FP8", {"Qwen/Qwen3.6-35B-A3B-FP8"}),

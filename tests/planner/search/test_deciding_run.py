@@ -118,7 +118,7 @@ def test_other_days_decide_whether_a_fleet_holds(is_scaled: bool, keeps: bool) -
 
 @pytest.mark.parametrize(
     ("clients", "is_decided", "is_promised"),
-    [(20, True, True), (32, False, False), (34, True, False)],
+    [(20, True, True), (30, False, False), (29, True, False)],
 )
 def test_other_clients_decide_whether_a_fleet_holds(clients: int, is_decided: bool, is_promised: bool) -> None:
     """The scenario's own run holds of all three; where it does by far, only what confirms asks for other runs."""
