@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,9 @@ MOST_LINES = 3000
 MOST_MODULES = 39
 """In which any function runs, from a plain scenario to its result."""
 
+CONTRIBUTING = Path(__file__).parent.parent / "CONTRIBUTING.md"
+"""States both counts, which may be 3 % old."""
+
 IS_WATCHED = sys.getprofile() is not None or sys.gettrace() is not None
 
 
@@ -32,6 +37,10 @@ def test_a_plain_request_passes_few_lines() -> None:
 
     assert {"engine/event_plane.py", "engine/kernel.py", "sim/recorder.py"} <= set(modules_of(called))
     assert 0 < lines_of(called) <= MOST_LINES
+    stated = re.search(r"you read (\d+) functions with ([\d,]+) lines", CONTRIBUTING.read_text(encoding="utf-8"))
+    assert stated is not None
+    functions, lines = (int(each.replace(",", "")) for each in stated.groups())
+    assert (len(called), lines_of(called)) == (pytest.approx(functions, rel=0.03), pytest.approx(lines, rel=0.03))
 
 
 @pytest.mark.skipif(IS_WATCHED, reason="somebody else is watching")

@@ -30,6 +30,9 @@ SHOWN = 0.5
 
 CONFIDENCE = 0.95
 
+DIFFERENCE = 1e-5
+"""Step of the logarithms of constants by which derivatives of the errors are taken."""
+
 RATE = "_per_s"
 """Suffix of the names of rates."""
 
@@ -250,10 +253,10 @@ class _Solution:
         """Logarithm of predicted over measured."""
         return self.residuals(self.at)
 
-    def jacobian(self, step: float = 1e-5) -> Array:
+    def jacobian(self) -> Array:
         """Return the derivatives of the errors."""
-        columns = [self.residuals(self.at + step * unit) - self.errors for unit in np.eye(len(self.at))]
-        return np.stack(columns, axis=1) / step
+        columns = [self.residuals(self.at + DIFFERENCE * unit) - self.errors for unit in np.eye(len(self.at))]
+        return np.stack(columns, axis=1) / DIFFERENCE
 
 
 def _standard_errors(jacobian: Array, residuals: Array) -> Array:

@@ -59,13 +59,13 @@ class Priors:
     widths: Mapping[str, float]
     misfit: Mapping[str, float]
 
-    def covariance(self, names: Sequence[str] = FACTORS) -> Array:
+    def covariance(self) -> Array:
         """Return the covariance of the log factors."""
-        return np.diag(self.scales(names) ** 2)
+        return np.diag(self.scales() ** 2)
 
-    def scales(self, names: Sequence[str] = FACTORS) -> Array:
+    def scales(self) -> Array:
         """Return the scales of the log factors."""
-        return np.array([self.widths[name] for name in names])
+        return np.array([self.widths[name] for name in FACTORS])
 
 
 PRIORS = Priors(

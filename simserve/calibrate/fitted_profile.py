@@ -56,13 +56,12 @@ NEVER = 1e-9
 DIGITS = 4
 
 
-def fitted_profile(run: KernelRun, fit: KernelFit, name: str | None = None) -> HardwareProfile:
-    """Return the profile.
+def fitted_profile(run: KernelRun, fit: KernelFit) -> HardwareProfile:
+    """Return the profile, named for the base or the device and for the run.
 
     Args:
         run: The measurements.
         fit: The fit to them, with its base profile.
-        name: Name of the profile; None: the name of the base or the device, followed by that of the run.
     """
     base = fit.base
     mapping: dict[str, Any] = base.model_dump(mode="json", exclude_none=True) if base else _plain_device(run)
@@ -75,7 +74,7 @@ def fitted_profile(run: KernelRun, fit: KernelFit, name: str | None = None) -> H
             builder.add(fit.kinds_[kind])
     builder.set_efficiencies()
     slug = re.sub(r"[^a-z0-9]+", "-", str(run.provenance["device_name"]).lower()).strip("-")
-    mapping["name"] = name or f"{base.name if base else slug}-{run.folder.resolve().name}"
+    mapping["name"] = f"{base.name if base else slug}-{run.folder.resolve().name}"
     what = base.description if base else str(run.provenance["device_name"])
     what = what.split(", calibrated")[0]
     mapping["description"] = f"{what}, calibrated with {run.folder.resolve().name} ({ending_line(run)})"

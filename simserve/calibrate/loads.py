@@ -138,7 +138,7 @@ def model_id(model: ServingModel) -> str:
     return model.resolved.shape.model.huggingface_id or model.scenario.model
 
 
-def propose(model: ServingModel, progress: Progress | None = None, priors: Priors | None = None) -> Proposal:
+def propose(model: ServingModel, progress: Progress | None = None) -> Proposal:
     """Return the two loads that represent all from one client to as many requests as the scenario has in flight.
 
     Each load is simulated slightly faster and slower by every factor; the one that leaves less variance of the
@@ -157,7 +157,7 @@ def propose(model: ServingModel, progress: Progress | None = None, priors: Prior
     said = figures(own.records, own.totals.itl)
     asked = {metric: figure for metric, figure in FIGURES.items() if figure in said}
     model = model.of_one_replica()
-    priors = priors or priors_on(is_cpu=model.resolved.shape.hardware.is_cpu)
+    priors = priors_on(is_cpu=model.resolved.shape.hardware.is_cpu)
     counts = sorted({min(each, seats) for each in inner_clients(most)})
     replays = [closed_loop(model, specs, count) for count in (*counts, in_flight)]
     linear = slopes_of(model, replays, tuple(asked.values()), priors, progress=progress)

@@ -670,8 +670,10 @@ class ReplicaShape:
         Raises:
             InputError: The engine does not run one of them, or the GPU has no arithmetic for it.
         """
-        name = format_name(self.quantization)
-        stored = {part: self.model.formats_of(part, name) for part in PARTS}
+        stored = {part: self.model.formats_of(part, format_name(self.quantization)) for part in PARTS}
+        if "nvfp4" in (experts := stored["experts"]):
+            capability = self.hardware.compute_capability
+            stored["experts"] = self.engine.formats_of_experts(experts, self.model.family, capability)
         kinds = dict.fromkeys(each for shares in stored.values() for each in shares)
         known = {each: self._precision(each) for each in kinds}
         return {part: tuple((known[each], share) for each, share in shares.items()) for part, shares in stored.items()}

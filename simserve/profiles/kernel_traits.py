@@ -81,6 +81,9 @@ class KernelTraits(FrozenModel):
     arithmetic in 4 bit; absent: their inputs are in 8 bit there."""
     narrow_mxfp4_families: tuple[str, ...] = ()
     """Model families whose inputs are in 8 bit there all the same."""
+    wide_nvfp4_families: tuple[str, ...] = ()
+    """Model families whose experts in NVFP4 run on Marlin, beside inputs in 16 bit, on workstations' Blackwell
+    (`simserve.profiles.resolved_engine.NVFP4_ON_MARLIN_SINCE`), as no kernel in 4 bit has their activation function."""
     default_tiles: Mapping[GemmClass, str] = Field(default_factory=dict)
     """Number format -> whose fitted kernels are this engine's with default tiles, on the GPUs of `tuned_experts`."""
     tuned_experts: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)

@@ -30,6 +30,10 @@ from simserve.profiles.kernel_traits import KernelTraits
 DEFAULT_MAX_LORA_RANK = 16
 """Default of the largest rank of an adapter: vLLM's ``max_lora_rank`` (config/lora.py)."""
 
+NVFP4_ON_MARLIN_SINCE = 12.0
+"""CUDA compute capability from which `wide_nvfp4_families` are known to run on Marlin (vLLM issue 47047: RTX PRO 6000);
+B200's kernels by TensorRT-LLM were not looked at."""
+
 
 class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """An engine as deployed: its options, each with its value if it has one, and the properties of its version.
@@ -242,3 +246,21 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Features of the requested version on this GPU, from `simserve.profiles.engine_profile.FEATURES`."""
     sources: Mapping[str, str]
     """Name -> `scenario` or `vllm 0.12 default on h100-sxm-80gb`, with what changed a default."""
+
+    def formats_of_experts(
+        self, shares: Mapping[WeightFormatName, float], family: str, compute_capability: str | None
+    ) -> dict[WeightFormatName, float]:
+        """Return the formats in which routed experts run, each with its share: Marlin leaves inputs in 16 bit.
+
+        Args:
+            shares: The formats in which they are stored, each with its share.
+            family: Of the model.
+            compute_capability: CUDA compute capability of the GPU; None for other makers.
+        """
+        is_chosen = family in self.wide_nvfp4_families and float(compute_capability or 0.0) >= NVFP4_ON_MARLIN_SINCE
+        is_marlin = self.moe_backend == "marlin" if self.moe_backend is not None else is_chosen
+        if "nvfp4" not in shares or not is_marlin or "nvfp4-wo" not in self.supported_quantizations:
+            return dict(shares)
+        found = dict(shares)
+        found["nvfp4-wo"] = found.pop("nvfp4") + found.get("nvfp4-wo", 0.0)
+        return found

@@ -151,13 +151,14 @@ def kv_over_time(result: RunResult) -> Sketch:
     times, label = clock(edges)
     return Sketch(
         x=Axis(label=label, high=float(times[-1])),
-        y=_share_axis("share of KV capacity", float(usage.max(initial=0.0))),
+        y=_share_axis(float(usage.max(initial=0.0))),
         marks=area(times, usage, BLUE, "KV memory reserved", SKY),
     )
 
 
-def _share_axis(label: str, most: float) -> Axis:
-    """Return an axis of shares that ends at a round one above ``most``."""
+def _share_axis(most: float) -> Axis:
+    """Return an axis of shares of the KV memory that ends at a round one above ``most``."""
+    label = "share of KV capacity"
     high = next(end for end in _SHARE_ENDS if end >= min(_SHARE_ROOM * most, 1.0))
     if high == 1.0:
         return Axis(label=label, ticks=_SHARE_TICKS)

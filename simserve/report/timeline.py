@@ -328,13 +328,13 @@ def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.round(seconds * _NANOSECONDS).astype(np.int64)
 
 
-def write_timeline(result: RunResult, folder: Path, max_steps: int = MAX_STEPS) -> Path:
+def write_timeline(result: RunResult, folder: Path) -> Path:
     """Write ``timeline.json``, or ``timeline.json.gz`` if it is large, into ``folder`` and return its path.
 
     Raises:
         OSError: The file cannot be written.
     """
-    text = timeline_text(timeline(result, max_steps))
+    text = timeline_text(timeline(result))
     content = text.encode()
     path = folder / TIMELINE_FILE
     if len(content) >= GZIP_BYTES:

@@ -535,7 +535,8 @@ def no_choice_of_experts(scenario: Scenario, hardware: HardwareProfile) -> str:
     model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
     named = model.stored.format if weights == "auto" else weights
     formats = () if model.moe is None else tuple(model.formats_of("experts", named))
-    if "mxfp4" in formats:
+    asked = scenario.deployment.engine.moe_backend
+    if "mxfp4" in formats or ("nvfp4" in formats and asked == "marlin" and hardware.compute.fp4 is not None):
         return ""
     if not formats or hardware.vendor != "AMD":
         return "the model has no experts in MXFP4"

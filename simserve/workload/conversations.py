@@ -313,6 +313,14 @@ class Agents:
         counts = np.bincount(self.agent, minlength=len(self.started_by))
         return order, np.cumsum(counts) - counts
 
+    @property
+    def last_rows(self) -> Integers:
+        """The row of the last call of each agent, shape [A]."""
+        order, begins = self.rows
+        ends = np.append(begins[1:], len(order))[: len(begins)]  # no agents, no ends
+        rows: Integers = order[ends - 1]
+        return rows
+
     def first(self, num_calls: int) -> Agents:
         """Return only the first calls."""
         known, agent = np.unique(self.agent[:num_calls], return_inverse=True)
@@ -396,20 +404,18 @@ def dependencies_of_agents(agents: Agents) -> Dependencies:
     started sub-agents, for the last calls of all of them.
     """
     num_rows = len(agents.task)
-    order, begins = agents.rows
+    order, _ = agents.rows
     before = np.full(num_rows, NONE, dtype=np.int64)
     before[order[1:]] = order[:-1]
     is_begin = agents.step == 0
     before[is_begin] = agents.started_by[agents.agent[is_begin]]
-    num_agents = len(agents.started_by)
-    last_row = order[np.append(begins[1:], num_rows) - 1]
     is_subagent = agents.started_by >= 0
     # For each call that starts sub-agents: the next call of the same agent, unless the draw was cut before it.
     next_row = np.full(num_rows, NONE, dtype=np.int64)
     follows = ~is_begin
     next_row[before[follows]] = np.flatnonzero(follows)
     joined = next_row[agents.started_by[is_subagent]]
-    parent = last_row[np.arange(num_agents)[is_subagent]][joined >= 0]
+    parent = agents.last_rows[is_subagent][joined >= 0]
     child = joined[joined >= 0]
     waits_alone = before >= 0
     waits_alone[child] = False
@@ -492,9 +498,6 @@ def agent_contexts(
 
 def _reported(agents: Agents, output_tokens: Integers) -> Integers:
     """Return the tokens of the last answers of the sub-agents that each call starts, shape [R]."""
-    order, begins = agents.rows
-    last_row = order[np.append(begins[1:], len(order)) - 1]
-    subagents = np.flatnonzero(agents.started_by >= 0)
-    return np.bincount(
-        agents.started_by[subagents], weights=output_tokens[last_row[subagents]], minlength=len(order)
-    ).astype(np.int64)
+    is_subagent = agents.started_by >= 0
+    starters, answers = agents.started_by[is_subagent], output_tokens[agents.last_rows[is_subagent]]
+    return np.bincount(starters, weights=answers, minlength=len(agents.task)).astype(np.int64)

@@ -123,6 +123,38 @@ def test_nvfp4_without_scales_for_inputs_is_unpacked_on_blackwell_too(engine: st
     assert seconds["nvfp4-wo"] > 1.5 * seconds["none"] > 1.5 * seconds["nvfp4"]
 
 
+def test_marlin_leaves_inputs_of_nvfp4_experts_in_16_bit() -> None:
+    """vLLM's `--moe-backend marlin`: experts as of a checkpoint without scales for inputs, dense layers in 4 bit."""
+    model, gpu = "qwen3-30b-a3b", "rtx-pro-6000-96gb"
+    own, marlin = (
+        make_shape(gpu, model, quantization="nvfp4", version="0.24", moe_backend=name) for name in (None, "marlin")
+    )
+    stored = make_shape(gpu, model, quantization="nvfp4-wo", version="0.24")
+    seconds = {
+        name: price(shape, 8192).step_times.token_seconds[8192]
+        for name, shape in (("own", own), ("marlin", marlin), ("stored", stored))
+    }
+
+    assert [each.arithmetic for each, _ in marlin.precisions["experts"]] == ["bf16"]
+    assert [each.arithmetic for each, _ in own.precisions["experts"]] == ["fp4"]
+    assert marlin.precisions["attention"] == own.precisions["attention"]
+    assert sum(share for _, share in marlin.precisions["experts"]) == 1.0
+    assert seconds["own"] < seconds["marlin"] < seconds["stored"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "arithmetic"),
+    [("rtx-pro-6000-96gb", "0.21", "bf16"), ("rtx-pro-6000-96gb", "0.23", "fp4"), ("b200-sxm-180gb", "0.21", "fp4")],
+)
+def test_gemmas_experts_in_nvfp4_are_marlins_until_cutlass_has_their_activation(
+    gpu: str, version: str, arithmetic: str
+) -> None:
+    """VLLM issue 47047: 0.21.0 picks Marlin on an RTX PRO 6000, 0.23.0 CUTLASS."""
+    shape = make_shape(gpu, "gemma-4-26b-a4b", quantization="nvfp4", version=version)
+
+    assert [each.arithmetic for each, _ in shape.precisions["experts"]] == [arithmetic]
+
+
 def test_fp4_is_quicker_where_arithmetic_binds() -> None:
     """Twice the peak at 0.7 of the share of FP8; experts, which move their activations, gain less."""
 

@@ -357,6 +357,21 @@ def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:
     assert told not in without_effect(experts, None)
 
 
+@pytest.mark.parametrize(
+    ("hardware", "backend", "has_effect"),
+    [("b200-sxm-180gb", "marlin", True), ("h100-sxm-80gb", "marlin", False), ("b200-sxm-180gb", "triton", False)],
+)
+def test_marlin_changes_experts_in_nvfp4_where_the_gpu_multiplies_in_4_bit(
+    hardware: str, backend: str, has_effect: bool
+) -> None:
+    """Elsewhere their inputs are in 16 bit anyway."""
+    told = "deployment.engine.moe_backend has no effect"
+    keys = [f"deployment.hardware={hardware}", "deployment.quantization=nvfp4", "model=qwen3-30b-a3b"]
+    scenario = make_scenario([*keys, *on("0.24", f"deployment.engine.moe_backend={backend}")])
+
+    assert any(each.startswith(told) for each in without_effect(scenario, None)) != has_effect
+
+
 def test_what_runs_on_another_engine_of_the_version_is_noted() -> None:
     """vLLM 0.9.2 swaps on V0, which is simulated on V1's scheduler."""
     swapping = make_scenario(on("0.9.2", "deployment.engine.preemption_mode=swap"))

@@ -296,3 +296,26 @@ def test_a_trace_holds_what_was_thought() -> None:
     nothing = dict.fromkeys(("arrivals", "prompt_tokens", "output_tokens", "num_requests"))
     with pytest.raises(ScenarioError, match="answers of a trace hold what was thought"):
         read(**nothing, trace={"path": "traffic.csv"}, thinking_tokens=10)
+
+
+@pytest.mark.parametrize("kind", [{"sessions": TALKS}, {"agents": {"calls": 3}}], ids=["conversations", "tasks"])
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        {"process": "ramp", "start_rate": 1e-6, "rate": 1e-5, "ramp_duration": "60 s"},
+        {"process": "steps", "steps": [{"rate": 1e-6, "duration": "60 s"}]},
+    ],
+    ids=["ramp", "steps"],
+)
+def test_a_class_of_which_nothing_begins_within_the_duration_offers_nothing(
+    kind: dict[str, Any], arrivals: dict[str, Any]
+) -> None:
+    """Its varying arrivals have no last one to divide by: the other class alone remains, as without it."""
+    alone = drawn(duration="10 s", classes=[chat(arrivals=POISSON)])
+
+    specs = drawn(duration="10 s", classes=[chat(arrivals=POISSON), batch(arrivals=arrivals, **kind)])
+
+    assert len(specs) == len(alone) > 50
+    assert set(specs.request_class) == {0}
+    assert specs.arrival_time.tolist() == alone.arrival_time.tolist()
+    assert specs.offered_rate == pytest.approx(len(specs) / specs.arrival_time[-1])

@@ -659,8 +659,9 @@ def _ranks(reading: Reading, *, has_experts: bool) -> dict[str, int]:
 
 def _format(reading: Reading, named: NamedModel, profile: ModelProfile, served: str) -> str:
     """Return the weight format: from the flag, else from the model's name, else as the model is stored."""
-    if reading.quantization is not None:
-        return reading.quantization
+    asked, known = reading.quantization, (named.quantization, profile.stored.format)
+    if asked is not None and not (asked == "nvfp4" and "nvfp4-wo" in known):  # one flag for both
+        return asked
     if named.quantization is not None:
         if not named.is_exact:
             reading.notes.append(f"Weights are {named.quantization}, by the name of {served}.")

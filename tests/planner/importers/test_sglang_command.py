@@ -313,3 +313,15 @@ def test_tiers_are_exported_to_a_hierarchical_cache() -> None:
     result = export(scenario, "sglang")
 
     assert "--enable-hierarchical-cache --hicache-size 400 --hicache-storage-backend file" in result.line
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization"), [("nvidia/Qwen3.6-27B-NVFP4", "nvfp4-wo"), ("nvidia/Gemma-4-26B-A4B-NVFP4", "nvfp4")]
+)
+def test_one_flag_names_nvfp4_with_and_without_inputs_in_4_bit(model: str, quantization: str) -> None:
+    """The checkpoint says which."""
+    line = f"python -m sglang.launch_server --model-path {model} --quantization modelopt_fp4"
+
+    draft = imported(line, version="0.5.15", hardware="b200-sxm-180gb")
+
+    assert resolve(draft.scenario).shape.precision.name == quantization

@@ -782,6 +782,25 @@ def test_the_kernels_of_experts_are_read_and_written_again(line: str, version: s
     assert again.scenario.deployment.engine.moe_backend == options.get("moe_backend")
 
 
+@pytest.mark.parametrize(
+    ("model", "quantization"),
+    [
+        ("nvidia/Qwen3.6-27B-NVFP4", "nvfp4-wo"),
+        ("nvidia/Qwen3.6-35B-A3B-NVFP4", "nvfp4-wo"),
+        ("nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4", "nvfp4-wo"),
+        ("RedHatAI/Qwen3-8B-NVFP4A16", "nvfp4-wo"),
+        ("nvidia/Gemma-4-26B-A4B-NVFP4", "nvfp4"),
+        ("Qwen/Qwen3-8B", "nvfp4"),
+    ],
+)
+def test_one_flag_names_nvfp4_with_and_without_inputs_in_4_bit(model: str, quantization: str) -> None:
+    """The checkpoint says which; nothing else does."""
+    line = f"vllm serve {model} --quantization modelopt_fp4"
+    draft = import_line(VLLM, line, hardware="b200-sxm-180gb", version="0.26")
+
+    assert resolve(draft.scenario).shape.precision.name == quantization
+
+
 @pytest.mark.parametrize(("value", "fused"), [("1", True), ("0", False), ("true", True)])
 def test_the_variable_of_the_sampler_is_read_and_written_again(value: str, fused: bool) -> None:
     """VLLM_USE_FLASHINFER_SAMPLER, which decides on the memory that is left to the KV cache."""
