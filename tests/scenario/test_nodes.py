@@ -130,6 +130,21 @@ def test_a_pasted_line_says_over_how_many_nodes_it_runs(line: str, gpus_per_node
     assert draft.mapping["deployment"].get("gpus_per_node") == gpus_per_node
 
 
+@pytest.mark.parametrize(
+    ("line", "gpus_per_node"),
+    [
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 8 --nnodes 2", None),
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 8 --nnodes 4", 2),
+        ("trtllm-serve Qwen/Qwen3-235B-A22B --tp_size 8 --gpus_per_node 4", None),
+    ],
+)
+def test_hosts_that_one_nvlink_joins_are_no_nodes_of_their_own(line: str, gpus_per_node: int | None) -> None:
+    """Two hosts of four GB200 reduce over the NVLink of their rack, as two full ones of its usual hosts."""
+    draft = import_command(line, hardware="gb200")
+
+    assert draft.mapping["deployment"].get("gpus_per_node") == gpus_per_node
+
+
 def test_overrides_reach_it() -> None:
     """As any key."""
     assert with_overrides(on_nodes(None), {NODE_KEY: 2}).deployment.gpus_per_node == 2
