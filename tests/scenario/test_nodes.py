@@ -119,15 +119,17 @@ def test_a_pool_has_nodes_of_its_own() -> None:
         ("python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 16 --nnodes 2", None),
         ("vllm serve Qwen/Qwen3-235B-A22B --tensor-parallel-size 8 --nnodes 2 --node-rank 0", 4),
         ("vllm serve Qwen/Qwen3-235B-A22B --tensor-parallel-size 8 --nnodes $NODES", None),
+        ("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 4 --data-parallel-size 2 --nnodes 2", None),
         ("trtllm-serve Qwen/Qwen3-235B-A22B --tp_size 8 --gpus_per_node 4", 4),
         ("trtllm-serve Qwen/Qwen3-235B-A22B --tp_size 8 --gpus_per_node 8", None),
     ],
 )
 def test_a_pasted_line_says_over_how_many_nodes_it_runs(line: str, gpus_per_node: int | None) -> None:
-    """Where they have fewer of its GPUs than a usual node."""
+    """Where they have fewer of its GPUs than a usual node; replicas have nodes of their own."""
     draft = import_command(line, hardware="h100-sxm-80gb")
 
     assert draft.mapping["deployment"].get("gpus_per_node") == gpus_per_node
+    assert any("of its GPUs" in note for note in draft.notes) == (gpus_per_node is not None and "--nnodes" in line)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,16 @@ def test_hosts_that_one_nvlink_joins_are_no_nodes_of_their_own(line: str, gpus_p
     draft = import_command(line, hardware="gb200")
 
     assert draft.mapping["deployment"].get("gpus_per_node") == gpus_per_node
+
+
+def test_experts_over_small_nodes_stay_with_what_the_line_says() -> None:
+    """DeepEP is a scenario's default across nodes; the line does not ask for it."""
+    line = "python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 8 --dp 8 --ep 8 --enable-dp-attention"
+
+    spread, whole = (import_command(f"{line}{nodes}", hardware="h100").mapping for nodes in (" --nnodes 2", ""))
+
+    assert spread["deployment"]["all2all_backend"] == "allgather_reducescatter"
+    assert "all2all_backend" not in whole["deployment"]
 
 
 def test_overrides_reach_it() -> None:
