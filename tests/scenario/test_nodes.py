@@ -12,11 +12,12 @@ from simserve.planner.importers.command import import_command
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan import roles
 from simserve.planner.space.links import domain_of
+from simserve.planner.space.roles import roles_of
 from simserve.planner.space.space import NODE_KEY, other_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles.hardware import in_nodes, load_hardware
 from simserve.scenario.replication import replicas_per_node
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import engine_of, resolve
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
@@ -61,8 +62,11 @@ def test_the_usual_number_changes_nothing() -> None:
 )
 def test_a_node_that_does_not_exist_is_refused(gpu: str, size: int, said: str) -> None:
     """With its key."""
-    with pytest.raises(InputError, match=said):
-        resolve(on_nodes(size, 1, f"deployment.hardware={gpu}"))
+    scenario = on_nodes(size, 1, f"deployment.hardware={gpu}")
+
+    for read in (resolve, engine_of):
+        with pytest.raises(InputError, match=said):
+            read(scenario)
 
 
 def test_hosts_are_no_larger_than_their_nodes() -> None:
@@ -102,6 +106,14 @@ def test_pools_beyond_a_node_hand_over_by_the_network() -> None:
 
     assert found[8] is not None
     assert found[4] is None
+
+
+def test_a_search_of_roles_knows_the_nodes_of_its_gpus() -> None:
+    """They decide which link joins two workers."""
+    found = roles_of(on_nodes(4, 4), {}, 8)
+
+    assert found is not None
+    assert [each.intra_node.gpus_per_node for each in found.gpus.values()] == [4]
 
 
 def test_a_pool_has_nodes_of_its_own() -> None:
