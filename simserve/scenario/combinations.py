@@ -672,7 +672,7 @@ def check_rank_layout(shape: ReplicaShape) -> None:
     if (shape.num_cpu_layers or shape.num_cpu_expert_layers) and shape.num_gpus > 1:
         key = next(each for each in _ON_CPU if getattr(shape.engine, each) is not None)
         rule = f"leaves layers or experts to the CPU, which needs one GPU, not {shape.num_gpus}"
-        raise ScenarioError(rule, key=f"engine.{key}", value=getattr(shape.engine, key))
+        raise ScenarioError(rule, key=f"deployment.engine.{key}", value=getattr(shape.engine, key))
     if stages > 1 and shape.engine.kv_allocation == "none":
         rule = "must be 1 without a KV cache (kv_allocation: none)"
         raise ScenarioError(rule, key="pipeline_parallel_size", value=stages)
@@ -685,7 +685,7 @@ def check_rank_layout(shape: ReplicaShape) -> None:
     if shape.engine.kv_allocation == "paged" and shape.engine.block_size > shape.engine.max_model_len:
         rule = f"must be at most max_model_len, {shape.engine.max_model_len}"
         remedy = "a request would never fill its first block"
-        raise ScenarioError(rule, key="engine.block_size", value=shape.engine.block_size, remedy=remedy)
+        raise ScenarioError(rule, key="deployment.engine.block_size", value=shape.engine.block_size, remedy=remedy)
     heads_per_rank(shape.model.num_attention_heads, tensor)
     if tensor > 1:
         shape.check_link(tensor, "tensor_parallel_size")
@@ -743,7 +743,7 @@ def _check_ranks(shape: ReplicaShape) -> None:
     for name in ("attention_dp_timeout_iters", "enable_prefill_delayer"):
         if size == 1 and (waits := getattr(engine, name)):
             rule = "has no meaning without data_parallel_size above 1"
-            raise ScenarioError(rule, key=f"engine.{name}", value=waits, remedy="leave it out")
+            raise ScenarioError(rule, key=f"deployment.engine.{name}", value=waits, remedy="leave it out")
     if size == 1:
         return
     if shape.model.moe is None:

@@ -536,6 +536,9 @@ def _resolved_engine(
     if role != "both":
         # SGLang's prefill and decode servers run other loops.
         engine = engine.model_copy(update={"overlaps_results": False})
+    if role == "decode":
+        # SGLang ignores the delayer on decode servers (scheduler.py): what they admit has been prefilled.
+        engine = engine.model_copy(update={"enable_prefill_delayer": False, "prefill_delayer_max_delay_passes": 0})
     if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
         engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:

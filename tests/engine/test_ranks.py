@@ -14,7 +14,8 @@ from tests.walker import walk
 def first_tokens(specs: RequestSpecs, **rules: object) -> list[float]:
     """Return when the first tokens come from two ranks whose prompts go first, the same by the walker."""
     limits = {"scheduler": "prefill_first", "data_parallel_size": 2, "prefill_delayer_max_delay_passes": 4} | rules
-    config, times = make_config(**limits), constant_step_times(1.0)
+    config = make_config(**limits)
+    times = constant_step_times(1.0, config.max_num_seqs)
     records = replay(config, times, specs).records
 
     assert np.allclose(walk(config, times, specs).first_token_time, records.first_token_time, atol=1e-9)
@@ -72,3 +73,19 @@ def test_prompts_wait_for_as_many_seats_as_the_largest_batch_took(rules: dict[st
     assert times[:6] == [1.0] * 6
     assert times[6:8] == [4.0, 4.0]
     assert times[8:] == [begins + 1.0] * 2
+
+
+def test_the_largest_batch_decays_step_by_step() -> None:
+    """Ten of each rank begin together. One seat is given away the first time, at 3; from 5 on eight are free.
+
+    Ten times 0.998 to the 53rd is the first below nine, and as many as eight seats are enough.
+    """
+    lengths = [3] * 2 + [5] * 16 + [200] * 2 + [200] * 2 + [2] * 2
+    specs = make_specs([0.0] * 20 + [0.5] * 4, 4, lengths)
+    rules = {"delays_for_seats": True, "bounds_prompt_delay": True, "prefill_delayer_max_delay_passes": 100}
+
+    times = first_tokens(specs, max_num_seqs=10, max_num_batched_tokens=40, **rules)
+
+    assert times[:20] == [1.0] * 20
+    assert times[20:22] == [4.0, 4.0]
+    assert times[22:] == [54.0, 54.0]

@@ -171,6 +171,15 @@ def test_a_router_with_a_bias_and_one_group_has_its_kernel_late(
     assert router_kernels(shape, shape.model.moe, "bf16")[0] == kernels
 
 
+@pytest.mark.parametrize(("version", "kernels"), [("0.5.10", 18), ("0.5.11", 1)])
+def test_experts_on_cutlass_have_a_router_of_their_own_on_blackwell(version: str, kernels: int) -> None:
+    """TensorRT-LLM's kernels, which follow in 0.5.11, choose experts themselves."""
+    shape = make_shape("b200-sxm-180gb", "nemotron-3-nano-30b-a3b", engine="sglang", version=version)
+
+    assert shape.model.moe is not None
+    assert router_kernels(shape, shape.model.moe, "fp8")[0] == kernels
+
+
 def router_microseconds(model: str, kernels: int, tokens: list[float]) -> np.ndarray:
     """Return how much longer a layer's experts take on an H200 than with a router in one kernel."""
     shape = make_shape("h200-sxm-141gb", model, engine="sglang", version="0.5.5", tensor_parallel_size=8)

@@ -70,6 +70,7 @@ def test_formats_of_one_model_may_run_on_two_makers_experts() -> None:
         ("b200-sxm-180gb", "llama-4-scout", "0.5.5", "fp8", ""),
         ("b200-sxm-180gb", "nemotron-3-nano-30b-a3b", "0.5.8", "fp8", "cutlass"),  # experts without a gate
         ("b200-sxm-180gb", "nemotron-3-nano-30b-a3b", "0.5.11", "fp8", ""),
+        ("rtx-pro-6000-96gb", "nemotron-3-nano-30b-a3b", "0.5.8", "fp8", "triton"),  # no server GPU
         ("b200-sxm-180gb", "minimax-m2", "0.5.9", "fp8_block", "triton"),
         ("b200-sxm-180gb", "deepseek-v3.2", "0.5.5", "fp8_block", "triton"),  # not with sparse attention
         ("b200-sxm-180gb", "deepseek-v3.2", "0.5.6", "fp8_block", ""),

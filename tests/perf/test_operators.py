@@ -174,6 +174,15 @@ def test_between_cards_on_pcie_every_rank_is_a_hop(num_ranks: int, measured: flo
     assert all_reduce_latency(num_ranks, replace(link, is_ring=False)) > measured * 1.2
 
 
+def test_a_ring_as_quick_as_its_start_has_no_hops() -> None:
+    """A latency that is measured below NCCL's start is the same over any number; ranks that are late come on top."""
+    quick = Link(bandwidth=1e12, latency=5e-6, reference_ranks=8, is_pcie=True, is_ring=True)
+    late = replace(quick, skew=1e-6)
+
+    assert [all_reduce_latency(ranks, quick) for ranks in (2, 8)] == [5e-6] * 2
+    assert [all_reduce_latency(ranks, late) for ranks in (2, 8)] == pytest.approx([6e-6, 8e-6])
+
+
 def test_cards_that_reach_each_other_over_pcie_form_a_ring() -> None:
     """Those whose transfers pass the host's memory do not, nor does NVLink; eight cards take almost twice as long as
     four, as RTX PRO 6000 do (nccl-tests, 16 KB: 19.0 and 37.6 us, 58.7 in a captured step)."""

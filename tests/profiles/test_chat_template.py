@@ -104,6 +104,14 @@ def test_the_tokeniser_of_some_releases_waits_for_more_prompts(version: str, ove
     assert 1e3 * found == pytest.approx(expected)
 
 
+def test_a_latency_that_is_set_contains_the_wait_of_the_tokeniser() -> None:
+    """A batch in the engine's process takes nothing off it."""
+    overrides = ["deployment.engine.frontend_latency=9 ms", "workload.arrivals={process: all_at_once}"]
+    engine = resolve(load("chatbot", ["model=llama-3.1-8b", "deployment.engine.version=0.23.0", *overrides])).engine
+
+    assert engine.frontend_latency == pytest.approx(0.009)
+
+
 def test_gpt_oss_is_formatted_in_code() -> None:
     """Its chats never meet a template."""
     assert seconds("0.11.0", model="gpt-oss-20b") == 1.75

@@ -12,11 +12,12 @@ from simserve.planner.importers.command import import_command
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan import roles
 from simserve.planner.space.links import domain_of
+from simserve.planner.space.roles import roles_of
 from simserve.planner.space.space import NODE_KEY, other_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles.hardware import in_nodes, load_hardware
 from simserve.scenario.replication import replicas_per_node
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import engine_of, resolve
 from simserve.scenario.schema import Scenario
 from tests.scenario.builders import make_scenario
 
@@ -61,8 +62,11 @@ def test_the_usual_number_changes_nothing() -> None:
 )
 def test_a_node_that_does_not_exist_is_refused(gpu: str, size: int, said: str) -> None:
     """With its key."""
-    with pytest.raises(InputError, match=said):
-        resolve(on_nodes(size, 1, f"deployment.hardware={gpu}"))
+    scenario = on_nodes(size, 1, f"deployment.hardware={gpu}")
+
+    for read in (resolve, engine_of):
+        with pytest.raises(InputError, match=said):
+            read(scenario)
 
 
 def test_hosts_are_no_larger_than_their_nodes() -> None:
@@ -104,6 +108,14 @@ def test_pools_beyond_a_node_hand_over_by_the_network() -> None:
     assert found[4] is None
 
 
+def test_a_search_of_roles_knows_the_nodes_of_its_gpus() -> None:
+    """They decide which link joins two workers."""
+    found = roles_of(on_nodes(4, 4), {}, 8)
+
+    assert found is not None
+    assert [each.intra_node.gpus_per_node for each in found.gpus.values()] == [4]
+
+
 def test_a_pool_has_nodes_of_its_own() -> None:
     """Those of the deployment where it has its GPU, else its own or the usual ones."""
     own = "{name: a, replicas: 1}, {name: b, hardware: h200, replicas: 1}, {name: c, gpus_per_node: 2, replicas: 1}"
@@ -119,15 +131,42 @@ def test_a_pool_has_nodes_of_its_own() -> None:
         ("python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 16 --nnodes 2", None),
         ("vllm serve Qwen/Qwen3-235B-A22B --tensor-parallel-size 8 --nnodes 2 --node-rank 0", 4),
         ("vllm serve Qwen/Qwen3-235B-A22B --tensor-parallel-size 8 --nnodes $NODES", None),
+        ("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 4 --data-parallel-size 2 --nnodes 2", None),
         ("trtllm-serve Qwen/Qwen3-235B-A22B --tp_size 8 --gpus_per_node 4", 4),
         ("trtllm-serve Qwen/Qwen3-235B-A22B --tp_size 8 --gpus_per_node 8", None),
     ],
 )
 def test_a_pasted_line_says_over_how_many_nodes_it_runs(line: str, gpus_per_node: int | None) -> None:
-    """Where they have fewer of its GPUs than a usual node."""
+    """Where they have fewer of its GPUs than a usual node; replicas have nodes of their own."""
     draft = import_command(line, hardware="h100-sxm-80gb")
 
     assert draft.mapping["deployment"].get("gpus_per_node") == gpus_per_node
+    assert any("of its GPUs" in note for note in draft.notes) == (gpus_per_node is not None and "--nnodes" in line)
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus_per_node"),
+    [
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 8 --nnodes 2", None),
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 8 --nnodes 4", 2),
+        ("trtllm-serve Qwen/Qwen3-235B-A22B --tp_size 8 --gpus_per_node 4", None),
+    ],
+)
+def test_hosts_that_one_nvlink_joins_are_no_nodes_of_their_own(line: str, gpus_per_node: int | None) -> None:
+    """Two hosts of four GB200 reduce over the NVLink of their rack, as two full ones of its usual hosts."""
+    draft = import_command(line, hardware="gb200")
+
+    assert draft.mapping["deployment"].get("gpus_per_node") == gpus_per_node
+
+
+def test_experts_over_small_nodes_stay_with_what_the_line_says() -> None:
+    """DeepEP is a scenario's default across nodes; the line does not ask for it."""
+    line = "python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B --tp 8 --dp 8 --ep 8 --enable-dp-attention"
+
+    spread, whole = (import_command(f"{line}{nodes}", hardware="h100").mapping for nodes in (" --nnodes 2", ""))
+
+    assert spread["deployment"]["all2all_backend"] == "allgather_reducescatter"
+    assert "all2all_backend" not in whole["deployment"]
 
 
 def test_overrides_reach_it() -> None:

@@ -339,7 +339,7 @@ def test_prompts_wait_for_each_other_only_in_ranks_of_tensorrt_llm(overrides: li
 )
 def test_prompts_are_delayed_only_in_ranks_of_sglang(overrides: list[str], rule: str) -> None:
     """From 0.5.8 on, with the overlapped schedule."""
-    with pytest.raises(InputError, match=f"enable_prefill_delayer.*{rule}"):
+    with pytest.raises(InputError, match=f"deployment.engine.enable_prefill_delayer.*{rule}"):
         resolve(make_scenario(overrides))
 
 
@@ -404,6 +404,19 @@ def test_limits_of_a_delay_need_the_delay() -> None:
 
     with pytest.raises(InputError, match=r"prefill_delayer_max_delay_passes.*needs enable_prefill_delayer"):
         resolve(make_scenario([*EXPERTS, engine]))
+
+
+def test_servers_that_only_decode_delay_nothing() -> None:
+    """What they admit has been prefilled; those that prefill wait for each other."""
+    shapes = {
+        role: resolve(make_scenario([*EXPERTS, DELAYING]), role=role).engine for role in ("both", "prefill", "decode")
+    }
+
+    assert {role: each.prefill_delayer_max_delay_passes for role, each in shapes.items()} == {
+        "both": 30,
+        "prefill": 30,
+        "decode": 0,
+    }
 
 
 def test_a_delay_of_prompts_follows_the_release() -> None:

@@ -116,6 +116,16 @@ def test_every_closed_loop_has_clients_of_its_own() -> None:
     assert np.isnan(specs.offered_rate)
 
 
+def test_clients_of_a_class_think_by_its_own_stream() -> None:
+    """Two classes that are alike but for their names think for other times."""
+    arrivals = {"process": "closed_loop", "concurrency": 4, "think_time": "5 s", "think_time_cv": 1.0}
+    specs = drawn(CHAT, *({"name": name, "arrivals": arrivals} for name in ("readers", "writers")))
+    assert specs.request_class is not None
+
+    readers, writers = (specs.think_time[specs.request_class == number] for number in (1, 2))
+    assert len(np.intersect1d(readers, writers)) == 0
+
+
 def test_a_batch_is_there_at_once() -> None:
     """Beside what comes at a rate, and counted as it says."""
     batch = {"name": "batch", "arrivals": {"process": "all_at_once"}, "num_requests": 40}

@@ -629,8 +629,11 @@ def _spans_nodes(deployment: Mapping[str, Any]) -> bool:
 
 
 def _nodes(reading: Reading, deployment: dict[str, Any]) -> dict[str, int]:
-    """Return the GPUs of a node where the server says so, or spreads its ranks over more nodes than they would fill."""
-    usual = load_hardware(deployment["hardware"]).intra_node.gpus_per_node
+    """Return the GPUs of a node where the server says so, or spreads its ranks over more nodes than they would fill.
+
+    A server's nodes are hosts: full ones of an NVLink domain (GB200: four GPUs) remain joined by it.
+    """
+    usual = load_hardware(deployment["hardware"]).intra_node.num_host_gpus
     sizes = (deployment.get(f"{each}_parallel_size", 1) for each in ("tensor", "pipeline", "data"))
     own = deployment.pop("gpus_per_node", None)
     is_one = reading.data_parallel_size == 1 or "replicas" not in deployment

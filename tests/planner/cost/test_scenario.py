@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from simserve.metrics.cost import PricingSpec
 from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
-from simserve.planner.cost.model import PEAK_TO_MEAN
+from simserve.planner.cost.model import PEAK_TO_MEAN, Comparison
+from simserve.planner.cost.scenario import _least_break_even, _Together
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -275,6 +277,21 @@ def test_a_fleet_of_conversations_is_simulated_as_a_whole() -> None:
 
     assert spread["day"]["capacity_rate_per_replica"] < 0.95 * alone["day"]["capacity_rate_per_replica"]
     assert any("--routing prefix sends requests" in each for each in spread["warnings"])
+
+
+@pytest.mark.parametrize(("share", "least"), [(0.5, None), (0.9, 0.9), (1.5, None)])
+def test_a_lower_bound_is_told_where_one_replica_alone_pays_for_itself(share: float, least: float | None) -> None:
+    """A replica costs as much as the API for a share of what it holds alone; of a fleet each holds 0.8 of that.
+
+    Below 0.8 the break-even is the bound; above 1 no replica ever pays for itself."""
+    month = 1000.0 * 720 * 3600
+    together = _Together(replicas=2, routing="round_robin", alone=1000.0, each=800.0)
+    model = Comparison(unit_usd_per_month=1.0, gpus_per_unit=1, capacity=800.0, api_usd_per_request=1 / (share * month))
+
+    found = _least_break_even(model, together)
+
+    assert found == (None if least is None else pytest.approx(least * month))
+    assert _least_break_even(model, replace(together, each=990.0)) is None
 
 
 def test_the_break_even_of_a_fleet_that_loses_hits_has_a_lower_bound() -> None:
