@@ -89,3 +89,12 @@ def test_the_largest_batch_decays_step_by_step() -> None:
     assert times[:20] == [1.0] * 20
     assert times[20:22] == [4.0, 4.0]
     assert times[22:] == [54.0, 54.0]
+
+
+def test_as_many_seats_as_the_largest_batch_took_are_enough() -> None:
+    """Two of each rank begin together, and a third in the last seat. When the two have ended, the next begins."""
+    specs = make_specs([0.0] * 4 + [0.5] * 2 + [10.5] * 2, 4, [10] * 4 + [60] * 2 + [2] * 2)
+
+    times = first_tokens(specs, max_num_seqs=3, delays_for_seats=True)
+
+    assert times == [1.0] * 4 + [2.0] * 2 + [12.0] * 2

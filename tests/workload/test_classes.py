@@ -99,6 +99,16 @@ def test_arrivals_of_their_own_are_merged_in_order() -> None:
     assert fast.offered_rate == 13.0
 
 
+def test_classes_that_are_alike_come_at_times_of_their_own() -> None:
+    """Their names alone set their streams: arrivals and lengths of one are not those of the other."""
+    own = {"arrivals": POISSON, "prompt_tokens": LONG, "output_tokens": LONG}
+    specs = drawn(duration="10 s", classes=[{"name": "a", **own}, {"name": "b", **own}])
+
+    for name in ("arrival_time", "prompt_tokens", "output_tokens"):
+        first, second = (getattr(specs, name)[specs.request_class == number] for number in (0, 1))
+        assert first[:20].tolist() != second[:20].tolist()
+
+
 def test_the_number_of_requests_is_that_of_all_classes() -> None:
     """The first so many of the merged arrivals, so the rates decide the shares."""
     specs = drawn(
@@ -246,8 +256,9 @@ def test_classes_with_arrivals_of_their_own_think_from_streams_of_their_own() ->
     assert alone.thinking_tokens is not None
     assert beside.thinking_tokens is not None
     assert beside.request_class is not None
-    first = beside.thinking_tokens[beside.request_class == 0]
+    first, second = (beside.thinking_tokens[beside.request_class == number] for number in (0, 1))
     assert first.tolist() == alone.thinking_tokens[: len(first)].tolist()
+    assert first[:20].tolist() != second[:20].tolist()
 
 
 def test_a_conversation_forgets_what_was_thought() -> None:
