@@ -99,6 +99,19 @@ def test_arrivals_of_their_own_are_merged_in_order() -> None:
     assert fast.offered_rate == 13.0
 
 
+def test_a_class_without_a_priority_has_none() -> None:
+    """0, where another class has one; without any no request does."""
+    specs, plain = (
+        drawn(arrivals=POISSON, num_requests=50, classes=[chat(share=0.5, **changes), batch(share=0.5)])
+        for changes in ({"priority": -3}, {})
+    )
+    assert specs.priority is not None
+    assert specs.request_class is not None
+
+    assert specs.priority.tolist() == np.where(specs.request_class == 0, -3, 0).tolist()
+    assert plain.priority is None
+
+
 def test_classes_that_are_alike_come_at_times_of_their_own() -> None:
     """Their names alone set their streams: arrivals and lengths of one are not those of the other."""
     own = {"arrivals": POISSON, "prompt_tokens": LONG, "output_tokens": LONG}
