@@ -169,7 +169,8 @@ def test_an_engine_s_table_has_units_and_says_what_is_common_once(simserve: Sims
     """Bytes and seconds as a person writes them; "default" stands for engine, version and GPU."""
     stdout = simserve("engines", "vllm", "--engine-version", "0.12").stdout
 
-    rows = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in stdout.splitlines()[2:]}
+    lines = [line for line in stdout.splitlines()[2:] if not line.startswith(" ")]  # others go on with a source
+    rows = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}
     assert stdout.splitlines()[0] == "default: vllm 0.12 default on h100-sxm-80gb"
     assert stdout.count("on h100-sxm-80gb") == 1
     assert rows["cuda_graph_bytes"].split() == ["536.9", "MB", "default"]

@@ -7,7 +7,7 @@ never falls on the end of a step by accident.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, get_args
@@ -98,9 +98,15 @@ def waits_of_prompts(draw: st.DrawFn) -> dict[str, Any]:
     timeout = draw(among(0, 0, 2, 5))
     if not timeout or draw(st.booleans()):
         return {"attention_dp_timeout_iters": timeout}
+    return draw(delays_of_prompts())
+
+
+@st.composite
+def delays_of_prompts(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw how SGLang delays prompts."""
     for_seats = draw(st.booleans())
     return {
-        "prefill_delayer_max_delay_passes": timeout,
+        "prefill_delayer_max_delay_passes": draw(among(2, 5)),
         "prefill_delayer_token_usage_low_watermark": draw(among(0.0, 0.0, 0.3)),
         "delays_for_seats": for_seats,
         "bounds_prompt_delay": for_seats and draw(st.booleans()),
@@ -108,11 +114,13 @@ def waits_of_prompts(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def ranked_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
+def ranked_cases(
+    draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES, waits: Callable[[], st.SearchStrategy[Any]] = waits_of_prompts
+) -> Case:
     """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
     growing = [each for each in rules if each in GROWING_RULES]
     case = draw(st.one_of(cases(rules, is_alone=True), pressed_cases(growing, is_alone=True)))
-    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), **draw(waits_of_prompts()))
+    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), **draw(waits()))
     rises = draw(st.lists(st.integers(0, 5), max_size=60))
     times = replace(
         case.times,

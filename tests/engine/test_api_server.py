@@ -78,11 +78,12 @@ def test_ranks_of_one_replica_share_it() -> None:
             make_config(api_token_seconds=2.0, data_parallel_size=ranks),
             constant_step_times(1.0),
             make_specs([0.0], [4], [10]),
-        ).records
+        )
         for ranks in (1, 2)
     )
 
-    assert shared.finish_time[0] - 1.0 == pytest.approx(2 * (alone.finish_time[0] - 1.0))
+    assert shared.records.finish_time[0] - 1.0 == pytest.approx(2 * (alone.records.finish_time[0] - 1.0))
+    assert [each.totals.itl.total for each in (alone, shared)] == pytest.approx([9 * 2.0, 9 * 4.0])
 
 
 @pytest.mark.parametrize("token_seconds", [0.1, 0.6])

@@ -24,6 +24,7 @@ from tests.engine.strategies import (
     Case,
     adapted_cases,
     cases,
+    delays_of_prompts,
     offloading_cases,
     ordered_cases,
     passing_cases,
@@ -101,6 +102,13 @@ def test_the_kernel_agrees_with_the_walker_on_adapters(case: Case) -> None:
 @settings(max_examples=examples(100, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_ranks_in_lockstep_agree_with_the_walker(case: Case) -> None:
     """The same for the ranks of data-parallel attention: all take as long as the slowest."""
+    agree_or_discard(case)
+
+
+@given(ranked_cases(waits=delays_of_prompts))
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_delayed_prompts_agree_with_the_walker(case: Case) -> None:
+    """The same where ranks agree before each step whether prompts may begin, as by SGLang's delayer."""
     agree_or_discard(case)
 
 

@@ -89,3 +89,40 @@ def test_the_largest_batch_decays_step_by_step() -> None:
     assert times[:20] == [1.0] * 20
     assert times[20:22] == [4.0, 4.0]
     assert times[22:] == [54.0, 54.0]
+
+
+def test_as_many_seats_as_the_largest_batch_took_are_enough() -> None:
+    """Two of each rank begin together, and a third in the last seat. When the two have ended, the next begins."""
+    specs = make_specs([0.0] * 4 + [0.5] * 2 + [10.5] * 2, 4, [10] * 4 + [60] * 2 + [2] * 2)
+
+    times = first_tokens(specs, max_num_seqs=3, delays_for_seats=True)
+
+    assert times == [1.0] * 4 + [2.0] * 2 + [12.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("seats", "passes", "tokens", "load", "begins"),
+    [
+        (
+            *(1, 2, 16),
+            "0:12:7 0:4:1 0:4:7 0:4:5 1.486:4:2 3.818:4:8 3.857:12:5 6.991:12:5 7.993:12:7 9.623:12:4 10.072:4:3",
+            [1.0, 1.0, 8.0, 2.0, 7.0, 15.0, 9.0, 23.0, 14.0, 21.0, 28.0],
+        ),
+        (
+            *(3, 3, 8),
+            "0:12:4 0:4:4 0:4:3 0:4:1 0:4:2 0:4:6 0:12:2 0:4:5 6.602:4:7 11.872:4:8",
+            [2.0, 1.0, 2.0, 1.0, 6.0, 2.0, 8.0, 6.0, 11.0, 16.0],
+        ),
+    ],
+)
+def test_seats_of_those_that_have_ended_are_not_free_before_the_next_step(
+    seats: int, passes: int, tokens: int, load: str, begins: list[float]
+) -> None:
+    """Where steps are scheduled ahead, ranks agree before they know of it: such a rank lacks a seat, or has fewer."""
+    rows = [[float(part) for part in each.split(":")] for each in load.split()]
+    arrivals, prompts, outputs = (list(column) for column in zip(*rows, strict=True))
+    specs = make_specs(arrivals, [int(each) for each in prompts], [int(each) for each in outputs])
+    limits = {"max_num_seqs": seats, "max_num_batched_tokens": tokens, "prefill_delayer_max_delay_passes": passes}
+    late = {"scheduler": "mixed", "async_scheduling": True, "releases_late": True, "delays_for_seats": True}
+
+    assert first_tokens(specs, **limits, **late) == begins

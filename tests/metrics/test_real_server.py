@@ -178,6 +178,16 @@ def test_latencies_carry_the_error_of_their_metric() -> None:
         assert found[f"{each}_ttft_ms"] == pytest.approx([200 / 1.5, 300.0])
 
 
+def test_dollars_are_highest_where_throughput_is_lowest() -> None:
+    """Both ends of their interval, low one first."""
+    found = metrics(summary())
+    low, high = (end / 1000.0 for end in found["output_throughput"])
+
+    assert low < 1 < high
+    for each in DOLLARS:
+        assert found[each] == pytest.approx([2.0 / high, 2.0 / low])
+
+
 def test_every_latency_of_a_result_takes_the_error_of_a_metric() -> None:
     """In the order of results."""
     assert tuple(LATENCY_ERRORS) == LATENCIES

@@ -40,6 +40,7 @@ def test_many_steps_are_told_by_their_range(count: int, said: str) -> None:
     steps = [{"rate": 5.0 + place, "duration": "30 s"} for place in range(count)]
 
     assert facts._process({"arrivals": {"process": "steps", "steps": steps}}, "") == said
+    assert ("in 6 steps" in facts._process({"arrivals": {"process": "steps", "steps": steps[:6]}}, "")) is False
 
 
 def test_a_scaled_fleet_names_the_gpus_of_a_replica() -> None:

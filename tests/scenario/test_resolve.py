@@ -677,6 +677,19 @@ def test_contexts_of_fixed_lengths_lie_in_the_answer() -> None:
     assert found == (1100.0,) * 8 + (1300.0,) * 8
 
 
+def test_contexts_are_those_of_the_file_in_this_folder(tmp_path: Path) -> None:
+    """Scenarios of two folders name the same file, each its own."""
+    found = []
+    for name, tokens in (("a", 100), ("b", 900)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lengths.txt").write_text(f"{tokens}\n", encoding="utf-8")
+        lengths = {"distribution": "empirical", "path": "lengths.txt"}
+        spec = make_scenario(workload=workload(1, 400) | {"prompt_tokens": lengths}).workload
+        found.append(decode_contexts(spec, tmp_path / name))
+
+    assert found == [(200.0,) * 8 + (400.0,) * 8, (1000.0,) * 8 + (1200.0,) * 8]
+
+
 def test_contexts_do_not_depend_on_the_length_of_the_run() -> None:
     """A deployment has the same step times whatever num_requests, the rate and the seed say."""
     lengths = {"distribution": "lognormal", "mean": 800, "cv": 1.0, "max": 8000}

@@ -12,6 +12,7 @@ from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import FAILED
 from simserve.sim.simulate import Simulation, simulate
+from simserve.sim.totals import OffloadTotals, TierTotals, offloaded_together
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import RequestSpecs
 from tests.builders import constant_step_times, make_config, make_specs
@@ -92,3 +93,28 @@ def test_the_pools_add_up() -> None:
     assert float(series.busy @ np.diff(series.edges)) * 3 == pytest.approx(20.0)
     held = float(series.kv_usage @ np.diff(series.edges)) * run.totals.kv_capacity_tokens
     assert held == pytest.approx(run.totals.kv_reserved_token_seconds)
+
+
+def test_tiers_of_several_pools_are_told_as_one() -> None:
+    """Traffic adds up; room and the most that was held are those of the largest, seconds a token those of the fastest.
+
+    A tier of another name, or one that replicas share, stays by itself."""
+    numbers = {"loaded_blocks": 2, "written_blocks": 3, "declined_blocks": 1, "load_seconds": 0.5, "loaded_tokens": 32}
+    small, large = (
+        TierTotals(name="host", is_shared=False, num_blocks=size, peak_blocks=size - 1, load_token_seconds=s, **numbers)
+        for size, s in ((10, 1e-6), (20, 3e-6))
+    )
+    shared = replace(small, is_shared=True)
+
+    found = offloaded_together(
+        [
+            OffloadTotals(tiers=(small, shared), token_seconds=2e-4),
+            None,
+            OffloadTotals(tiers=(large,), token_seconds=1e-4),
+        ]
+    )
+
+    assert found is not None
+    summed = {name: 2 * value for name, value in numbers.items()}
+    assert found.tiers == (replace(large, load_token_seconds=1e-6, **summed), shared)
+    assert found.token_seconds == 1e-4

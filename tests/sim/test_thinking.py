@@ -55,11 +55,14 @@ def test_no_event_shows_an_answer_that_was_cut() -> None:
 
 
 def test_drafts_bring_an_answer_forward() -> None:
-    """At 2.5 tokens a step tokens 4 to 6 come together, with the second step behind the first token."""
+    """At 2.5 tokens a step tokens 4 to 6 come together, with the second step behind the first token.
+
+    After five thoughts the answer begins among them, after six with the next step."""
     config = make_config(num_speculative_tokens=3)
     specs = replace(thinking(make_specs([0.0], 4, 10), 5), pace=np.array([5 * GRID // 2]))
 
     assert answers(specs, config, buffer_tokens=1) == [3.0]
+    assert answers(thinking(specs, 6), config, buffer_tokens=1) == [4.0]
 
 
 def test_an_api_sends_its_tokens_evenly() -> None:

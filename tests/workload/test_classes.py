@@ -99,6 +99,29 @@ def test_arrivals_of_their_own_are_merged_in_order() -> None:
     assert fast.offered_rate == 13.0
 
 
+def test_a_class_without_a_priority_has_none() -> None:
+    """0, where another class has one; without any no request does."""
+    specs, plain = (
+        drawn(arrivals=POISSON, num_requests=50, classes=[chat(share=0.5, **changes), batch(share=0.5)])
+        for changes in ({"priority": -3}, {})
+    )
+    assert specs.priority is not None
+    assert specs.request_class is not None
+
+    assert specs.priority.tolist() == np.where(specs.request_class == 0, -3, 0).tolist()
+    assert plain.priority is None
+
+
+def test_classes_that_are_alike_come_at_times_of_their_own() -> None:
+    """Their names alone set their streams: arrivals and lengths of one are not those of the other."""
+    own = {"arrivals": POISSON, "prompt_tokens": LONG, "output_tokens": LONG}
+    specs = drawn(duration="10 s", classes=[{"name": "a", **own}, {"name": "b", **own}])
+
+    for name in ("arrival_time", "prompt_tokens", "output_tokens"):
+        first, second = (getattr(specs, name)[specs.request_class == number] for number in (0, 1))
+        assert first[:20].tolist() != second[:20].tolist()
+
+
 def test_the_number_of_requests_is_that_of_all_classes() -> None:
     """The first so many of the merged arrivals, so the rates decide the shares."""
     specs = drawn(
@@ -246,8 +269,9 @@ def test_classes_with_arrivals_of_their_own_think_from_streams_of_their_own() ->
     assert alone.thinking_tokens is not None
     assert beside.thinking_tokens is not None
     assert beside.request_class is not None
-    first = beside.thinking_tokens[beside.request_class == 0]
+    first, second = (beside.thinking_tokens[beside.request_class == number] for number in (0, 1))
     assert first.tolist() == alone.thinking_tokens[: len(first)].tolist()
+    assert first[:20].tolist() != second[:20].tolist()
 
 
 def test_a_conversation_forgets_what_was_thought() -> None:
