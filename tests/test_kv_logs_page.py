@@ -13,6 +13,8 @@ _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 MISSES = {
     "etched-trtllm-llama-70b: tp8-fp8",
+    "l40s-gemma-4-awq-sharegpt: gemma-4-26b-a4b-8k",
+    "l40s-qwen3.6-35b-awq: awq",
     "kv-rooms: h100-qwen3-235b-vllm",
     "kv-rooms: t4-deepseek-coder-6.7b",
     "kimi-k2.5-h100: tp8",
