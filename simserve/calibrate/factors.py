@@ -69,8 +69,8 @@ class Priors:
 
 
 PRIORS = Priors(
-    widths={"gpu": 0.074, "host": 0.066, "prompts": 0.131, "batch": 0.237, "frontend": 0.221},
-    misfit={"tpot": 0.057, "ttft": 0.113},
+    widths={"gpu": 0.071, "host": 0.069, "prompts": 0.133, "batch": 0.271, "frontend": 0.225},
+    misfit={"tpot": 0.056, "ttft": 0.112},
 )
 """Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also gives the widths
 with each source left out); unseen reports are not among them."""

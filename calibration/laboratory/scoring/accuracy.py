@@ -145,7 +145,8 @@ def _foreign(model: ErrorModel) -> str:
         "Every figure of a run carries an interval that is to hold 90 % of real servers (`prediction_interval`). It is "
         "learnt from the errors of all sources and of the unseen reports (`calibration/unseen`), figures that a "
         "constant was fitted to left out. Below, each figure is held against the interval that was made without its "
-        "own source; every source counts once. A log width of 0.7 reaches from 0.7 to 1.4 times what is predicted. "
+        "own source, and those of reports that came nearer since with the errors of their first replay; every source "
+        "counts once. A log width of 0.7 reaches from 0.7 to 1.4 times what is predicted. "
         "Score: interval score, less is better. In brackets: of the share, what 90 % of draws of the sources with "
         "replacement have; of width and score, those of one interval for every server, and the ratio to it. "
         f"{GROUPS_TOLD} Made {model.date} with `{model.made_by}`.\n",

@@ -155,7 +155,14 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
         pairs=pairs,
         examined=tuple(name for name in sorted(without) if _is_examined(name)),
     )
-    return model.model_copy(update={"coverage": tuple(coverage_rows(predictions, model))})
+    rows = coverage_rows(predictions, model, counted_errors(predictions))
+    return model.model_copy(update={"coverage": tuple(rows)})
+
+
+def counted_errors(predictions: Sequence[Prediction]) -> dict[Metric, list[float]]:
+    """Return by metric the errors of the scored figures as they count: of the first replay where they are less now."""
+    widened = first_replay_factors(predictions)
+    return {metric: _figures(predictions, metric, widened).counted.tolist() for metric in SCORED}
 
 
 def write_error_model(model: ErrorModel, file: Path) -> None:

@@ -249,29 +249,46 @@ class Held:
         )
 
 
-def held(predictions: Sequence[Prediction], model: ErrorModel, metric: Metric) -> list[Held]:
-    """Return the scored figures of a metric with the intervals that were made without their own sources."""
-    rows = []
-    for each in predictions:
-        if not is_scored(each, metric) or each.server is None:
+def held(
+    predictions: Sequence[Prediction], model: ErrorModel, metric: Metric, counted: Sequence[float] | None = None
+) -> list[Held]:
+    """Return the scored figures of a metric with the intervals that were made without their own sources.
+
+    Args:
+        predictions: The predictions.
+        model: The model of errors.
+        metric: The metric.
+        counted: The error of each scored figure as it counts, in order; None: today's.
+    """
+    rows, scored = [], [each for each in predictions if is_scored(each, metric)]
+    errors = [log_error(each, metric) for each in scored] if counted is None else counted
+    for each, error in zip(scored, errors, strict=True):
+        if each.server is None:
             continue
         source = source_of(each.point)
         expected = expect(model, each.server, source)
-        own, errors = expected.metrics[metric], model.of_metric(metric, source)
-        is_fitted, error = metric in each.point.fitted, log_error(each, metric)
-        learnt, constant = (own.center, own.half_50, own.half_90), (errors.constant_center, errors.constant_90)
-        rows.append(Held(source, expected.group, is_fitted, error, *learnt, *constant))
+        own, of_all = expected.metrics[metric], model.of_metric(metric, source)
+        learnt, constant = (own.center, own.half_50, own.half_90), (of_all.constant_center, of_all.constant_90)
+        rows.append(Held(source, expected.group, metric in each.point.fitted, float(error), *learnt, *constant))
     return rows
 
 
-def coverage_rows(predictions: Sequence[Prediction], model: ErrorModel) -> list[Coverage]:
+def coverage_rows(
+    predictions: Sequence[Prediction], model: ErrorModel, counted: Mapping[Metric, Sequence[float]] | None = None
+) -> list[Coverage]:
     """Return how well the intervals hold, by metric and group.
 
     Only figures that no constant was fitted to count, and every source counts once.
+
+    Args:
+        predictions: The predictions.
+        model: The model of errors.
+        counted: By metric, the error of each scored figure as it counts; None: today's.
     """
     rows = []
     for metric in SCORED:
-        found = [each for each in held(predictions, model, metric) if not each.is_fitted]
+        errors = None if counted is None else counted[metric]
+        found = [each for each in held(predictions, model, metric, errors) if not each.is_fitted]
         for group in ("all", *GROUPS, REPORTS):
             members: dict[str, list[tuple[float, ...]]] = defaultdict(list)
             for each in found:

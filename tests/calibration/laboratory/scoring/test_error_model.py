@@ -16,6 +16,7 @@ from calibration.laboratory.scoring.error_model import (
     MOST_WIDENED,
     as_in_first_replay,
     attainable,
+    counted_errors,
     first_replay_factors,
     fit_scale,
     learn,
@@ -403,6 +404,21 @@ def test_the_shipped_intervals_hold_neither_too_few_nor_too_many(metric: str, gr
     assert lowest <= row.coverage_90 <= highest
 
 
+def test_intervals_are_held_against_the_errors_that_they_are_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the first replay where they are less now: today's would lie inside, which tells nothing of servers."""
+    predictions = drawn(40, each=6)
+    today = next(row for row in learn(predictions, "x").coverage if row.group == "all")
+    monkeypatch.setattr(error_model, "as_in_first_replay", lambda errors, reports, widened: 3.0 * errors)
+
+    model = learn(predictions, "x")
+    then = next(row for row in model.coverage if row.group == "all")
+    against_today = next(row for row in coverage_rows(predictions, model) if row.group == "all")
+
+    assert then.log_width > 2.0 * today.log_width
+    assert then.coverage_90 == pytest.approx(today.coverage_90, abs=0.05)
+    assert against_today.coverage_90 > then.coverage_90
+
+
 def test_sources_tell_what_share_of_figures_intervals_hold() -> None:
     """Of 40 sources to a few points, of 6 less well; a group whose every figure is inside misses its upper bound."""
     many, few = (
@@ -443,7 +459,7 @@ def test_the_committed_model_is_what_the_measurements_give() -> None:
         assert (errors.p50, errors.p90) == pytest.approx((shipped.p50, shipped.p90), rel=0.05)
         assert errors.center == pytest.approx(shipped.center, abs=0.01)
         assert errors.log_scale == pytest.approx(shipped.log_scale, abs=0.05)
-    for row in coverage_rows(predictions, bundled):
+    for row in coverage_rows(predictions, bundled, counted_errors(predictions)):
         lowest, highest = coverage_bounds(row.sources)
         assert lowest <= row.coverage_90 <= highest
         assert row.group != "all" or (0.86 <= row.coverage_90 <= 0.94 and 0.44 <= row.coverage_50 <= 0.56)
