@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -234,11 +236,24 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
 
 
+def _as_asked(variant: Variant) -> str:
+    """Return a variant as ``--with`` takes it."""
+    changes = (
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in variant.changes.items()
+    )
+    return f"{variant.name}: {', '.join(changes)}"
+
+
 def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
     """Return what to run: the cheapest that meets the SLO, of equals the faster one; else where to look."""
     best = _best(comparison)
     if _is_undecided(comparison):
-        return Way(f"To decide, add --replications {LEAST_PAIRS}: without an SLO differences need intervals", "")
+        again = command_of(reference, {}, "compare", keeps_layout=True)
+        asked = " ".join(f"--with {shlex.quote(_as_asked(each))}" for each in comparison.variants)
+        return Way(
+            "To decide, as without an SLO differences need intervals:",
+            f"{again} {asked} --replications {LEAST_PAIRS}",
+        )
     if best is None:
         return Way(
             "None of them holds the SLO. To find a deployment that does:", plan_command(reference, needs_more=True)

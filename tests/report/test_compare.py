@@ -131,7 +131,7 @@ def test_too_few_runs_decide_nothing_without_an_slo() -> None:
     answer, way = verdict(p95_ttft_ms=0.24, runs=2)
 
     assert answer == "Too few runs to decide. new: no intervals (--replications 5)."
-    assert way.startswith("To decide, add --replications 5")
+    assert way.startswith("To decide, as without an SLO differences need intervals:")
     held = verdict(p95_ttft_ms=0.24, usd=0.5, runs=2, slo=SimpleNamespace(attainment=None))
     assert held[0].startswith("Take new: too few runs")
 

@@ -141,13 +141,17 @@ def test_a_short_run_below_what_can_be_finished_is_not() -> None:
     ],
 )
 def test_short_runs_judge_as_a_long_one_does(name: str, overrides: list[str]) -> None:
-    """What 100,000 requests of another seed finish while they come: 1.03 and 1.3 times that is overloaded, 0.95 not."""
+    """What 100,000 requests of other seeds finish while they come: 1.03 and 1.3 times that is overloaded, 0.95 not."""
     first = run(load(name, [*overrides, "workload.num_requests=500"]), explain=False).summary["simserve"]
     found = first["finishable_throughput"]
-    much = ["workload.num_requests=100000", f"workload.arrivals.rate={1.3 * found!r}", "run.seed=8001"]
-    records = run(load(name, [*overrides, *much]), explain=False, finishable=None).simulation.records
-    begin, end = np.quantile(records.arrival_time, [0.2, 1.0])
-    truth = float(np.count_nonzero((records.finish_time > begin) & (records.finish_time <= end)) / (end - begin))
+    truths = []
+    for seed in (8001, 8002, 8003):  # a percent apart
+        much = ["workload.num_requests=100000", f"workload.arrivals.rate={1.3 * found!r}", f"run.seed={seed}"]
+        records = run(load(name, [*overrides, *much]), explain=False, finishable=None).simulation.records
+        begin, end = np.quantile(records.arrival_time, [0.2, 1.0])
+        inside = np.count_nonzero((records.finish_time > begin) & (records.finish_time <= end))
+        truths.append(float(inside / (end - begin)))
+    truth = float(np.mean(truths))
 
     assert found == pytest.approx(truth, rel=0.02)
     for share in (0.95, 1.03, 1.3):
