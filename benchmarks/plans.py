@@ -433,7 +433,7 @@ PROBLEMS: tuple[Problem, ...] = (
     _problem("chat, 32B", _scenario("qwen3-32b", 6.0, (800, 200), _CHAT), _SEATED, *_LARGE_GPUS),
     _problem(
         "chat, 32B, in two stages",
-        _scenario("qwen3-32b", 3.0, (800, 200), _CHAT),
+        _scenario("qwen3-32b", 3.15, (800, 200), _CHAT),
         {**_FEW, STAGES: [1, 2]},
         "l40s-48gb",
         "a100-sxm-80gb",
