@@ -199,7 +199,7 @@ def _all_reduce(columns: Columns, hardware: HardwareProfile, engine: str) -> Arr
         engine=engine,
         skew=0.0 if hardware.collective_curves is not None else skew,
         is_pcie=intra.kind == "pcie",
-        is_ring=intra.kind == "pcie" and intra.shared_bandwidth is None,
+        is_ring=intra.is_ring,
     )
     for (ranks,), rows in _by(columns, ("num_gpus",)):
         message = columns["message_size"][rows].astype(np.float64) * ALL_REDUCE_ELEMENT_BYTES

@@ -779,7 +779,7 @@ class ReplicaShape:
                 curves=curves,
                 engine=engine,
                 is_pcie=intra.kind == "pcie",
-                is_ring=intra.kind == "pcie" and intra.shared_bandwidth is None,
+                is_ring=intra.is_ring,
                 host_from=self.engine.all_reduce_host_from if num_gpus > 2 else math.inf,
                 host_bandwidth=self.hardware.host_link.bandwidth,
             )

@@ -189,6 +189,11 @@ class IntraNodeLink(_Link):
         return self.gpus_per_host or self.gpus_per_node
 
     @property
+    def is_ring(self) -> bool:
+        """Whether the latency of an all-reduce grows with every GPU: PCIe that reaches the other's memory by itself."""
+        return self.kind == "pcie" and self.shared_bandwidth is None
+
+    @property
     def num_latency_gpus(self) -> int:
         """GPUs of the all-reduce that has the latency."""
         return self.latency_gpus or self.gpus_per_node

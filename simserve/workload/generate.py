@@ -129,10 +129,7 @@ def _single(spec: WorkloadSpec, draws: Draws) -> RequestSpecs:
     return RequestSpecs.arriving(
         spec.arrivals,
         spec.classes or (),
-        rows.request_class,
-        arrival_time=rows.arrival_time,
-        prompt_tokens=rows.prompt_tokens,
-        output_tokens=rows.output_tokens,
+        **rows._asdict(),
         max_tokens=asked_tokens(spec.max_tokens, rows.output_tokens),
         think_time=_think_time(spec, count, draws),
         is_stationary=is_stationary,

@@ -95,10 +95,7 @@ def _part(spec: WorkloadSpec, number: int | None, draws: Draws) -> RequestSpecs:
     specs = RequestSpecs.arriving(
         arrivals,
         spec.classes or (),
-        rows.request_class,
-        arrival_time=rows.arrival_time,
-        prompt_tokens=rows.prompt_tokens,
-        output_tokens=rows.output_tokens,
+        **rows._asdict(),
         max_tokens=asked_tokens(spec.max_tokens, rows.output_tokens),
         think_time=draw_pauses(arrivals, count, own) if isinstance(arrivals, ClosedLoopArrivals) else np.zeros(count),
         offered_rate=offered_rate(arrivals, rows.arrival_time) if count else 0.0,

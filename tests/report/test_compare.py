@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.planner.statistics import Difference
-from simserve.report.compare import _told, _way, comparison_lines
+from simserve.report.compare import _as_asked, _told, _way, comparison_lines
 
 FIGURES = (
     "slo_attainment",
@@ -132,6 +132,10 @@ def test_too_few_runs_decide_nothing_without_an_slo() -> None:
 
     assert answer == "Too few runs to decide. new: no intervals (--replications 5)."
     assert way.startswith("To decide, as without an SLO differences need intervals:")
+    variant: Any = SimpleNamespace(
+        name="new name", changes={"run.seed": 9, "deployment.engine": "{name: vllm}", "a": None}
+    )
+    assert _as_asked(variant) == "new name: run.seed=9, deployment.engine={name: vllm}, a=null"
     held = verdict(p95_ttft_ms=0.24, usd=0.5, runs=2, slo=SimpleNamespace(attainment=None))
     assert held[0].startswith("Take new: too few runs")
 
