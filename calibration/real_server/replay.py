@@ -1,4 +1,4 @@
-"""The measured loads simulated: by the measured kernels alone, and with five factors fitted to two of the loads."""
+"""The measured loads simulated: by the measured kernels, with factors fitted to two loads, and at a server's pace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calibration.real_server.campaign import KV_BLOCK, MAX_TOKENS, MOST_REPEATS, PACE, Load, Server
 from calibration.real_server.conversations import bounds
 from calibration.real_server.environment import VERSION
-from simserve.calibrate.simulated import figures, replay_of
+from simserve.calibrate.simulated import figures, replay_of, slowed
 from simserve.perf.tables import price
 from simserve.planner.importers.engine_log import read_engine_log
 from simserve.scenario.load import from_mapping
@@ -38,6 +38,8 @@ PRODUCTS = "gemm_perf.parquet"
 CONVERSING = 8
 """Draws of conversations, whose mean is compared."""
 Clients = NDArray[np.intp]
+COMPUTING = ("gpu", "host", "frontend")
+"""Factors that a pace is: all that one core computes."""
 COMPARED = {"mean_tpot": "TPOT", "mean_ttft": "TTFT", "output_throughput": "tokens/s"}
 
 
@@ -57,6 +59,7 @@ class Row:
         counts: ``preemptions`` and ``prefix_hit_rate`` as (the server's, simulated), where the load has them.
         pace: TPOT of `PACE` on this server over that on the plain one, which the factors were fitted to: how much
             slower the machine, or this kind of server, was by then; None: not measured.
+        paced: Figure -> with the factors, and all times multiplied by the pace, which `PACE` was given to; empty: none.
     """
 
     server: str
@@ -69,6 +72,12 @@ class Row:
     fitted: Mapping[str, float]
     counts: Mapping[str, tuple[float, float]]
     pace: float | None = None
+    paced: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the paced times were fitted to it."""
+        return self.is_fitted or self.load == PACE
 
     def error(self, which: str, figure: str) -> float:
         """Return simulated over measured minus 1."""
@@ -156,15 +165,26 @@ def rows(out: Path, servers: Sequence[Server]) -> list[Row]:
     plain = servers[0]
     scenario_of(out, plain, "vllm")
     profile = fit(out, plain)
-    found = [row for server in servers for load in server.loads for row in _rows(out, server, load, profile)]
-    paces = {row.server: row.measured["mean_tpot"] for row in found if row.load == PACE}
-    own = paces.get(plain.name)
-    if own is None:
-        return found
-    return [replace(row, pace=paces[row.server] / own if row.server in paces else None) for row in found]
+    paces = _paces(out, servers)
+    return [
+        row
+        for server in servers
+        for load in server.loads
+        for row in _rows(out, server, load, profile, paces.get(server.name))
+    ]
 
 
-def _rows(out: Path, server: Server, load: Load, profile: Path) -> list[Row]:
+def _paces(out: Path, servers: Sequence[Server]) -> dict[str, float]:
+    """Return how much slower each server was than the first one, by the load that all were sent."""
+    measured = {}
+    for server in servers:
+        if runs := _runs(out, server, PACE):
+            measured[server.name] = _mean([each.measured for each in read_results(runs)], "mean_tpot")
+    own = measured.get(servers[0].name)
+    return {} if own is None else {name: each / own for name, each in measured.items()}
+
+
+def _rows(out: Path, server: Server, load: Load, profile: Path, pace: float | None) -> list[Row]:
     """Return a row for each client of a load; none where it was not measured."""
     folder = out / server.name
     turns = [[folder / f"{part.name}-{turn}.json" for part in load.parts] for turn in range(MOST_REPEATS)]
@@ -175,14 +195,19 @@ def _rows(out: Path, server: Server, load: Load, profile: Path) -> list[Row]:
     results = [read_results(files) for files in turns]
     acceptance = np.mean([each["acceptance"] for each in counted], axis=0).tolist() if counted[0]["acceptance"] else ()
     runs: dict[str, list[tuple[list[dict[str, float]], dict[str, float]]]] = {}
-    for which, engine in (("kernels", "vllm"), ("fitted", str(profile))):
+    ways = {"kernels": ("vllm", 1.0), "fitted": (str(profile), 1.0)}
+    if pace is not None:
+        ways["paced"] = (str(profile), pace)
+    for which, (engine, slower) in ways.items():
         scenario = scenario_of(out, server, engine, acceptance)
         if load.turns > 1:
-            runs[which] = [_simulated(scenario, load, *_conversations(load, seed)) for seed in range(CONVERSING)]
+            runs[which] = [
+                _simulated(scenario, load, *_conversations(load, seed), slower) for seed in range(CONVERSING)
+            ]
             continue
         specs = [[replay_of(each, scenario).specs for each in parts] for parts in results]
         sent = [sent_at_once(load, files, parts) for files, parts in zip(turns, specs, strict=True)]
-        runs[which] = [_simulated(scenario, load, *each) for each in sent]
+        runs[which] = [_simulated(scenario, load, *each, slower) for each in sent]
     found = []
     for part, sent_by in enumerate(load.parts):
         measured = [{key: parts[part].measured[key] for key in COMPARED} for parts in results]
@@ -200,6 +225,8 @@ def _rows(out: Path, server: Server, load: Load, profile: Path) -> list[Row]:
                 kernels=_means(means["kernels"]),
                 fitted=_means(means["fitted"]),
                 counts={} if part else _counts(counted, [counts for _, counts in runs["fitted"]]),
+                pace=pace,
+                paced=_means(means["paced"]) if pace is not None else {},
             )
         )
     return found
@@ -251,16 +278,24 @@ def _conversations(load: Load, seed: int) -> tuple[RequestSpecs, Clients]:
 
 
 def _simulated(
-    scenario: Scenario, load: Load, specs: RequestSpecs, client: Clients
+    scenario: Scenario, load: Load, specs: RequestSpecs, client: Clients, pace: float
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Return the figures of each client's requests, and how often the cache ran short or helped."""
+    """Return the figures of each client's requests, and how often the cache ran short or helped.
+
+    Args:
+        scenario: What served them.
+        load: What was sent.
+        specs: Its requests.
+        client: Which client sent each, shape [N].
+        pace: Factor on all times.
+    """
     if load.num_prefixes:
         count = len(specs)
         groups = np.random.default_rng(0).permutation(np.arange(count) % load.num_prefixes).astype(np.int64)
         shared = np.full(count, load.prompt_tokens - load.prompt_tokens // 4, dtype=np.int64)
         lengths = np.asarray(specs.prompt_tokens + specs.output_tokens, dtype=np.int64)
         specs = replace(specs, prefixes=system_prompts(groups, load.num_prefixes, shared, lengths))
-    resolved = resolve(scenario)
+    resolved = slowed(resolve(scenario), dict.fromkeys(COMPUTING, pace))
     deployment = Deployment(num_replicas=1, engine=resolved.engine, priced=price(resolved.shape))
     simulation = simulate(deployment, specs)
     records = simulation.records

@@ -223,6 +223,20 @@ def test_a_cpu_without_wide_registers_is_refused() -> None:
     assert environment.unfit("Features : fp asimd\n") == ""
 
 
+def test_the_load_that_tells_a_servers_pace_is_not_held_out() -> None:
+    """The page counts the others of that server, and says all three errors of each."""
+    paced = {"mean_tpot": 0.102, "mean_ttft": 0.49, "output_throughput": 39.6}
+    both = [row(load=name, is_open=True, pace=1.2, paced=paced) for name in ("clients-04", "poisson-70")]
+    found = page.summary(both)
+    text = page.as_markdown(both, {"what": "vLLM."})
+
+    assert (found["fitted mean_tpot"]["rows"], found["paced mean_tpot"]["rows"]) == (2, 1)
+    assert found["paced mean_tpot"]["median"] == pytest.approx(0.02)
+    assert "+10.0% -> +5.0% -> +2.0%" in text
+    assert "at each server's pace, but for clients-04: median 2.0%, worst 2.0% (0 of 1 loads beyond)" in text
+    assert "pace" not in page.as_markdown([row(is_open=True)], {"what": "vLLM."}).splitlines()[0]
+
+
 def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
     """With the log that says why."""
     commands = tmp_path / "bin"
