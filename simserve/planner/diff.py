@@ -139,20 +139,7 @@ def diff(
     tolerances: Mapping[str, float] | None = None,
     allow: Sequence[str] = (),
 ) -> Diff:
-    """Return two results side by side.
-
-    Args:
-        first: A result's folder or its `result.json`.
-        second: Likewise.
-        tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
-        tolerances: The same for individual figures, by name.
-        allow: Ways in which the two may differ under a tolerance: ``scenario``, ``version``. Without a tolerance
-            nothing is judged.
-
-    Raises:
-        InputError: A result is missing, is not a result, or is not what the run wrote.
-        UsageError: A name is not a figure.
-    """
+    """Return two results side by side; see `simserve.api.diff` for the arguments and errors."""
     for name in tolerances or {}:
         if name not in FIGURES:
             remedy = nearest(name, FIGURES)

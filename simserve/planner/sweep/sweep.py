@@ -134,23 +134,7 @@ def sweep(
     """Run a scenario at every point of a grid.
 
     Finished points are kept beside ``out`` until all are done; the next sweep reuses those with the same scenario and
-    version. A point that cannot be run is a row with its error.
-
-    Args:
-        scenario: What is varied.
-        grid: Key -> its values; every combination is a point.
-        sample: Number of points of the grid to run, drawn by the scenario's seed; None: all.
-        out: Parquet file for the rows; None: none is written.
-        force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
-        workers: Number of processes.
-        backend: What runs them: processes on this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
-        scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
-        progress: Called after each point.
-
-    Raises:
-        UsageError: The grid is empty or too large, ``out`` cannot be written, is being written or holds another sweep,
-            or the backend is not installed.
-        ScenarioError: No point of the grid is a scenario.
+    version. A point that cannot be run is a row with its error. `simserve.api.sweep` has the arguments and errors.
     """
     check_backend(backend, scheduler)
     points = _points(scenario, grid, sample)
