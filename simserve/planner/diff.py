@@ -24,21 +24,14 @@ WATCHED = tuple(name for name in FIGURES if not name.startswith("std_") and name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One figure of two results.
+    """One figure of two results."""
 
-    Attributes:
-        name: Name of the figure.
-        before: Value in the first result; NaN where undefined.
-        after: Value in the second.
-        half_width: Half width of the 95 % interval of the difference, if both have one; else NaN.
-        tolerance: Relative change that is tolerated, up or down; None where the figure is not watched.
-    """
-
-    name: str
-    before: float
-    after: float
-    half_width: float = math.nan
+    name: str  # Name of the figure.
+    before: float  # Value in the first result; NaN where undefined.
+    after: float  # Value in the second.
+    half_width: float = math.nan  # Half width of the 95 % interval of the difference, if both have one; else NaN.
     tolerance: float | None = None
+    """Relative change that is tolerated, up or down; None where the figure is not watched."""
 
     @property
     def change(self) -> float:

@@ -41,19 +41,12 @@ _FORCE_REMEDY = "choose another file, or --force to replace it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of a grid.
+    """One point of a grid."""
 
-    Attributes:
-        index: Its index in the whole grid, in which the last key varies fastest.
-        values: Key -> value, as the scenario takes it.
-        scenario: What is run; None where the values do not make a scenario.
-        problem: Why not.
-    """
-
-    index: int
-    values: Mapping[str, Any]
-    scenario: Scenario | None
-    problem: str = ""
+    index: int  # Its index in the whole grid, in which the last key varies fastest.
+    values: Mapping[str, Any]  # Key -> value, as the scenario takes it.
+    scenario: Scenario | None  # What is run; None where the values do not make a scenario.
+    problem: str = ""  # Why not.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,14 +246,10 @@ class Finished:
 
     A line is written at once and is on disk before the next point; a last line that was cut short by a crash is
     dropped.
-
-    Attributes:
-        file: File that holds them.
-        rows: Scenario hash -> row, of this version of simserve.
     """
 
-    file: Path
-    rows: dict[str, Row]
+    file: Path  # File that holds them.
+    rows: dict[str, Row]  # Scenario hash -> row, of this version of simserve.
 
     @classmethod
     @contextmanager
