@@ -90,17 +90,11 @@ CONVOLUTION_PASSES = 8.0
 
 @dataclass(frozen=True, slots=True)
 class PromptScan:
-    """The prompt kernel of linear attention.
+    """The prompt kernel of linear attention."""
 
-    Attributes:
-        chunk_tokens: Tokens per chunk.
-        chunk_seconds: Seconds from one chunk of a prompt to the next, for any number of heads.
-        share: Share of the 16-bit peak that it reaches with many heads.
-    """
-
-    chunk_tokens: int = CHUNK_TOKENS
-    chunk_seconds: float = CHUNK_SECONDS
-    share: float = SCAN_SHARE
+    chunk_tokens: int = CHUNK_TOKENS  # Tokens per chunk.
+    chunk_seconds: float = CHUNK_SECONDS  # Seconds from one chunk of a prompt to the next, for any number of heads.
+    share: float = SCAN_SHARE  # Share of the 16-bit peak that it reaches with many heads.
 
 
 GATED_DELTA = PromptScan()
