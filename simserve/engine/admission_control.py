@@ -6,8 +6,10 @@ It sees what a front end sees of the replica that the router has chosen, never h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from simserve.engine.data_parallel import kv_share, num_running_at, num_seats_of
+from simserve.engine.slots import slotted
 from simserve.engine.state import INFINITY, DataParallelReplica, Finishes, Uniforms, take_uniform
 
 ANY_NUMBER = -1
@@ -15,6 +17,7 @@ _NEW_SHARE = 0.1
 """Weight of a new interval between finishes in the running mean."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class AdmissionControl:
     """Rules, and the state that they use.
 
@@ -30,36 +33,15 @@ class AdmissionControl:
         uniforms: For refusals at random.
     """
 
-    __slots__ = (
-        "bucket",
-        "has_patience",
-        "kinds",
-        "kv_headroom",
-        "max_queue",
-        "patience",
-        "probabilistic_from",
-        "retry_after",
-        "uniforms",
-    )
-
-    def __init__(
-        self,
-        *,
-        bucket: Bucket | None,
-        max_queue: int,
-        kv_headroom: float,
-        probabilistic_from: float,
-        patience: Sequence[float],
-        kinds: Sequence[int],
-        has_patience: bool,
-        retry_after: float,
-        uniforms: Uniforms,
-    ) -> None:
-        self.bucket = bucket
-        self.max_queue, self.kv_headroom, self.probabilistic_from = max_queue, kv_headroom, probabilistic_from
-        self.patience, self.kinds, self.has_patience = patience, kinds, has_patience
-        self.retry_after = retry_after
-        self.uniforms = uniforms
+    bucket: Bucket | None
+    max_queue: int
+    kv_headroom: float
+    probabilistic_from: float
+    patience: Sequence[float]
+    kinds: Sequence[int]
+    has_patience: bool
+    retry_after: float
+    uniforms: Uniforms
 
 
 def end_pause(finishes: Finishes, now: float) -> None:
@@ -169,6 +151,7 @@ def _is_drawn(admission_control: AdmissionControl, replica: DataParallelReplica,
     return take_uniform(admission_control.uniforms) < (share - start) / (1.0 - start)
 
 
+@slotted
 class Bucket:
     """What a rate limit admits.
 
@@ -180,8 +163,6 @@ class Bucket:
             level: Units that it held when last updated; may be negative.
             filled_at: When that was, seconds.
     """
-
-    __slots__ = ("burst", "filled_at", "level", "rate")
 
     def __init__(self, rate: float, burst: float) -> None:
         self.rate, self.burst = rate, burst

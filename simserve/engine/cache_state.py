@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from simserve.engine.config import EngineConfig, KVTierConfig
 from simserve.engine.numbers import as_column
+from simserve.engine.slots import slotted
 
 _SPARSE = 4
 """Segment numbers are compacted if fewer than one in this many is used."""
 
 
+@slotted
 class PrefixPaths:
     """The tokens of every request, in blocks; row i of the table is request i.
 
@@ -37,22 +39,6 @@ class PrefixPaths:
         store: The store that all replicas share; None: there is none.
         promised_blocks: Leading blocks of the request that the store had when it came to its replica.
     """
-
-    __slots__ = (
-        "block_size",
-        "cached_tokens",
-        "ends",
-        "is_private",
-        "is_shared",
-        "loaded_tokens",
-        "num_levels",
-        "pinned_until",
-        "promised_blocks",
-        "segments",
-        "shared_blocks",
-        "starts",
-        "store",
-    )
 
     def __init__(
         self,
@@ -121,6 +107,7 @@ def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.b
     return (np.bincount(segments, weights=last[segments] != owner) > 0)[segments]
 
 
+@slotted
 class PrefixCache:
     """The cached blocks of one replica.
 
@@ -165,45 +152,6 @@ class PrefixCache:
         loading_seconds: Time that it takes for them.
     """
 
-    __slots__ = (
-        "above",
-        "ages_empty",
-        "below",
-        "contested",
-        "decoders",
-        "evicts_by_block",
-        "free_slots",
-        "free_stretches",
-        "has_choice",
-        "has_tiers",
-        "held",
-        "held",
-        "idle",
-        "idle",
-        "loading_seconds",
-        "num_decoders",
-        "num_duplicates",
-        "num_empty",
-        "num_fresh",
-        "num_idle",
-        "num_loading",
-        "num_others",
-        "num_tiers",
-        "pair_seconds",
-        "paths",
-        "reaches",
-        "segments",
-        "shallowest",
-        "slots",
-        "stretch_slot",
-        "stretch_start",
-        "tiers",
-        "token_seconds",
-        "tree",
-        "used",
-        "users",
-    )
-
     def __init__(
         self,
         paths: PrefixPaths,
@@ -243,6 +191,7 @@ class PrefixCache:
         self.num_duplicates = 0
 
 
+@slotted
 class RadixTree:
     """The nodes of a replica's cache, from 1 on; 0 is the root, which holds nothing.
 
@@ -261,21 +210,6 @@ class RadixTree:
         num_looks: Looks at a queue that is not empty, if they are counted.
     """
 
-    __slots__ = (
-        "children",
-        "ends",
-        "entries",
-        "found",
-        "free_nodes",
-        "idle",
-        "nodes",
-        "num_looks",
-        "offsets",
-        "parents",
-        "starts",
-        "users",
-    )
-
     def __init__(self) -> None:
         self.entries, self.offsets, self.starts, self.ends = [0], [0], [0], [0]
         self.parents, self.users = [0], [0]
@@ -286,6 +220,7 @@ class RadixTree:
         self.found = self.num_looks = 0
 
 
+@slotted
 class KVTier:
     """One tier of a replica, or the store that all replicas share.
 
@@ -313,28 +248,6 @@ class KVTier:
         load_seconds: Seconds that steps have waited for loads so far.
     """
 
-    __slots__ = (
-        "block_seconds",
-        "free_at",
-        "free_slots",
-        "has_choice",
-        "held",
-        "latency",
-        "load_seconds",
-        "loading_seconds",
-        "num_blocks",
-        "num_declined",
-        "num_loaded",
-        "num_stored",
-        "num_written",
-        "order",
-        "overlaps",
-        "peak",
-        "segments",
-        "slots",
-        "store_block_seconds",
-    )
-
     def __init__(self, config: KVTierConfig) -> None:
         self.num_blocks, self.block_seconds, self.latency = config.num_blocks, config.block_seconds, config.latency
         self.store_block_seconds = config.store_block_seconds
@@ -347,6 +260,7 @@ class KVTier:
         self.loading_seconds = self.load_seconds = self.free_at = 0.0
 
 
+@slotted
 class Loras:
     """The adapters of one replica.
 
@@ -374,31 +288,6 @@ class Loras:
         num_disk_loads: Those that came from disk.
         load_seconds: Seconds that steps have waited for them.
     """
-
-    __slots__ = (
-        "adapters",
-        "idle",
-        "in_host",
-        "load_seconds",
-        "loading_seconds",
-        "mark",
-        "marks",
-        "max_cpu_loras",
-        "max_loras",
-        "num_active",
-        "num_asked",
-        "num_decoding",
-        "num_disk_loads",
-        "num_eligible",
-        "num_hits",
-        "num_in_host",
-        "num_on_gpu",
-        "num_swaps",
-        "places",
-        "skipped",
-        "users",
-        "waiting",
-    )
 
     def __init__(self, config: EngineConfig, adapters: Sequence[int]) -> None:
         self.adapters = adapters

@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from math import inf
 
+from simserve.engine.slots import slotted
+
 NOTHING = -1
 NOBODY = -1
 """In `Conversations.loop`: a conversation begins at a given time, not when a client is free."""
 
 
+@slotted
 class Conversations:
     """The conversations of a run, open or in a closed loop.
 
@@ -57,31 +60,6 @@ class Conversations:
             tasks begin.
         due: What is to be sent upon the current answer; see `find_due`.
     """
-
-    __slots__ = (
-        "arrival_time",
-        "begins",
-        "child_edges",
-        "children",
-        "closes_at",
-        "deadline",
-        "due",
-        "edges",
-        "end_group",
-        "group",
-        "has_limits",
-        "is_graph",
-        "last_answer",
-        "loop",
-        "next_group",
-        "num_begun",
-        "num_groups",
-        "num_idle",
-        "num_parents",
-        "think_time",
-        "time_limit",
-        "unanswered",
-    )
 
     def __init__(
         self,

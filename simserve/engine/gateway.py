@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass
 from math import nan
 
 from simserve.engine.admission_control import Bucket, end_pause, holds, note_finishes, take, wait
+from simserve.engine.slots import slotted
 from simserve.engine.state import COMPLETED, INFINITY, Finishes, RequestTable, Uniforms, take_uniform
 
 REPLICA, API, CACHE = range(3)
@@ -30,6 +32,7 @@ NOBODY = -1
 _OUTPUT_WEIGHT = 2.0
 
 
+@slotted
 class ResponseCache:
     """Answers that are returned again.
 
@@ -44,8 +47,6 @@ class ResponseCache:
         num_expired: Requests whose answer was cached but too old.
     """
 
-    __slots__ = ("expiry", "is_filled", "latency", "made_at", "num_expired", "num_first", "question")
-
     def __init__(
         self, question: Sequence[int], made_at: MutableSequence[float], is_filled: bool, expiry: float, latency: float
     ) -> None:
@@ -54,6 +55,7 @@ class ResponseCache:
         self.num_first = self.num_expired = 0
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Api:
     """An API beside the replicas.
 
@@ -72,43 +74,21 @@ class Api:
         num_limited: How often it answered 429.
     """
 
-    __slots__ = (
-        "above",
-        "calls",
-        "class_rule",
-        "gap_factors",
-        "kinds",
-        "max_queue",
-        "num_limited",
-        "tokens",
-        "tokens_per_second",
-        "ttft",
-        "ttft_factors",
-        "when_limited",
-    )
-
-    def __init__(
-        self,
-        *,
-        max_queue: int,
-        above: Bucket | None,
-        class_rule: Sequence[int],
-        kinds: Sequence[int],
-        calls: Bucket | None,
-        tokens: Bucket | None,
-        when_limited: int,
-        ttft: float,
-        tokens_per_second: float,
-        ttft_factors: Uniforms,
-        gap_factors: Uniforms,
-    ) -> None:
-        self.max_queue, self.above, self.class_rule, self.kinds = max_queue, above, class_rule, kinds
-        self.calls, self.tokens, self.when_limited = calls, tokens, when_limited
-        self.ttft, self.tokens_per_second = ttft, tokens_per_second
-        self.ttft_factors, self.gap_factors = ttft_factors, gap_factors
-        self.num_limited = 0
+    max_queue: int
+    above: Bucket | None
+    class_rule: Sequence[int]
+    kinds: Sequence[int]
+    calls: Bucket | None
+    tokens: Bucket | None
+    when_limited: int
+    ttft: float
+    tokens_per_second: float
+    ttft_factors: Uniforms
+    gap_factors: Uniforms
+    num_limited: int = 0
 
 
+@slotted
 class FairTurns:
     """Requests that wait in front of the replicas, in one queue per class, and whose turn it is.
 
@@ -135,23 +115,6 @@ class FairTurns:
         tried: Classes whose first request found no replica in the current turn.
     """
 
-    __slots__ = (
-        "before",
-        "behind",
-        "counters",
-        "first",
-        "kinds",
-        "last",
-        "last_emptied",
-        "max_outstanding",
-        "num_parked",
-        "num_waiting",
-        "paces",
-        "service",
-        "shares",
-        "tried",
-    )
-
     def __init__(self, kinds: Sequence[int], shares: list[float], max_outstanding: int) -> None:
         count = len(shares)
         self.kinds, self.shares, self.max_outstanding = kinds, shares, max_outstanding
@@ -165,6 +128,7 @@ class FairTurns:
         self.tried: list[int] = [0] * count
 
 
+@slotted
 class Gateway:
     """What is in front of the replicas of a plane; each part may be absent.
 
@@ -179,18 +143,6 @@ class Gateway:
             num_asked_again: How many those are.
             discarded_tokens: Tokens of those answers.
     """
-
-    __slots__ = (
-        "api",
-        "asked_again",
-        "cache",
-        "discarded_tokens",
-        "fair",
-        "is_ruled",
-        "num_asked_again",
-        "second",
-        "served_by",
-    )
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from simserve.engine.admission_control import API_LIMIT, AdmissionControl
 from simserve.engine.conversations import Conversations
 from simserve.engine.decoding import Paces
 from simserve.engine.gateway import Gateway
+from simserve.engine.slots import slotted
 from simserve.engine.state import INFINITY, DataParallelReplica, Finishes, Uniforms
 
 ASKS_ADMISSION, ASKS_SECONDS = 1, 2
@@ -60,6 +61,7 @@ class Judge(Protocol):
         """Return how long a step takes."""
 
 
+@slotted
 class Affinity:
     """What a router remembers of the requests it has routed.
 
@@ -77,8 +79,6 @@ class Affinity:
         worth: Value at the replica that was preferred last.
     """
 
-    __slots__ = ("ends", "keys", "known", "least", "offsets", "places", "worth")
-
     def __init__(
         self, offsets: Sequence[int], keys: Sequence[int], ends: Sequence[int], least: Sequence[float], num_keys: int
     ) -> None:
@@ -88,6 +88,7 @@ class Affinity:
         self.worth = 0
 
 
+@slotted
 class Router:
     """One policy and its state.
 
@@ -100,8 +101,6 @@ class Router:
         judge: Asks a user's own function, if that decides.
     """
 
-    __slots__ = ("affinity", "guard", "judge", "policy", "turn", "uniforms")
-
     def __init__(
         self, policy: int, affinity: Affinity | None = None, guard: float = 1.0, uniforms: Uniforms | None = None
     ) -> None:
@@ -113,6 +112,7 @@ class Router:
         self.uniforms = Uniforms(0) if uniforms is None else uniforms
 
 
+@slotted
 class Shares:
     """How pools share the requests that several of them may serve.
 
@@ -121,13 +121,12 @@ class Shares:
         credits: What each pool is owed.
     """
 
-    __slots__ = ("credits", "weights")
-
     def __init__(self, weights: list[float]) -> None:
         self.weights = weights
         self.credits = [0.0] * len(weights)
 
 
+@slotted
 class Part:
     """Some of the replicas of a plane.
 
@@ -136,12 +135,11 @@ class Part:
         pools: The pools that share them by weight, as the plane numbers pools.
     """
 
-    __slots__ = ("pools", "ready")
-
     def __init__(self, ready: list[int], pools: Sequence[int] = ()) -> None:
         self.ready, self.pools = ready, list(pools)
 
 
+@slotted
 class DataPlane:
     """Who serves, what is still to arrive, and the router between them.
 
@@ -184,40 +182,6 @@ class DataPlane:
         finished: Requests that finished at the current instant, if ``notes_finishes``.
         notes_finishes: Whether the router or the conversations need to know which.
     """
-
-    __slots__ = (
-        "client_state",
-        "conversations",
-        "counts_tokens",
-        "cursor",
-        "due",
-        "end_order",
-        "ends",
-        "finished",
-        "has_ranks",
-        "is_divided",
-        "is_stale",
-        "kinds",
-        "load_order",
-        "loads",
-        "notes_finishes",
-        "num_scheduled",
-        "num_schedulers",
-        "parts",
-        "pools",
-        "ranks",
-        "ready",
-        "renew_at",
-        "renew_interval",
-        "replicas",
-        "router",
-        "routes_least",
-        "schedules_ahead",
-        "seen",
-        "shares",
-        "tokens",
-        "weighs_tokens",
-    )
 
     def __init__(
         self,
@@ -270,6 +234,7 @@ class DataPlane:
         self.client_state = client_state
 
 
+@slotted
 class Port:
     """A replica as seen by its links.
 
@@ -291,21 +256,6 @@ class Port:
         landed: Caches that wait for a seat here.
     """
 
-    __slots__ = (
-        "answers_lone_token",
-        "bytes_per_token",
-        "free_at",
-        "has_sent",
-        "landed",
-        "num_on_way",
-        "pace",
-        "readers",
-        "role",
-        "seconds",
-        "stalled_since",
-        "waited",
-    )
-
     def __init__(self, role: int, bytes_per_token: float, readers: list[int], answers_lone_token: bool = True) -> None:
         self.role, self.bytes_per_token, self.readers = role, bytes_per_token, readers
         self.answers_lone_token = answers_lone_token
@@ -316,6 +266,7 @@ class Port:
         self.landed: deque[int] = deque()
 
 
+@slotted
 class Transfers:
     """What lies between prefill and decode replicas.
 
@@ -346,28 +297,6 @@ class Transfers:
         stalled: Seconds for which prefill replicas were stopped.
     """
 
-    __slots__ = (
-        "asked_max",
-        "asked_output",
-        "bandwidth",
-        "is_counted",
-        "latency",
-        "max_in_transfer",
-        "notes_sends",
-        "num_transfers",
-        "ports",
-        "prefill_end",
-        "prefill_replica",
-        "senders",
-        "sends",
-        "stage",
-        "stalled",
-        "stranded",
-        "token_latency",
-        "transfer_end",
-        "transfer_start",
-    )
-
     def __init__(
         self,
         ports: list[Port],
@@ -393,6 +322,7 @@ class Transfers:
         self.stalled = 0.0
 
 
+@slotted
 class Regions:
     """Where clients and replicas are.
 
@@ -411,20 +341,6 @@ class Regions:
         arrives_at: When requests on their way arrive, seconds; `ARRIVED`: they are not on their way.
         way_back: For each answer, if answers are streamed, the seconds of its way.
     """
-
-    __slots__ = (
-        "arrives_at",
-        "has_thinking",
-        "home",
-        "is_streamed",
-        "nearest",
-        "num_places",
-        "place_of",
-        "place_of_pool",
-        "seconds",
-        "spill_above",
-        "way_back",
-    )
 
     def __init__(
         self,
@@ -446,6 +362,7 @@ class Regions:
         self.way_back: MutableSequence[float] = array("d", [0.0]) * len(home)
 
 
+@slotted
 class FleetState:
     """Replicas that come and go, in addition to what the plane knows of them.
 
@@ -467,23 +384,6 @@ class FleetState:
         time: When, seconds; else the current instant.
     """
 
-    __slots__ = (
-        "busy_seconds",
-        "calls",
-        "ended",
-        "heard_at",
-        "joined",
-        "last_joined",
-        "marks",
-        "notes_ends",
-        "num_joined",
-        "order",
-        "parked",
-        "reason",
-        "subject",
-        "time",
-    )
-
     def __init__(self, num_requests: int, num_schedulers: int, *, notes_ends: bool, tells_ends: bool = False) -> None:
         self.marks = [0] * num_schedulers
         self.last_joined = [NOWHERE] * num_schedulers
@@ -498,6 +398,7 @@ class FleetState:
         self.order, self.subject, self.reason, self.time = NO_ORDER, 0, 0, 0.0
 
 
+@slotted
 class Patience:
     """What clients of each class do. All columns have one entry per class, or one entry without classes.
 
@@ -513,19 +414,6 @@ class Patience:
         honors: Whether the client waits at least as long as a refusal says.
         uniforms: For the jitter.
     """
-
-    __slots__ = (
-        "backoff",
-        "first_byte_timeout",
-        "has_timeouts",
-        "honors",
-        "jitter",
-        "kinds",
-        "max_backoff",
-        "max_tries",
-        "timeout",
-        "uniforms",
-    )
 
     def __init__(
         self,
@@ -548,6 +436,7 @@ class Patience:
         self.uniforms = uniforms
 
 
+@slotted
 class Clients:
     """The clients of a run.
 
@@ -586,37 +475,6 @@ class Clients:
         num_ended: Requests that have ended.
     """
 
-    __slots__ = (
-        "abandoned",
-        "behind",
-        "came",
-        "embedding_seconds",
-        "encoder_given",
-        "encoder_parts",
-        "encoder_starts",
-        "encoder_wait",
-        "encoders",
-        "events",
-        "first",
-        "has_own_waits",
-        "last",
-        "latency",
-        "notes_encoder_starts",
-        "num_come",
-        "num_encoder_starts",
-        "num_encoders",
-        "num_ended",
-        "num_resent",
-        "own_wait",
-        "patience",
-        "sent_at",
-        "spacing",
-        "to_encode",
-        "tokenized_at",
-        "tries",
-        "will_parse",
-    )
-
     def __init__(
         self,
         patience: Patience,
@@ -648,6 +506,7 @@ class Clients:
         self.num_resent = self.num_ended = 0
 
 
+@slotted
 class Delivery:
     """The way of answers from the replicas to their clients.
 
@@ -664,8 +523,6 @@ class Delivery:
         batch: Seconds of work that a step of that leap made.
     """
 
-    __slots__ = ("backlog", "batch", "cost", "cost_per_token", "network_latency", "seen_at", "streams")
-
     def __init__(
         self, num_replicas: int, network_latency: float, cost: float, cost_per_token: float, streams: bool
     ) -> None:
@@ -676,6 +533,7 @@ class Delivery:
         self.batch = [0.0] * num_replicas
 
 
+@slotted
 class ClientState:
     """What a plane knows of its clients, besides who serves them.
 
@@ -708,32 +566,6 @@ class ClientState:
         open: Replicas that can take the current request.
         open_pools: Pools with such replicas.
     """
-
-    __slots__ = (
-        "admission_control",
-        "asks",
-        "clients",
-        "delivery",
-        "draws",
-        "finishes",
-        "fleet_state",
-        "gateway",
-        "going",
-        "has_left",
-        "judge",
-        "leaving",
-        "lost_tokens",
-        "mid_position",
-        "mid_time",
-        "num_leaving",
-        "open",
-        "open_pools",
-        "paces",
-        "place",
-        "refusals",
-        "regions",
-        "transfers",
-    )
 
     def __init__(
         self,

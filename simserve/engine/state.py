@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.config import limited
 from simserve.engine.progress import Progress
+from simserve.engine.slots import slotted
 from simserve.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def _plain_floats(values: Sequence[float]) -> list[float]:
     return [float(value) for value in values]
 
 
+@slotted
 class RequestTable:
     """Columns of all requests of a run; row i is request i.
 
@@ -183,42 +185,6 @@ class RequestTable:
     status, reason     int
     =================  =====  ==============================================================================
     """
-
-    __slots__ = (
-        "adapter",
-        "answer_step",
-        "answer_time",
-        "computed_tokens",
-        "context_base",
-        "earlier_images",
-        "encoder_seconds",
-        "finish_step",
-        "finish_time",
-        "first_token_time",
-        "generated_tokens",
-        "image_ends",
-        "is_truncated",
-        "itl_max",
-        "joined_leap",
-        "joined_step",
-        "last_token_time",
-        "max_tokens",
-        "micro_batch",
-        "num_preemptions",
-        "output_tokens",
-        "pace",
-        "priority",
-        "prompt_tokens",
-        "range_start",
-        "rank",
-        "ready_time",
-        "reason",
-        "replica_id",
-        "scheduled_time",
-        "status",
-        "swapped_tokens",
-        "thinking_tokens",
-    )
 
     def __init__(
         self,
@@ -302,6 +268,7 @@ class RequestTable:
         self.image_ends = _whole("q", ends[: len(self.encoder_seconds)])
 
 
+@slotted
 class Replica:
     """Scheduler state of one replica.
 
@@ -309,154 +276,6 @@ class Replica:
     ``start_time + first_seconds * k + increment_seconds * k * (k - 1) / 2``. ``num_steps == 0`` with a finite
     ``end_time`` means a plan is due then; ``end_time == inf`` means idle.
     """
-
-    __slots__ = (
-        "advances",
-        "answer_heap",
-        "api_free_at",
-        "api_token_seconds",
-        "attended_keys",
-        "attended_pairs",
-        "batch_log",
-        "batch_rows",
-        "beyond_tokens",
-        "block_size",
-        "block_weight",
-        "blocked_by",
-        "cache",
-        "chunk_requests",
-        "chunk_tokens",
-        "claimed",
-        "config",
-        "context_squares",
-        "context_sum",
-        "contributed",
-        "crossing_heap",
-        "decode_attention_base",
-        "decode_base",
-        "decode_slope",
-        "deferred",
-        "departing",
-        "departing_blocks",
-        "departing_tokens",
-        "departing_window_blocks",
-        "encoder_seconds",
-        "end_time",
-        "estimate_shrinking",
-        "estimate_sum",
-        "finish_heap",
-        "finished",
-        "first_seconds",
-        "free_blocks",
-        "free_ranges",
-        "free_swap_blocks",
-        "free_window_blocks",
-        "full_weight",
-        "gap_step_runs",
-        "gap_values",
-        "grows",
-        "has_aligned_chunks",
-        "has_encoder",
-        "has_extras",
-        "has_late_first_token",
-        "has_late_tokens",
-        "has_ordered_pass",
-        "has_overlap",
-        "has_padding",
-        "has_plain_admission",
-        "has_prefix_waits",
-        "has_priorities",
-        "has_retracted",
-        "has_slots",
-        "has_suspension",
-        "has_thinking",
-        "has_whole_prompts",
-        "has_window_pool",
-        "held_back",
-        "identity",
-        "increment_seconds",
-        "irregular_gaps",
-        "is_contiguous",
-        "is_full",
-        "is_open",
-        "is_ordered",
-        "is_prefill_first",
-        "keeps_full",
-        "keeps_states",
-        "keeps_windows",
-        "last_decode_time",
-        "last_requeue_time",
-        "last_suspended",
-        "late_arrivals_sum",
-        "late_estimate",
-        "late_prefix_tokens",
-        "late_prefixes",
-        "late_prompts",
-        "late_results",
-        "late_start",
-        "late_tokens",
-        "leap_index",
-        "left_estimate",
-        "loras",
-        "max_num_seqs",
-        "micro_batches",
-        "micro_chunk",
-        "mode",
-        "moved_blocks",
-        "new_token_ratio",
-        "num_beyond",
-        "num_blocks",
-        "num_decoding",
-        "num_growing_windows",
-        "num_left",
-        "num_outstanding",
-        "num_queued",
-        "num_running",
-        "num_scheduled_decodes",
-        "num_steps",
-        "num_suspended",
-        "num_swapped_blocks",
-        "open_batch",
-        "open_turn",
-        "passed_over",
-        "prefill_tokens",
-        "prefilled_tokens",
-        "prefilling",
-        "priced_decodes",
-        "priced_tokens",
-        "progress",
-        "rank",
-        "ratio_steps_skipped",
-        "releases_late",
-        "residues",
-        "round_tokens",
-        "running",
-        "samples_in_turn",
-        "scheduled_blocks",
-        "sequence_seconds",
-        "shared_seconds",
-        "stall_counts",
-        "stall_step_runs",
-        "stall_times",
-        "start_time",
-        "step",
-        "step_runs",
-        "swapped_in",
-        "swaps",
-        "takes_lazily",
-        "times",
-        "token_budget",
-        "token_seconds",
-        "tokens_per_decode",
-        "uses_estimate",
-        "waiting",
-        "window_blocks",
-        "window_context",
-        "window_progress",
-        "window_residues",
-        "window_sum",
-        "window_weight",
-    )
 
     def __init__(self, identity: int, config: EngineConfig, times: StepTimes, rank: int = 0) -> None:
         # The number of the replica, and the number of this scheduler within it.
@@ -637,6 +456,7 @@ class Replica:
         self.batch_log: list[float] | None = None
 
 
+@slotted
 class DataParallelReplica:
     """The schedulers of one replica: one, or the ranks of data-parallel attention (`simserve.engine.data_parallel`).
 
@@ -651,11 +471,6 @@ class DataParallelReplica:
         has_passed: SGLang: whether prompts once began although the fullest rank had too few seats.
     """
 
-    __slots__ = (
-        *("alike_steps", "end_time", "has_passed", "held_steps"),
-        *("largest_batch", "num_ranks", "ranks", "timeout_steps"),
-    )
-
     def __init__(self, ranks: list[Replica]) -> None:
         self.ranks, self.num_ranks, self.end_time = ranks, len(ranks), INFINITY
         config = ranks[0].config
@@ -664,6 +479,7 @@ class DataParallelReplica:
         self.held_steps, self.alike_steps, self.largest_batch, self.has_passed = 0, 0, 0.0, False
 
 
+@slotted
 class Finishes:
     """How fast a replica finishes requests.
 
@@ -673,12 +489,11 @@ class Finishes:
         interval: Running mean of the seconds between two finishes; 0: none yet.
     """
 
-    __slots__ = ("interval", "is_warm", "last")
-
     def __init__(self, now: float) -> None:
         self.last, self.interval, self.is_warm = now, 0.0, False
 
 
+@slotted
 class Uniforms:
     """Numbers from [0, 1).
 
@@ -686,8 +501,6 @@ class Uniforms:
         values: The numbers.
         place: Position of the next number, and how many there are: two entries, which whoever adds numbers resets.
     """
-
-    __slots__ = ("place", "values")
 
     def __init__(self, room: int) -> None:
         """Allocate space for ``room`` numbers, none of them drawn yet."""

@@ -42,50 +42,29 @@ _PROBES = (16, 48)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How to send requests to a server.
+    """How to send requests to a server."""
 
-    Attributes:
-        path: Path of completions or chat completions.
-        ids: Lowest and highest token id of prompts; None: prompts are words.
-        ignores_eos: Whether it is asked to continue to the length asked for.
-        counts: Whether its answers end with the number of tokens.
-        tokens_per_word: Tokens per word, for prompts of words.
-        extra_tokens: Tokens around a prompt of words.
-    """
-
-    path: str
-    ids: tuple[int, int] | None
-    ignores_eos: bool = True
-    counts: bool = True
-    tokens_per_word: float = 1.0
-    extra_tokens: float = 0.0
+    path: str  # Path of completions or chat completions.
+    ids: tuple[int, int] | None  # Lowest and highest token id of prompts; None: prompts are words.
+    ignores_eos: bool = True  # Whether it is asked to continue to the length asked for.
+    counts: bool = True  # Whether its answers end with the number of tokens.
+    tokens_per_word: float = 1.0  # Tokens per word, for prompts of words.
+    extra_tokens: float = 0.0  # Tokens around a prompt of words.
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its result.
+    """One request and its result."""
 
-    Attributes:
-        prompt_tokens: As counted by the server, or as asked if it does not count them.
-        asked_tokens: Length of the answer asked for.
-        sent: When it was sent, seconds of `time.perf_counter`.
-        pieces: When each piece of the answer arrived, on the same clock.
-        output_tokens: As counted by the server, or the pieces if it does not count them.
-        error: Why there is no answer; empty if there is one.
-        is_busy: Whether the server says that it is overloaded.
-        has_ended: Whether the server has said that the answer is complete.
-        pause: Seconds to wait before the next request.
-    """
-
-    prompt_tokens: int
-    asked_tokens: int
-    sent: float = 0.0
-    pieces: list[float] = field(default_factory=list)
-    output_tokens: int = 0
-    error: str = ""
-    is_busy: bool = False
-    has_ended: bool = False
-    pause: float = 0.0
+    prompt_tokens: int  # As counted by the server, or as asked if it does not count them.
+    asked_tokens: int  # Length of the answer asked for.
+    sent: float = 0.0  # When it was sent, seconds of `time.perf_counter`.
+    pieces: list[float] = field(default_factory=list)  # When each piece of the answer arrived, on the same clock.
+    output_tokens: int = 0  # As counted by the server, or the pieces if it does not count them.
+    error: str = ""  # Why there is no answer; empty if there is one.
+    is_busy: bool = False  # Whether the server says that it is overloaded.
+    has_ended: bool = False  # Whether the server has said that the answer is complete.
+    pause: float = 0.0  # Seconds to wait before the next request.
 
 
 async def learn_dialect(client: httpx.AsyncClient, server: Server, rng: np.random.Generator) -> Dialect:

@@ -122,15 +122,11 @@ def _summary(name: str, values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Clients in a closed loop, or Poisson arrivals.
-
-    Attributes:
-        concurrency: Clients, each of which sends its next request when it gets its answer; None: an open loop.
-        rate: Requests/s of an open loop.
-    """
+    """Clients in a closed loop, or Poisson arrivals."""
 
     concurrency: int | None = None
-    rate: float | None = None
+    """Clients, each of which sends its next request when it gets its answer; None: an open loop."""
+    rate: float | None = None  # Requests/s of an open loop.
 
     @property
     def name(self) -> str:
@@ -161,19 +157,12 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """The results of a load; filled while it runs.
+    """The results of a load; filled while it runs."""
 
-    Attributes:
-        load: The load.
-        exchanges: Finished requests, in the order in which they ended.
-        cut: Requests that are in flight, and at the end were cut off.
-        longest: Longest time of an answer, seconds.
-    """
-
-    load: Load
-    exchanges: list[Exchange] = field(default_factory=list)
-    cut: int = 0
-    longest: float = 0.0
+    load: Load  # The load.
+    exchanges: list[Exchange] = field(default_factory=list)  # Finished requests, in the order in which they ended.
+    cut: int = 0  # Requests that are in flight, and at the end were cut off.
+    longest: float = 0.0  # Longest time of an answer, seconds.
 
     def may_send(self, stop: float) -> bool:
         """Return whether one more request could end before ``stop``, and the server has not only failed of late."""

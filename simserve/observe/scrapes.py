@@ -50,19 +50,12 @@ _NO_SERIES = "holds no metrics of vLLM, SGLang or TensorRT-LLM"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line of figures.
+    """One line of figures."""
 
-    Attributes:
-        name: The metric's name.
-        labels: Label -> value.
-        value: The figure; infinite if the text says so, never NaN.
-        time: When it was read, seconds since 1970; None if the line does not say.
-    """
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-    time: float | None = None
+    name: str  # The metric's name.
+    labels: Mapping[str, str]  # Label -> value.
+    value: float  # The figure; infinite if the text says so, never NaN.
+    time: float | None = None  # When it was read, seconds since 1970; None if the line does not say.
 
 
 def samples_of(text: str) -> list[Sample]:
@@ -100,15 +93,10 @@ def _unescaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The content of a server's page at one time.
+    """The content of a server's page at one time."""
 
-    Attributes:
-        time: Seconds since 1970; None if unknown.
-        samples: Its figures, only those of an engine.
-    """
-
-    time: float | None
-    samples: Sequence[Sample]
+    time: float | None  # Seconds since 1970; None if unknown.
+    samples: Sequence[Sample]  # Its figures, only those of an engine.
 
 
 def scrapes_of(text: str, where: object, time: float | None = None) -> list[Scrape]:

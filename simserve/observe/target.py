@@ -33,23 +33,15 @@ _OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorr
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server reports about itself.
+    """What a server reports about itself."""
 
-    Attributes:
-        url: Its address, without credentials and without ``/v1``.
-        model: The name under which it serves the model.
-        engine: The engine's profile; empty if not reported.
-        version: The engine's version; empty if not reported.
-        max_model_len: Longest prompt and answer together, tokens; None if not reported.
-        kv: What it reports about its KV cache: ``num_gpu_blocks``, ``block_size`` and the like.
-    """
-
-    url: str
-    model: str
-    engine: str = ""
-    version: str = ""
-    max_model_len: int | None = None
+    url: str  # Its address, without credentials and without ``/v1``.
+    model: str  # The name under which it serves the model.
+    engine: str = ""  # The engine's profile; empty if not reported.
+    version: str = ""  # The engine's version; empty if not reported.
+    max_model_len: int | None = None  # Longest prompt and answer together, tokens; None if not reported.
     kv: Mapping[str, Any] = field(default_factory=dict)
+    """What it reports about its KV cache: ``num_gpu_blocks``, ``block_size`` and the like."""
 
 
 def url_of(text: str, *, example: str, secret: str) -> httpx.URL:

@@ -71,17 +71,12 @@ Key = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass(slots=True)
 class Counts:
-    """A histogram: the number of values in each bucket, and their sum.
-
-    Attributes:
-        buckets: Upper bound -> values above the bound before it and up to this one.
-        total: Sum of the values.
-        count: Number of values.
-    """
+    """A histogram: the number of values in each bucket, and their sum."""
 
     buckets: dict[float, float] = field(default_factory=lambda: defaultdict(float))
-    total: float = 0.0
-    count: float = 0.0
+    """Upper bound -> values above the bound before it and up to this one."""
+    total: float = 0.0  # Sum of the values.
+    count: float = 0.0  # Number of values.
 
     @property
     def mean(self) -> float:
@@ -106,23 +101,14 @@ class Counts:
 
 @dataclass(slots=True)
 class Window:
-    """What happened between two scrapes.
+    """What happened between two scrapes."""
 
-    Attributes:
-        start: When it starts, seconds since 1970.
-        end: When it ends.
-        counters: Name -> how much it grew; missing names are not reported.
-        gauges: Name -> mean of its two ends.
-        histograms: Name -> values added.
-        arrivals: Requests that arrived; NaN if not reported.
-    """
-
-    start: float
-    end: float
-    counters: dict[str, float]
-    gauges: dict[str, float]
-    histograms: dict[str, Counts]
-    arrivals: float = math.nan
+    start: float  # When it starts, seconds since 1970.
+    end: float  # When it ends.
+    counters: dict[str, float]  # Name -> how much it grew; missing names are not reported.
+    gauges: dict[str, float]  # Name -> mean of its two ends.
+    histograms: dict[str, Counts]  # Name -> values added.
+    arrivals: float = math.nan  # Requests that arrived; NaN if not reported.
 
     @property
     def seconds(self) -> float:
@@ -132,31 +118,19 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """An engine over a period of time.
+    """An engine over a period of time."""
 
-    Attributes:
-        engine: Its profile.
-        model: The model that it reports to serve; empty if it reports none.
-        num_engines: Engines counted together.
-        about: Labels of vLLM's ``cache_config_info``, and SGLang's ``max_total_num_tokens``.
-        windows: In order; for a single scrape one from the start of the server, if both times are known.
-        whole: Everything known: the windows together, or the counts of a single scrape since the start.
-        is_single: Whether there is a single scrape.
-        in_flight: Requests in the system at the first scrape.
-        num_resets: Counters that fell.
-        num_refused: Invalid figures.
-    """
-
-    engine: str
-    model: str
-    num_engines: int
-    about: Mapping[str, str]
+    engine: str  # Its profile.
+    model: str  # The model that it reports to serve; empty if it reports none.
+    num_engines: int  # Engines counted together.
+    about: Mapping[str, str]  # Labels of vLLM's ``cache_config_info``, and SGLang's ``max_total_num_tokens``.
     windows: Sequence[Window]
-    whole: Window
-    is_single: bool
-    in_flight: float
-    num_resets: int
-    num_refused: int
+    """In order; for a single scrape one from the start of the server, if both times are known."""
+    whole: Window  # Everything known: the windows together, or the counts of a single scrape since the start.
+    is_single: bool  # Whether there is a single scrape.
+    in_flight: float  # Requests in the system at the first scrape.
+    num_resets: int  # Counters that fell.
+    num_refused: int  # Invalid figures.
 
     @property
     def hit_rate(self) -> float:

@@ -19,44 +19,27 @@ from simserve.perf.tables import tables_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
-    """Numbers of steps by their content, by the index of the tables of `simserve.perf.operators.StepParts`.
+    """Numbers of steps by their content, by the index of the tables of `simserve.perf.operators.StepParts`."""
 
-    Attributes:
-        decode: Steps without a chunk, by sequences that decode.
-        decode_attention: Steps with a chunk, likewise.
-        sequence: Steps with a chunk, by sequences.
-        token: Steps with a chunk, by tokens.
-        tokens_beyond: Tokens beyond that table, summed over steps.
-        shared: Steps of ranks in lockstep, by the tokens of all ranks.
-    """
-
-    decode: Array
-    decode_attention: Array
-    sequence: Array
-    token: Array
-    tokens_beyond: float
-    shared: Array
+    decode: Array  # Steps without a chunk, by sequences that decode.
+    decode_attention: Array  # Steps with a chunk, likewise.
+    sequence: Array  # Steps with a chunk, by sequences.
+    token: Array  # Steps with a chunk, by tokens.
+    tokens_beyond: float  # Tokens beyond that table, summed over steps.
+    shared: Array  # Steps of ranks in lockstep, by the tokens of all ranks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The time of a run's steps, to be divided by operator.
+    """The time of a run's steps, to be divided by operator."""
 
-    Attributes:
-        priced: Cost of a step.
-        counts: The steps.
-        attended: Seconds of contexts, keys, pairs and requests: attention besides the tables.
-        factor: Actual time of the steps relative to the priced time.
-        shared_factor: The same for what ranks do together.
-        others: Operator -> seconds that no table holds, such as copies and drafts.
-    """
-
-    priced: PricedDeployment
-    counts: StepCounts
-    attended: float
-    factor: float = 1.0
-    shared_factor: float = 1.0
+    priced: PricedDeployment  # Cost of a step.
+    counts: StepCounts  # The steps.
+    attended: float  # Seconds of contexts, keys, pairs and requests: attention besides the tables.
+    factor: float = 1.0  # Actual time of the steps relative to the priced time.
+    shared_factor: float = 1.0  # The same for what ranks do together.
     others: Mapping[str, float] = field(default_factory=dict)
+    """Operator -> seconds that no table holds, such as copies and drafts."""
 
     def seconds_by_operator(self) -> dict[str, float]:
         """Return the seconds of each of `OPERATORS`, 0 if no step has it.

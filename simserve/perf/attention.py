@@ -149,19 +149,12 @@ def score_bytes(num_queries: int, num_keys: int, num_heads: float, bytes_per_ele
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """One attention layer on one rank.
+    """One attention layer on one rank."""
 
-    Attributes:
-        num_heads: Query heads on the rank.
-        prefill_flops_per_pair: FLOP per query-key pair in prefill, all heads of the rank.
-        decode_flops_per_key: FLOP per key read in decode; MLA decodes against the compressed latent.
-        kv_bytes_per_token: Bytes per key (in compressed attention per entry) read from memory on the rank.
-    """
-
-    num_heads: float
-    prefill_flops_per_pair: float
-    decode_flops_per_key: float
-    kv_bytes_per_token: float
+    num_heads: float  # Query heads on the rank.
+    prefill_flops_per_pair: float  # FLOP per query-key pair in prefill, all heads of the rank.
+    decode_flops_per_key: float  # FLOP per key read in decode; MLA decodes against the compressed latent.
+    kv_bytes_per_token: float  # Bytes per key (in compressed attention per entry) read from memory on the rank.
 
 
 def dot_product_flops(num_heads: float, key_dim: float, value_dim: float) -> float:

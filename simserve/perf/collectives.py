@@ -62,37 +62,24 @@ cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only De
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The slowest link over which a group of GPUs communicates.
+    """The slowest link over which a group of GPUs communicates."""
 
-    Attributes:
-        bandwidth: Bytes/s per GPU, one direction.
-        latency: Seconds of an all-reduce too small for the bandwidth to matter, over ``reference_ranks`` GPUs, with a
-            network between them crossed once.
-        network_latency: The network's part of it, which an all-reduce crosses twice: up the tree, and down again
-            (NCCL's double binary trees); 0: the GPUs are in one node.
-        reference_ranks: Number of ranks to which ``latency`` refers.
-        skew: Seconds between the arrivals of ranks at a collective, per doubling of their number.
-        curves: Fitted collectives of this link; None: latency and bandwidth.
-        engine: Engine whose all-reduce is taken from them.
-        is_pcie: Whether NCCL reduces over PCIe, by the faster of its two protocols.
-        is_ring: Whether the latency of an all-reduce grows with every rank, not with their doublings.
-        host_from: Bytes from which an all-reduce also crosses the host link once.
-        host_bandwidth: Bandwidth of that link, bytes/s.
-        host_skew: Further seconds between the arrivals of ranks of several hosts at an all-reduce.
-    """
-
-    bandwidth: float
+    bandwidth: float  # Bytes/s per GPU, one direction.
     latency: float
+    """Seconds of an all-reduce too small for the bandwidth to matter, over ``reference_ranks`` GPUs, with a network
+    between them crossed once."""
     network_latency: float = 0.0
-    reference_ranks: int = 8
-    skew: float = 0.0
-    curves: CollectiveCurves | None = None
-    engine: str = ""
-    is_pcie: bool = False
-    is_ring: bool = False
-    host_from: float = math.inf
-    host_bandwidth: float = math.inf
-    host_skew: float = 0.0
+    """The network's part of it, which an all-reduce crosses twice: up the tree, and down again (NCCL's double binary
+    trees); 0: the GPUs are in one node."""
+    reference_ranks: int = 8  # Number of ranks to which ``latency`` refers.
+    skew: float = 0.0  # Seconds between the arrivals of ranks at a collective, per doubling of their number.
+    curves: CollectiveCurves | None = None  # Fitted collectives of this link; None: latency and bandwidth.
+    engine: str = ""  # Engine whose all-reduce is taken from them.
+    is_pcie: bool = False  # Whether NCCL reduces over PCIe, by the faster of its two protocols.
+    is_ring: bool = False  # Whether the latency of an all-reduce grows with every rank, not with their doublings.
+    host_from: float = math.inf  # Bytes from which an all-reduce also crosses the host link once.
+    host_bandwidth: float = math.inf  # Bandwidth of that link, bytes/s.
+    host_skew: float = 0.0  # Further seconds between the arrivals of ranks of several hosts at an all-reduce.
 
 
 def ring_bandwidth_seconds(num_bytes: Array | float, num_ranks: int, bandwidth: float) -> Array:
@@ -215,20 +202,13 @@ class ExchangeCurve:
 
     ``start + network_start + start_per_doubling log2(nodes) + max(bytes inside the node, bytes between nodes)`` over
     their bandwidths; the second and third terms only if ranks span nodes. Over NVLink alone the doublings are of ranks.
-
-    Attributes:
-        start: Seconds of an empty exchange in one node.
-        network_start: Further seconds if it spans nodes.
-        start_per_doubling: Further seconds for each doubling of the nodes, or of the ranks over NVLink alone.
-        local_share: Share of the bandwidth reached inside a node.
-        network_share: Share of the network bandwidth reached per GPU.
     """
 
-    start: float
-    network_start: float
-    start_per_doubling: float
-    local_share: float
-    network_share: float
+    start: float  # Seconds of an empty exchange in one node.
+    network_start: float  # Further seconds if it spans nodes.
+    start_per_doubling: float  # Further seconds for each doubling of the nodes, or of the ranks over NVLink alone.
+    local_share: float  # Share of the bandwidth reached inside a node.
+    network_share: float  # Share of the network bandwidth reached per GPU.
 
 
 CURVES: dict[ExchangeMode, dict[Literal["dispatch", "combine"], ExchangeCurve]] = {
@@ -257,19 +237,12 @@ on left-out numbers of nodes and ranks are in calibration/attention_collectives.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeLinks:
-    """Links over which ranks exchange tokens.
+    """Links over which ranks exchange tokens."""
 
-    Attributes:
-        num_ranks: Ranks that share the experts.
-        ranks_per_node: Number of them in one node.
-        local_bandwidth: Bytes/s per GPU inside a node, one direction.
-        network_bandwidth: Bytes/s per GPU between nodes.
-    """
-
-    num_ranks: int
-    ranks_per_node: int
-    local_bandwidth: float
-    network_bandwidth: float
+    num_ranks: int  # Ranks that share the experts.
+    ranks_per_node: int  # Number of them in one node.
+    local_bandwidth: float  # Bytes/s per GPU inside a node, one direction.
+    network_bandwidth: float  # Bytes/s per GPU between nodes.
 
     @property
     def num_nodes(self) -> int:

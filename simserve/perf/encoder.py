@@ -29,20 +29,13 @@ class AttentionTiles:
 
     A call takes ``start + ceil(tiles / multiprocessors) (tile_start + flops of a tile / share of the peak)``, with
     heads padded to 64, 96 or 128.
-
-    Attributes:
-        rows: Queries per tile.
-        start: Seconds of a call, whatever it holds.
-        tile_start: Seconds of a tile besides its arithmetic.
-        narrow_share: Share of a multiprocessor's peak with heads of up to 64.
-        wide_share: The same with wider heads, counting padding.
     """
 
-    rows: int
-    start: float
-    tile_start: float
-    narrow_share: float
-    wide_share: float
+    rows: int  # Queries per tile.
+    start: float  # Seconds of a call, whatever it holds.
+    tile_start: float  # Seconds of a tile besides its arithmetic.
+    narrow_share: float  # Share of a multiprocessor's peak with heads of up to 64.
+    wide_share: float  # The same with wider heads, counting padding.
 
 
 HOPPER_TILES = AttentionTiles(rows=192, start=6.4e-6, tile_start=4.1e-6, narrow_share=0.55, wide_share=0.65)

@@ -220,19 +220,12 @@ def device_of(machine: Machine, dtype: str) -> GemmDevice:
 
 @dataclass(frozen=True, slots=True)
 class ProductSizes:
-    """The row-independent properties of a product.
+    """The row-independent properties of a product."""
 
-    Attributes:
-        out_features: Columns n of the weight, on one rank.
-        in_features: Rows k of the weight, on one rank.
-        weight_bits: Bits per weight with its share of group scales.
-        input_bytes: Bytes per input element; outputs are 16 bit.
-    """
-
-    out_features: int
-    in_features: int
-    weight_bits: float
-    input_bytes: float = ACTIVATION_BYTES
+    out_features: int  # Columns n of the weight, on one rank.
+    in_features: int  # Rows k of the weight, on one rank.
+    weight_bits: float  # Bits per weight with its share of group scales.
+    input_bytes: float = ACTIVATION_BYTES  # Bytes per input element; outputs are 16 bit.
 
 
 class _Product:
@@ -313,32 +306,20 @@ def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmDevice:
-    """The properties of a GPU that matter to a GEMM.
+    """The properties of a GPU that matter to a GEMM."""
 
-    Attributes:
-        peak: FLOP/s of the arithmetic.
-        bandwidth: Memory bandwidth, bytes/s.
-        num_multiprocessors: SMs over which tiles are distributed; 1 if unknown: no partly filled rounds.
-    """
-
-    peak: float
-    bandwidth: float
-    num_multiprocessors: int
+    peak: float  # FLOP/s of the arithmetic.
+    bandwidth: float  # Memory bandwidth, bytes/s.
+    num_multiprocessors: int  # SMs over which tiles are distributed; 1 if unknown: no partly filled rounds.
 
 
 @dataclass(frozen=True, slots=True)
 class GemmSeconds:
-    """Seconds of calls.
+    """Seconds of calls."""
 
-    Attributes:
-        arithmetic: The flops alone at the efficiency of the call.
-        memory: The bytes alone.
-        total: The call, start-up included.
-    """
-
-    arithmetic: Array
-    memory: Array
-    total: Array
+    arithmetic: Array  # The flops alone at the efficiency of the call.
+    memory: Array  # The bytes alone.
+    total: Array  # The call, start-up included.
 
 
 def gemm_seconds(

@@ -13,6 +13,9 @@ Mamba-2 (Dao and Gu, "Transformers are SSMs", arXiv 2405.21060, section 6): prom
 to each other and to the state before them; a decode step reads and writes the state of every head. Nothing of it was
 fitted: a roofline, with arithmetic at the share of the peak that attention reaches and bytes at that of other kernels.
 The same holds for the first Mamba (Gu and Dao, arXiv 2312.00752), whose scan runs without tensor cores.
+
+Throughout, ``machine`` is one GPU, ``tokens`` are those of a step, ``sequences`` those that decode, and ``num_ranks``
+are the ranks over which heads or channels are distributed.
 """
 
 from __future__ import annotations
@@ -87,17 +90,11 @@ CONVOLUTION_PASSES = 8.0
 
 @dataclass(frozen=True, slots=True)
 class PromptScan:
-    """The prompt kernel of linear attention.
+    """The prompt kernel of linear attention."""
 
-    Attributes:
-        chunk_tokens: Tokens per chunk.
-        chunk_seconds: Seconds from one chunk of a prompt to the next, for any number of heads.
-        share: Share of the 16-bit peak that it reaches with many heads.
-    """
-
-    chunk_tokens: int = CHUNK_TOKENS
-    chunk_seconds: float = CHUNK_SECONDS
-    share: float = SCAN_SHARE
+    chunk_tokens: int = CHUNK_TOKENS  # Tokens per chunk.
+    chunk_seconds: float = CHUNK_SECONDS  # Seconds from one chunk of a prompt to the next, for any number of heads.
+    share: float = SCAN_SHARE  # Share of the 16-bit peak that it reaches with many heads.
 
 
 GATED_DELTA = PromptScan()
@@ -124,10 +121,6 @@ def mixing_parts(
     """Return the seconds by part of one layer besides its projections, without states, ``[5, len(tokens)]``.
 
     Args:
-        linear: The layer.
-        machine: One GPU.
-        tokens: Tokens of a step.
-        num_ranks: Ranks over which the heads are distributed.
         scan: The prompt kernel, as if all tokens were of one prompt; None: the tokens are not of prompts.
     """
     width = (linear.mixed_width + linear.num_value_heads * linear.value_head_dim) / num_ranks
@@ -163,10 +156,6 @@ def state_seconds(
     """Return the seconds of updating the states of decoding sequences in one layer, shape of ``sequences``.
 
     Args:
-        linear: The layer.
-        machine: One GPU.
-        sequences: Sequences that decode.
-        num_ranks: Ranks over which the heads are distributed.
         tokens_per_sequence: Tokens computed for each; each leaves its own state.
         has_start: Whether the kernel's start counts.
     """
@@ -185,10 +174,6 @@ def chunk_seconds(
     3.6. The rest, states that the kernel reads and writes, is left out. Chunks are Triton's, as for prompts.
 
     Args:
-        linear: The layer.
-        machine: One GPU.
-        sequences: Sequences that decode.
-        num_ranks: Ranks over which the heads are distributed.
         scan: The kernel.
     """
     moved = GATHERED_PASSES * linear.state_elements * linear.state_element_bytes / num_ranks
@@ -202,7 +187,6 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
 
     Args:
         shape: The deployment.
-        machine: One GPU.
         sequences: Sequences that decode in one pipeline stage; with ``is_mixed``, in all stages.
         is_mixed: Whether the step has prompts: start-up then counts with them, and all stages of a pipeline count. Some
             engines then send decodes without drafts through the prompt kernel.
@@ -230,8 +214,6 @@ def state_layer_parts(shape: ReplicaShape, machine: Machine, tokens: Array, *, h
 
     Args:
         shape: The deployment.
-        machine: One GPU.
-        tokens: Tokens of a step.
         has_prompts: Whether the tokens are of prompts.
     """
     model, ranks = shape.model, shape.tensor_parallel_size
@@ -252,12 +234,6 @@ def convolution_parts(convolution: ShortConvolution, machine: Machine, tokens: A
 
     Three element-wise kernels (vLLM, layers/mamba/short_conv.py): the first gate times the input, the convolution, the
     second gate times its output. The state, two inputs per channel, is left out.
-
-    Args:
-        convolution: The layer.
-        machine: One GPU.
-        tokens: Tokens of a step.
-        num_ranks: Ranks over which the channels are distributed.
     """
     moved = CONVOLUTION_PASSES * convolution.width / num_ranks * ACTIVATION_BYTES
     return elementwise_parts(moved, tokens, machine, SMALL_CALLS)
@@ -284,10 +260,6 @@ def mamba_parts(mamba: Mamba2, machine: Machine, tokens: Array, num_ranks: int, 
     """Return the seconds by part of one layer besides its projections, without states, ``[5, len(tokens)]``.
 
     Args:
-        mamba: The layer.
-        machine: One GPU.
-        tokens: Tokens of a step.
-        num_ranks: Ranks over which the heads are distributed.
         has_prompts: Whether the tokens are of prompts, which use the scan.
     """
     width = (mamba.mixed_width + mamba.inner_width) / num_ranks
@@ -333,10 +305,6 @@ def mamba_state_seconds(
     Each state is read once, and written once per computed token.
 
     Args:
-        mamba: The layer.
-        machine: One GPU.
-        sequences: Sequences that decode.
-        num_ranks: Ranks over which the heads are distributed.
         tokens_per_sequence: Tokens computed for each; each leaves its own state.
         has_start: Whether the kernel's start counts.
     """

@@ -83,15 +83,10 @@ COMMON_CONTEXTS = (128.0, 1024.0)
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The operator tables of one engine on one GPU.
+    """The operator tables of one engine on one GPU."""
 
-    Attributes:
-        folder: What the user gave.
-        files: Table -> its file.
-    """
-
-    folder: str
-    files: Mapping[str, str]
+    folder: str  # What the user gave.
+    files: Mapping[str, str]  # Table -> its file.
 
 
 def find_tables(folder: Path, engine: str) -> TableFiles:
@@ -188,15 +183,10 @@ class TableFilesKey:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds over one size, both ascending.
+    """Seconds over one size, both ascending."""
 
-    Attributes:
-        size: Measured sizes.
-        seconds: Their times, which fall only if a table's repeats say so.
-    """
-
-    size: Array
-    seconds: Array
+    size: Array  # Measured sizes.
+    seconds: Array  # Their times, which fall only if a table's repeats say so.
 
     def scaled(self, size: Array, parts: Array) -> Array:
         """Return the parts of a curve scaled to the measured totals, unscaled outside the measured sizes.
@@ -302,17 +292,11 @@ def _slower_than_more_rows(
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Measured calls of attention with the heads of one rank.
+    """Measured calls of attention with the heads of one rank."""
 
-    Attributes:
-        batch: Sequences of each call.
-        tokens: Prompt tokens of each sequence, or keys that a decode step reads.
-        seconds: Their times, scaled to the heads of the rank.
-    """
-
-    batch: Array
-    tokens: Array
-    seconds: Array
+    batch: Array  # Sequences of each call.
+    tokens: Array  # Prompt tokens of each sequence, or keys that a decode step reads.
+    seconds: Array  # Their times, scaled to the heads of the rank.
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,27 +462,16 @@ def _non_negative_fit(terms: Array, seconds: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAttention:
-    """One layer on one rank, like `simserve.perf.attention_curve.FittedAttention`.
+    """One layer on one rank, like `simserve.perf.attention_curve.FittedAttention`."""
 
-    Attributes:
-        batches: Batches of the measured decode steps, ascending.
-        bases: Context-independent seconds of such a step, never falling.
-        decode_key_seconds: Seconds per additional key in the contexts of a decode step.
-        start: Least seconds of a step of prompts.
-        token_seconds: Seconds per token of such a step.
-        request_seconds: Seconds per additional prompt in it.
-        pair_seconds: Seconds per attended query-key pair.
-        prompt_key_seconds: Seconds per key that a prompt reads; part of the token here.
-    """
-
-    batches: Array
-    bases: Array
-    decode_key_seconds: float
-    start: float
-    token_seconds: float
-    request_seconds: float
-    pair_seconds: float
-    prompt_key_seconds: float = 0.0
+    batches: Array  # Batches of the measured decode steps, ascending.
+    bases: Array  # Context-independent seconds of such a step, never falling.
+    decode_key_seconds: float  # Seconds per additional key in the contexts of a decode step.
+    start: float  # Least seconds of a step of prompts.
+    token_seconds: float  # Seconds per token of such a step.
+    request_seconds: float  # Seconds per additional prompt in it.
+    pair_seconds: float  # Seconds per attended query-key pair.
+    prompt_key_seconds: float = 0.0  # Seconds per key that a prompt reads; part of the token here.
 
     def decode_base_seconds(self, sequences: Array) -> Array:
         """Return the context-independent seconds of a decode step."""

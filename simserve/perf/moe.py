@@ -70,21 +70,13 @@ EXACT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShape:
-    """Sizes of one expert on one rank; fields may be arrays matching the loads.
+    """Sizes of one expert on one rank; fields may be arrays matching the loads."""
 
-    Attributes:
-        hidden_size: Width of the model.
-        intermediate_size: Width of the expert on the rank.
-        up_projections: 2 with a gate, 1 without.
-        weight_bits: Bits per weight with its share of scales.
-        input_bytes: Bytes of an activation element that a GEMM reads.
-    """
-
-    hidden_size: Array | float
-    intermediate_size: Array | float
-    up_projections: Array | float
-    weight_bits: Array | float
-    input_bytes: float = ACTIVATION_BYTES
+    hidden_size: Array | float  # Width of the model.
+    intermediate_size: Array | float  # Width of the expert on the rank.
+    up_projections: Array | float  # 2 with a gate, 1 without.
+    weight_bits: Array | float  # Bits per weight with its share of scales.
+    input_bytes: float = ACTIVATION_BYTES  # Bytes of an activation element that a GEMM reads.
 
     @property
     def weights_bytes(self) -> Array | float:
@@ -100,21 +92,13 @@ class ExpertShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
-    """The load that routing gives one rank.
+    """The load that routing gives one rank."""
 
-    Attributes:
-        pairs: Token-expert pairs that the rank computes.
-        distinct: Experts used by them.
-        routed: Pairs of all ranks, which every rank sorts.
-        held: Experts that the rank holds.
-        tokens: Tokens of the call.
-    """
-
-    pairs: Array
-    distinct: Array
-    routed: Array
-    held: Array | float
-    tokens: Array
+    pairs: Array  # Token-expert pairs that the rank computes.
+    distinct: Array  # Experts used by them.
+    routed: Array  # Pairs of all ranks, which every rank sorts.
+    held: Array | float  # Experts that the rank holds.
+    tokens: Array  # Tokens of the call.
 
 
 def expected_distinct_experts(

@@ -128,38 +128,27 @@ INPUT_BYTES: Mapping[str, float] = {"fp8": 1.0, "int8": 1.0, "fp4": NVFP4_BITS /
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """How the weights of linear layers are stored and multiplied.
-
-    Attributes:
-        bits: Bits per weight with its share of group scales; None: the model's own dtype. Scales per output channel or
-            per tensor (fp8, int8, int4) are below 0.01 bit per weight and left out.
-        arithmetic: Dtype of the multiplication; ``model``: the model's 16-bit dtype.
-        is_everything_stored_so: Whether embeddings and LM head are in the format too.
-        weight_only_share: `compute_share` on GPUs without its dtype, with a fallback to 16-bit arithmetic; None: no
-            fallback.
-        blackwell_arithmetic: Dtype of the multiplication on GPUs with FP4 arithmetic; None: as elsewhere.
-        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel, other than Marlin
-            (`marlin_share`): an assumption; GGUF kernels of llama.cpp lose about half.
-        min_tile_rows: Rows of the smallest tile of its kernels.
-        vector_unpacking_rows: Cost of unpacking in rows of arithmetic, if rows are multiplied one by one.
-        vector_share: Share of the FP32 rate at which GPUs multiply up to `min_tile_rows` rows one by one; None: they do
-            not.
-        unpacked_from_rows: Rows from which weights are first written out in 16 bit, which is slower than 16-bit
-            weights; None: never.
-        unpacked_rows: Rows after which they are written out again; None: once per step.
-    """
+    """How the weights of linear layers are stored and multiplied."""
 
     bits: float | None
-    arithmetic: Arithmetic
-    is_everything_stored_so: bool = False
+    """Bits per weight with its share of group scales; None: the model's own dtype. Scales per output channel or per
+    tensor (fp8, int8, int4) are below 0.01 bit per weight and left out."""
+    arithmetic: Arithmetic  # Dtype of the multiplication; ``model``: the model's 16-bit dtype.
+    is_everything_stored_so: bool = False  # Whether embeddings and LM head are in the format too.
     weight_only_share: float | None = None
+    """`compute_share` on GPUs without its dtype, with a fallback to 16-bit arithmetic; None: no fallback."""
     blackwell_arithmetic: Arithmetic | None = None
+    """Dtype of the multiplication on GPUs with FP4 arithmetic; None: as elsewhere."""
     compute_share: float = 1.0
-    min_tile_rows: int = PLAIN_TILE_ROWS
-    vector_unpacking_rows: int = 1
+    """Share of a plain GEMM's FLOP/s left after unpacking weights inside the kernel, other than Marlin
+    (`marlin_share`): an assumption; GGUF kernels of llama.cpp lose about half."""
+    min_tile_rows: int = PLAIN_TILE_ROWS  # Rows of the smallest tile of its kernels.
+    vector_unpacking_rows: int = 1  # Cost of unpacking in rows of arithmetic, if rows are multiplied one by one.
     vector_share: float | None = None
+    """Share of the FP32 rate at which GPUs multiply up to `min_tile_rows` rows one by one; None: they do not."""
     unpacked_from_rows: int | None = None
-    unpacked_rows: int | None = None
+    """Rows from which weights are first written out in 16 bit, which is slower than 16-bit weights; None: never."""
+    unpacked_rows: int | None = None  # Rows after which they are written out again; None: once per step.
 
 
 def _marlin(bits: float) -> WeightFormat:
@@ -246,41 +235,25 @@ FP16 scale per 128 elements (one head)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """A weight format as it runs for one model on one GPU under one engine.
+    """A weight format as it runs for one model on one GPU under one engine."""
 
-    Attributes:
-        name: The format as asked for.
-        weight_bits: Bits per weight of a linear layer.
-        other_bits: Bits per weight of embeddings, LM head, norms and routers.
-        arithmetic: Dtype of linear layers.
-        wide_arithmetic: 16-bit (or FP32) dtype of attention, LM head and routers.
-        input_bytes: Bytes of an activation element that a linear layer reads.
-        is_quantizing_activations: Whether a step quantises activations before every linear layer.
-        compute_share: Share of a plain GEMM's FLOP/s left after unpacking weights.
-        min_tile_rows: Rows of the smallest tile of the kernels that unpack weights.
-        overlap: Least exponent of the overlap of arithmetic and memory in those kernels.
-        vector_flops: FLOP/s of the kernels that multiply fewer rows than a tile one by one; None: no such kernels.
-        unpacked_from_rows: Rows from which weights are first written out in 16 bit; None: never.
-        unpacked_rows: Rows after which they are written out again; None: once per step.
-        is_block_scaled: Whether FP8 weights have a scale per 128 x 128 of them, which has kernels of its own.
-        note: How it differs from what its name says, or "".
-    """
-
-    name: str
-    weight_bits: float
-    other_bits: float
-    arithmetic: str
-    wide_arithmetic: str
-    input_bytes: float
-    is_quantizing_activations: bool
-    compute_share: float
-    min_tile_rows: int = PLAIN_TILE_ROWS
-    overlap: float = 1.0
+    name: str  # The format as asked for.
+    weight_bits: float  # Bits per weight of a linear layer.
+    other_bits: float  # Bits per weight of embeddings, LM head, norms and routers.
+    arithmetic: str  # Dtype of linear layers.
+    wide_arithmetic: str  # 16-bit (or FP32) dtype of attention, LM head and routers.
+    input_bytes: float  # Bytes of an activation element that a linear layer reads.
+    is_quantizing_activations: bool  # Whether a step quantises activations before every linear layer.
+    compute_share: float  # Share of a plain GEMM's FLOP/s left after unpacking weights.
+    min_tile_rows: int = PLAIN_TILE_ROWS  # Rows of the smallest tile of the kernels that unpack weights.
+    overlap: float = 1.0  # Least exponent of the overlap of arithmetic and memory in those kernels.
     vector_flops: float | None = None
-    unpacked_from_rows: int | None = None
-    unpacked_rows: int | None = None
+    """FLOP/s of the kernels that multiply fewer rows than a tile one by one; None: no such kernels."""
+    unpacked_from_rows: int | None = None  # Rows from which weights are first written out in 16 bit; None: never.
+    unpacked_rows: int | None = None  # Rows after which they are written out again; None: once per step.
     is_block_scaled: bool = False
-    note: str
+    """Whether FP8 weights have a scale per 128 x 128 of them, which has kernels of its own."""
+    note: str  # How it differs from what its name says, or "".
 
     @property
     def unpacked_bits(self) -> float:
@@ -510,17 +483,11 @@ def _has_arithmetic(name: str, model_dtype: str, peaks: Mapping[str, float]) -> 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedValues:
-    """Values rounded to signed integers with one scale.
+    """Values rounded to signed integers with one scale."""
 
-    Attributes:
-        scale: Value of one code step.
-        codes: Integers.
-        largest_error: Largest absolute difference between a value and ``code * scale``.
-    """
-
-    scale: float
-    codes: tuple[int, ...]
-    largest_error: float
+    scale: float  # Value of one code step.
+    codes: tuple[int, ...]  # Integers.
+    largest_error: float  # Largest absolute difference between a value and ``code * scale``.
 
 
 def quantize_symmetric(values: Sequence[float], bits: int) -> QuantizedValues:

@@ -26,42 +26,25 @@ Phase = Literal["decode", "prefill"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPoint:
-    """One operator of one layer on one GPU.
+    """One operator of one layer on one GPU."""
 
-    Attributes:
-        name: As in engines: ``qkv``, ``gate_up``, ``attention`` ...
-        phase: ``decode``: in a decode step; ``prefill``: in a step that computes a prompt.
-        intensity: FLOP per byte moved.
-        flops_per_second: FLOP over the modelled seconds, start-up included.
-        seconds: Seconds of one call.
-    """
-
-    name: str
-    phase: Phase
-    intensity: float
-    flops_per_second: float
-    seconds: float
+    name: str  # As in engines: ``qkv``, ``gate_up``, ``attention`` ...
+    phase: Phase  # ``decode``: in a decode step; ``prefill``: in a step that computes a prompt.
+    intensity: float  # FLOP per byte moved.
+    flops_per_second: float  # FLOP over the modelled seconds, start-up included.
+    seconds: float  # Seconds of one call.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """A GPU's limits and the operators below them.
+    """A GPU's limits and the operators below them."""
 
-    Attributes:
-        bandwidth: Memory bandwidth, bytes/s.
-        peaks: Dense FLOP/s of the dtypes in which the deployment computes, ``{dtype: FLOP/s}``.
-        decoding: Sequences of the decode step.
-        context_tokens: Tokens of each in the KV cache.
-        prompt_tokens: Tokens of the prompt.
-        points: Operators.
-    """
-
-    bandwidth: float
-    peaks: dict[str, float]
-    decoding: int
-    context_tokens: int
-    prompt_tokens: int
-    points: tuple[OperatorPoint, ...]
+    bandwidth: float  # Memory bandwidth, bytes/s.
+    peaks: dict[str, float]  # Dense FLOP/s of the dtypes in which the deployment computes, ``{dtype: FLOP/s}``.
+    decoding: int  # Sequences of the decode step.
+    context_tokens: int  # Tokens of each in the KV cache.
+    prompt_tokens: int  # Tokens of the prompt.
+    points: tuple[OperatorPoint, ...]  # Operators.
 
 
 def roofline(

@@ -16,21 +16,13 @@ from simserve.perf.shape import ReplicaShape
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How steps are split into runs of all kernels, one after another: llama.cpp's micro-batches.
+    """How steps are split into runs of all kernels, one after another: llama.cpp's micro-batches."""
 
-    Attributes:
-        lengths: Distinct lengths of runs in tokens.
-        last: For each step, the index of its last run among the lengths.
-        stretch: For each step, the factor on the time of its last run.
-        num_full: For each step, the number of full-length runs before it.
-        full: The index of these among the lengths.
-    """
-
-    lengths: Array
-    last: NDArray[np.intp]
-    stretch: Array
-    num_full: Array
-    full: int = -1
+    lengths: Array  # Distinct lengths of runs in tokens.
+    last: NDArray[np.intp]  # For each step, the index of its last run among the lengths.
+    stretch: Array  # For each step, the factor on the time of its last run.
+    num_full: Array  # For each step, the number of full-length runs before it.
+    full: int = -1  # The index of these among the lengths.
 
     def total(self, row: Array) -> Array:
         """Return the total time of the runs of each step, from the time of one run by its length."""

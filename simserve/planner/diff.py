@@ -24,21 +24,14 @@ WATCHED = tuple(name for name in FIGURES if not name.startswith("std_") and name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One figure of two results.
+    """One figure of two results."""
 
-    Attributes:
-        name: Name of the figure.
-        before: Value in the first result; NaN where undefined.
-        after: Value in the second.
-        half_width: Half width of the 95 % interval of the difference, if both have one; else NaN.
-        tolerance: Relative change that is tolerated, up or down; None where the figure is not watched.
-    """
-
-    name: str
-    before: float
-    after: float
-    half_width: float = math.nan
+    name: str  # Name of the figure.
+    before: float  # Value in the first result; NaN where undefined.
+    after: float  # Value in the second.
+    half_width: float = math.nan  # Half width of the 95 % interval of the difference, if both have one; else NaN.
     tolerance: float | None = None
+    """Relative change that is tolerated, up or down; None where the figure is not watched."""
 
     @property
     def change(self) -> float:
@@ -139,20 +132,7 @@ def diff(
     tolerances: Mapping[str, float] | None = None,
     allow: Sequence[str] = (),
 ) -> Diff:
-    """Return two results side by side.
-
-    Args:
-        first: A result's folder or its `result.json`.
-        second: Likewise.
-        tolerance: Relative change, either way, that every watched figure may show; None: only those of ``tolerances``.
-        tolerances: The same for individual figures, by name.
-        allow: Ways in which the two may differ under a tolerance: ``scenario``, ``version``. Without a tolerance
-            nothing is judged.
-
-    Raises:
-        InputError: A result is missing, is not a result, or is not what the run wrote.
-        UsageError: A name is not a figure.
-    """
+    """Return two results side by side; see `simserve.api.diff` for the arguments and errors."""
     for name in tolerances or {}:
         if name not in FIGURES:
             remedy = nearest(name, FIGURES)

@@ -24,43 +24,24 @@ _SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_paralle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneLine:
-    """The flags of one line; None: not given. The names are those of the flags.
+    """The flags of one line; None: not given. The names are those of the flags."""
 
-    Attributes:
-        like: A command line that starts a server, as pasted.
-        gpus: ``2xH100``: how many of which.
-        tp: GPUs that share every layer.
-        pp: Groups of GPUs that hold consecutive layers.
-        replicas: Copies of the model.
-        routing: Which replica takes a request: ``round_robin``.
-        engine: ``vllm==0.20``, or a name alone.
-        quantization: Format of the weights.
-        rate: Requests a second, Poisson.
-        concurrency: Clients of a closed loop.
-        trace: A file of recorded traffic.
-        columns: ``arrival_time=timestamp,...``: which column of the trace holds what.
-        prompt_tokens: Length of every prompt.
-        output_tokens: Length of every answer.
-        num_requests: Requests of a run.
-        slo: ``ttft=1.5s,tpot=50ms,attainment=0.95``, or a use case.
-    """
-
-    like: str | None = None
-    gpus: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    replicas: int | None = None
-    routing: str | None = None
-    engine: str | None = None
-    quantization: str | None = None
-    rate: float | None = None
-    concurrency: int | None = None
-    trace: str | None = None
-    columns: str | None = None
-    prompt_tokens: str | None = None
-    output_tokens: str | None = None
-    num_requests: int | None = None
-    slo: str | None = None
+    like: str | None = None  # A command line that starts a server, as pasted.
+    gpus: str | None = None  # ``2xH100``: how many of which.
+    tp: int | None = None  # GPUs that share every layer.
+    pp: int | None = None  # Groups of GPUs that hold consecutive layers.
+    replicas: int | None = None  # Copies of the model.
+    routing: str | None = None  # Which replica takes a request: ``round_robin``.
+    engine: str | None = None  # ``vllm==0.20``, or a name alone.
+    quantization: str | None = None  # Format of the weights.
+    rate: float | None = None  # Requests a second, Poisson.
+    concurrency: int | None = None  # Clients of a closed loop.
+    trace: str | None = None  # A file of recorded traffic.
+    columns: str | None = None  # ``arrival_time=timestamp,...``: which column of the trace holds what.
+    prompt_tokens: str | None = None  # Length of every prompt.
+    output_tokens: str | None = None  # Length of every answer.
+    num_requests: int | None = None  # Requests of a run.
+    slo: str | None = None  # ``ttft=1.5s,tpot=50ms,attainment=0.95``, or a use case.
 
     @property
     def given(self) -> dict[str, Any]:

@@ -40,35 +40,23 @@ _BISECTIONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One load, simulated.
+    """One load, simulated."""
 
-    Attributes:
-        load: The load asked for: requests/s, or clients of a closed loop.
-        rate: Requests/s served, also at a load that does not hold.
-        busy: Share of the time with a step running.
-        watts_per_gpu: Mean power of one board.
-        attainment: Share of the requests within the SLO; None without one.
-        stability: `stable`, `backlogged` or `overloaded`.
-        holds: Whether the SLO was met, which counts requests that were not served as missing it, without a growing
-            queue; without an SLO, whether the load cost no request: those that fail at any load (prompts that are too
-            long, lost replicas) do not count.
-        lost: Share of the requests that were not served.
-        mean_gpus: GPUs that were paid for on average; fewer than there may be where a fleet is scaled.
-        gpu_hour_usd: Mean price of one of them for an hour, by how many of each pool were there; None without a price.
-        api_usd_per_hour: Dollars an hour for an API that served part of the load.
-    """
-
-    load: float
-    rate: float
-    busy: float
-    watts_per_gpu: float
-    attainment: float | None
-    stability: str
+    load: float  # The load asked for: requests/s, or clients of a closed loop.
+    rate: float  # Requests/s served, also at a load that does not hold.
+    busy: float  # Share of the time with a step running.
+    watts_per_gpu: float  # Mean power of one board.
+    attainment: float | None  # Share of the requests within the SLO; None without one.
+    stability: str  # `stable`, `backlogged` or `overloaded`.
     holds: bool
-    lost: float = 0.0
-    mean_gpus: float = 0.0
+    """Whether the SLO was met, which counts requests that were not served as missing it, without a growing queue;
+    without an SLO, whether the load cost no request: those that fail at any load (prompts that are too long, lost
+    replicas) do not count."""
+    lost: float = 0.0  # Share of the requests that were not served.
+    mean_gpus: float = 0.0  # GPUs that were paid for on average; fewer than there may be where a fleet is scaled.
     gpu_hour_usd: float | None = None
-    api_usd_per_hour: float = 0.0
+    """Mean price of one of them for an hour, by how many of each pool were there; None without a price."""
+    api_usd_per_hour: float = 0.0  # Dollars an hour for an API that served part of the load.
 
     @property
     def gpu_usd_per_hour(self) -> float:

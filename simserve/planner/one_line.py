@@ -70,23 +70,14 @@ _LENGTHS = ("prompt_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked.
+    """What is asked."""
 
-    Attributes:
-        scenario: The scenario, as if it came from a file.
-        notes: What was inferred or assumed, in full sentences.
-        gpu: The GPU of ``--gpus``; None: the flag was not given.
-        num_gpus: How many of it; None: not given.
-        has_own_gpu: Whether the scenario says its GPU itself, without any flag.
-        has_load: Whether anything said how much traffic arrives; if not, one request a second is assumed.
-    """
-
-    scenario: Scenario
-    notes: tuple[str, ...] = ()
-    gpu: str | None = None
-    num_gpus: int | None = None
-    has_own_gpu: bool = True
-    has_load: bool = True
+    scenario: Scenario  # The scenario, as if it came from a file.
+    notes: tuple[str, ...] = ()  # What was inferred or assumed, in full sentences.
+    gpu: str | None = None  # The GPU of ``--gpus``; None: the flag was not given.
+    num_gpus: int | None = None  # How many of it; None: not given.
+    has_own_gpu: bool = True  # Whether the scenario says its GPU itself, without any flag.
+    has_load: bool = True  # Whether anything said how much traffic arrives; if not, one request a second is assumed.
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,26 +18,17 @@ spread."""
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much a figure of the variant exceeds that of the base.
+    """How much a figure of the variant exceeds that of the base."""
 
-    Attributes:
-        mean: Mean over the replications in which both are defined; NaN if in none.
-        low: Lower end of the 95 % interval; NaN where fewer than `LEAST_PAIRS` replications define it.
-        high: Upper end.
-        base: Mean of the base.
-        variant: Mean of the variant.
-        ratio_low: Lower end of the 95 % interval of the ratio of the variant's mean to the base's; NaN likewise, and
-            where a figure is not positive.
-        ratio_high: Upper end.
-    """
-
-    mean: float
-    low: float
-    high: float
-    base: float
-    variant: float
+    mean: float  # Mean over the replications in which both are defined; NaN if in none.
+    low: float  # Lower end of the 95 % interval; NaN where fewer than `LEAST_PAIRS` replications define it.
+    high: float  # Upper end.
+    base: float  # Mean of the base.
+    variant: float  # Mean of the variant.
     ratio_low: float = math.nan
-    ratio_high: float = math.nan
+    """Lower end of the 95 % interval of the ratio of the variant's mean to the base's; NaN likewise, and where a
+    figure is not positive."""
+    ratio_high: float = math.nan  # Upper end.
 
     @property
     def is_shown(self) -> bool:

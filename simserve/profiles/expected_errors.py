@@ -101,37 +101,23 @@ FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A deployment under a load, as described to the model of errors.
+    """A deployment under a load, as described to the model of errors."""
 
-    Attributes:
-        generation: Engine and generation: ``vllm from 0.8``.
-        hardware: GPU, by its catalogue name.
-        has_experts: Whether the model is a mixture of experts.
-        num_gpus: GPUs per replica.
-        is_served: Whether requests come through the engine's server, not from a batch in the engine's own process.
-        has_pools: Whether prefill and decode have separate replicas.
-        in_flight: Mean number of requests in a replica; NaN: unknown.
-        at_once: Share of the requests that arrived in the first instant.
-        host: Share of the step time that is host work.
-        mechanism: An unusual mechanism of the server, in words; empty: none.
-        calibrated_runs: Loads of this deployment on which its engine profile was calibrated; 0: none.
-        calibrated_date: When they were measured, if the profile says so.
-        own_errors: Metric -> half-width of the interval that holds `LEVEL` of its errors at those loads, in logarithms.
-    """
-
-    generation: str
-    hardware: str
-    has_experts: bool
-    num_gpus: int = 1
+    generation: str  # Engine and generation: ``vllm from 0.8``.
+    hardware: str  # GPU, by its catalogue name.
+    has_experts: bool  # Whether the model is a mixture of experts.
+    num_gpus: int = 1  # GPUs per replica.
     is_served: bool = True
-    has_pools: bool = False
-    in_flight: float = 1.0
-    at_once: float = 0.0
-    host: float = 0.0
-    mechanism: str = ""
-    calibrated_runs: int = 0
-    calibrated_date: str = ""
+    """Whether requests come through the engine's server, not from a batch in the engine's own process."""
+    has_pools: bool = False  # Whether prefill and decode have separate replicas.
+    in_flight: float = 1.0  # Mean number of requests in a replica; NaN: unknown.
+    at_once: float = 0.0  # Share of the requests that arrived in the first instant.
+    host: float = 0.0  # Share of the step time that is host work.
+    mechanism: str = ""  # An unusual mechanism of the server, in words; empty: none.
+    calibrated_runs: int = 0  # Loads of this deployment on which its engine profile was calibrated; 0: none.
+    calibrated_date: str = ""  # When they were measured, if the profile says so.
     own_errors: Mapping[str, float] = field(default_factory=dict)
+    """Metric -> half-width of the interval that holds `LEVEL` of its errors at those loads, in logarithms."""
 
     @property
     def family(self) -> tuple[str, str, bool]:
@@ -156,24 +142,16 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far a server is from what other sources measured.
+    """How far a server is from what other sources measured."""
 
-    Attributes:
-        is_family_known: Its engine generation, GPU and class of model in combination.
-        is_engine_known: Its engine generation, on any GPU.
-        is_hardware_known: Its GPU, under any engine.
-        is_mechanism_known: Its mechanism and number of GPUs; true without an unusual mechanism.
-        is_mechanism_measured: Its mechanism, by any source including its own.
-        is_examined: Whether its own figures were known while the simulator was built: those of the measured sources
-            were, those of the unseen reports and of all other servers were not.
-    """
-
-    is_family_known: bool
-    is_engine_known: bool
-    is_hardware_known: bool = True
-    is_mechanism_known: bool = True
-    is_mechanism_measured: bool = True
+    is_family_known: bool  # Its engine generation, GPU and class of model in combination.
+    is_engine_known: bool  # Its engine generation, on any GPU.
+    is_hardware_known: bool = True  # Its GPU, under any engine.
+    is_mechanism_known: bool = True  # Its mechanism and number of GPUs; true without an unusual mechanism.
+    is_mechanism_measured: bool = True  # Its mechanism, by any source including its own.
     is_examined: bool = False
+    """Whether its own figures were known while the simulator was built: those of the measured sources were, those of
+    the unseen reports and of all other servers were not."""
 
     @property
     def group(self) -> str:
@@ -448,19 +426,12 @@ class CalibratedErrors(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class MetricExpectation:
-    """Expected error of one metric, in logarithms of predicted over measured.
+    """Expected error of one metric, in logarithms of predicted over measured."""
 
-    Attributes:
-        center: Median.
-        half_50: Half-width of the interval that holds half of the servers.
-        half_90: Half-width of the interval that holds `LEVEL` of them.
-        servers: Number of measured servers of the same family.
-    """
-
-    center: float
-    half_50: float
-    half_90: float
-    servers: int
+    center: float  # Median.
+    half_50: float  # Half-width of the interval that holds half of the servers.
+    half_90: float  # Half-width of the interval that holds `LEVEL` of them.
+    servers: int  # Number of measured servers of the same family.
 
     @property
     def low(self) -> float:
@@ -506,17 +477,11 @@ class MetricExpectation:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Expected errors of a run on a real server.
+    """Expected errors of a run on a real server."""
 
-    Attributes:
-        basis: The basis of the expectation, in words.
-        group: One of `GROUPS`, or `CALIBRATED`.
-        metrics: Metric -> its error.
-    """
-
-    basis: str
-    group: str
-    metrics: Mapping[str, MetricExpectation]
+    basis: str  # The basis of the expectation, in words.
+    group: str  # One of `GROUPS`, or `CALIBRATED`.
+    metrics: Mapping[str, MetricExpectation]  # Metric -> its error.
 
     @property
     def shares(self) -> dict[str, Any]:
@@ -669,17 +634,12 @@ def _load(kind: type[_Read], name: str, file: Path | None) -> _Read:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Properties of a run that determine how an error of the steps shows.
-
-    Attributes:
-        load_ratio: Offered over finishable load with open-loop arrivals; None: not known, or a closed loop.
-        waiting: Share of the times to first token spent waiting for the first step.
-        duration_ms: Duration of the whole run.
-    """
+    """Properties of a run that determine how an error of the steps shows."""
 
     load_ratio: float | None
-    waiting: float
-    duration_ms: float
+    """Offered over finishable load with open-loop arrivals; None: not known, or a closed loop."""
+    waiting: float  # Share of the times to first token spent waiting for the first step.
+    duration_ms: float  # Duration of the whole run.
 
 
 def prediction_interval(summary: Mapping[str, Any], expected: Expectation, waiting: float) -> dict[str, Any]:

@@ -31,15 +31,10 @@ know asked $3.84 for an H100 in the median (compute-screener), within 10 % of th
 
 @dataclass(frozen=True, slots=True)
 class Seller:
-    """A company that rents out GPUs.
+    """A company that rents out GPUs."""
 
-    Attributes:
-        kind: Class of seller.
-        level: Its prices relative to those of specialised clouds for the same GPUs.
-    """
-
-    kind: SellerClass
-    level: float
+    kind: SellerClass  # Class of seller.
+    level: float  # Its prices relative to those of specialised clouds for the same GPUs.
 
 
 SELLERS: dict[str, Seller] = {
@@ -107,17 +102,11 @@ def seller_class(name: str | None) -> SellerClass | None:
 
 @dataclass(frozen=True, slots=True)
 class ClassPrice:
-    """The price of a GPU at a class of sellers.
+    """The price of a GPU at a class of sellers."""
 
-    Attributes:
-        usd_per_hour: Dollars per hour, in whole cents.
-        offers: The offers to which it is fitted; those of unknown sellers if there are no others.
-        num_there: Number of them from the class itself.
-    """
-
-    usd_per_hour: float
-    offers: tuple[GpuPrice, ...]
-    num_there: int
+    usd_per_hour: float  # Dollars per hour, in whole cents.
+    offers: tuple[GpuPrice, ...]  # The offers to which it is fitted; those of unknown sellers if there are no others.
+    num_there: int  # Number of them from the class itself.
 
     @property
     def is_fitted(self) -> bool:

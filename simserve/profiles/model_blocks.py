@@ -33,25 +33,18 @@ _COMPRESSOR_STATE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One weight matrix as one rank holds it: ``y[m, out_features] = x[m, in_features] W^T``.
+    """One weight matrix as one rank holds it: ``y[m, out_features] = x[m, in_features] W^T``."""
 
-    Attributes:
-        name: The projection, as engines fuse them: ``qkv``, ``output``, ``gate_up``, ``down`` ...
-        out_features: Width of the result on one rank.
-        in_features: Width of the input on one rank.
-        split: Dimension that tensor parallelism divides: ``column`` the result (no communication), ``row`` the input
-            (the results are summed over the ranks), ``replicated`` none.
-        has_bias: Whether a bias of ``out_features`` is added.
-        part: Part of a checkpoint whose format it has; None: it stays 16-bit in quantised checkpoints, as routers and
-            the head do.
-    """
-
-    name: str
-    out_features: int
-    in_features: int
+    name: str  # The projection, as engines fuse them: ``qkv``, ``output``, ``gate_up``, ``down`` ...
+    out_features: int  # Width of the result on one rank.
+    in_features: int  # Width of the input on one rank.
     split: Split
-    has_bias: bool = False
+    """Dimension that tensor parallelism divides: ``column`` the result (no communication), ``row`` the input (the
+    results are summed over the ranks), ``replicated`` none."""
+    has_bias: bool = False  # Whether a bias of ``out_features`` is added.
     part: Part | None = None
+    """Part of a checkpoint whose format it has; None: it stays 16-bit in quantised checkpoints, as routers and the
+    head do."""
 
     @property
     def num_weights(self) -> int:
@@ -154,55 +147,30 @@ class MixtureOfExperts(FrozenModel):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayers:
-    """Layers with identical matrices and caches; those of them with a window are counted separately.
+    """Layers with identical matrices and caches; those of them with a window are counted separately."""
 
-    Attributes:
-        num_layers: Number of layers.
-        hidden_size: Width of the layers.
-        num_heads: Query heads.
-        num_kv_heads: Key-value heads.
-        head_dim: Width of a query-key head.
-        v_head_dim: Width of a value head.
-        num_sliding_layers: Layers among them that see only a window (or a chunk).
-        sliding_window: Tokens of the window; None without such layers.
-        has_qkv_bias: Whether query, key and value projections have biases.
-        has_output_bias: Whether the output projection has one.
-        has_gate: Whether a gate scales the output: as wide as the queries, with MLA as the values.
-        has_head_gate: Whether a gate of one number per head scales it.
-        has_value_projection: Whether values have a projection of their own.
-        has_sinks: Whether each query head has a learned sink.
-        shares_keys: Whether they attend to keys and values computed and cached by other layers.
-        head_norm_width: Weights of the norms of queries and keys in a layer.
-        query_rank: Width of a low-rank query with a norm; None: full rank, or in ``mla``.
-        mla: Latent attention; None: key-value heads.
-        compressed: Compressed attention; None: every token is cached whole.
-        ratio: Tokens per entry of compressed attention; 0: only the window.
-        indexer: The indexer that these layers run and whose keys they cache; None without.
-        topk: Most tokens (or entries) that a query attends to; None: all.
-    """
-
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    v_head_dim: int
-    num_sliding_layers: int = 0
-    sliding_window: int | None = None
-    has_qkv_bias: bool = False
-    has_output_bias: bool = False
-    has_gate: bool = False
-    has_head_gate: bool = False
-    has_value_projection: bool = True
-    has_sinks: bool = False
-    shares_keys: bool = False
-    head_norm_width: int = 0
-    query_rank: int | None = None
-    mla: LatentAttention | None = None
-    compressed: CompressedAttention | None = None
-    ratio: int = 1
-    indexer: SparseIndexer | None = None
-    topk: int | None = None
+    num_layers: int  # Number of layers.
+    hidden_size: int  # Width of the layers.
+    num_heads: int  # Query heads.
+    num_kv_heads: int  # Key-value heads.
+    head_dim: int  # Width of a query-key head.
+    v_head_dim: int  # Width of a value head.
+    num_sliding_layers: int = 0  # Layers among them that see only a window (or a chunk).
+    sliding_window: int | None = None  # Tokens of the window; None without such layers.
+    has_qkv_bias: bool = False  # Whether query, key and value projections have biases.
+    has_output_bias: bool = False  # Whether the output projection has one.
+    has_gate: bool = False  # Whether a gate scales the output: as wide as the queries, with MLA as the values.
+    has_head_gate: bool = False  # Whether a gate of one number per head scales it.
+    has_value_projection: bool = True  # Whether values have a projection of their own.
+    has_sinks: bool = False  # Whether each query head has a learned sink.
+    shares_keys: bool = False  # Whether they attend to keys and values computed and cached by other layers.
+    head_norm_width: int = 0  # Weights of the norms of queries and keys in a layer.
+    query_rank: int | None = None  # Width of a low-rank query with a norm; None: full rank, or in ``mla``.
+    mla: LatentAttention | None = None  # Latent attention; None: key-value heads.
+    compressed: CompressedAttention | None = None  # Compressed attention; None: every token is cached whole.
+    ratio: int = 1  # Tokens per entry of compressed attention; 0: only the window.
+    indexer: SparseIndexer | None = None  # The indexer that these layers run and whose keys they cache; None without.
+    topk: int | None = None  # Most tokens (or entries) that a query attends to; None: all.
 
     @property
     def name(self) -> str:

@@ -31,23 +31,16 @@ Source = Literal["recorded", "drawn", "scaled", "uniform", "mean"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Tokens of every request of a benchmark, and where they come from.
+    """Tokens of every request of a benchmark, and where they come from."""
 
-    Attributes:
-        prompt_tokens: Prompt tokens of each request, int64.
-        output_tokens: Likewise for outputs.
-        prompt_source: ``recorded`` in the file; ``drawn`` from the scenario's workload, or so and ``scaled`` to the
-            file's mean; ``uniform`` in the range that the file states; or the file's ``mean``.
-        output_source: Likewise.
-        scale: Key of the workload -> the file's mean divided by the mean of the scenario's lengths, for those
-            ``scaled``.
-    """
-
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    prompt_tokens: NDArray[np.int64]  # Prompt tokens of each request, int64.
+    output_tokens: NDArray[np.int64]  # Likewise for outputs.
     prompt_source: Source
-    output_source: Source
+    """``recorded`` in the file; ``drawn`` from the scenario's workload, or so and ``scaled`` to the file's mean;
+    ``uniform`` in the range that the file states; or the file's ``mean``."""
+    output_source: Source  # Likewise.
     scale: Mapping[str, float] = field(default_factory=dict)
+    """Key of the workload -> the file's mean divided by the mean of the scenario's lengths, for those ``scaled``."""
 
 
 def arrivals_of(result: BenchResult, scenario: Scenario | None, notes: list[str]) -> dict[str, Any]:

@@ -114,17 +114,11 @@ PEAK_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finishable:
-    """What a deployment finishes of a traffic if its queue is never empty.
+    """What a deployment finishes of a traffic if its queue is never empty."""
 
-    Attributes:
-        rate: Requests per second.
-        half_width: Half the 95 % interval of it, requests per second.
-        requests: Requests that were simulated for it.
-    """
-
-    rate: float
-    half_width: float
-    requests: int
+    rate: float  # Requests per second.
+    half_width: float  # Half the 95 % interval of it, requests per second.
+    requests: int  # Requests that were simulated for it.
 
 
 KnownFinishable = dict[tuple[int, ...], Finishable | None]
@@ -284,19 +278,15 @@ def _open_requests(relaxed: Deployment, sample: RequestSpecs, rate: float) -> in
 
 @dataclass(frozen=True, slots=True)
 class _OpenLoad:
-    """What an open run shows at one load.
+    """What an open run shows at one load."""
 
-    Attributes:
-        rate: Requested rate, requests/s.
-        came: Requests/s that arrived after the peak: fewer if conversations wait for answers, once a queue grows.
-        growth: Increase of the requests in the system from the peak to the end, relative to the arrivals meanwhile,
-            minus `LEAST_OPEN_GROWTH`. It rises smoothly with the load, since all loads get the same conversations,
-            except for a jump where a cache tips.
-    """
-
-    rate: float
+    rate: float  # Requested rate, requests/s.
     came: float
+    """Requests/s that arrived after the peak: fewer if conversations wait for answers, once a queue grows."""
     growth: float
+    """Increase of the requests in the system from the peak to the end, relative to the arrivals meanwhile, minus
+    `LEAST_OPEN_GROWTH`. It rises smoothly with the load, since all loads get the same conversations, except for a
+    jump where a cache tips."""
 
     @property
     def is_kept_up_with(self) -> bool:
@@ -306,21 +296,13 @@ class _OpenLoad:
 
 @dataclass(slots=True)
 class _OpenTraffic:
-    """One draw of steady open traffic of balanced work with one peak, which can be sent at any rate.
+    """One draw of steady open traffic of balanced work with one peak, which can be sent at any rate."""
 
-    Attributes:
-        deployment: A deployment that refuses no request.
-        specs: The requests.
-        peak_end: When the last conversation of the peak begins, seconds.
-        last_beginning: When the last conversation begins, seconds.
-        simulated: Requests that were simulated.
-    """
-
-    deployment: Deployment
-    specs: RequestSpecs
-    peak_end: float
-    last_beginning: float
-    simulated: int = 0
+    deployment: Deployment  # A deployment that refuses no request.
+    specs: RequestSpecs  # The requests.
+    peak_end: float  # When the last conversation of the peak begins, seconds.
+    last_beginning: float  # When the last conversation begins, seconds.
+    simulated: int = 0  # Requests that were simulated.
 
     @classmethod
     def of(cls, scenario: Scenario, deployment: Deployment, num_requests: int, rate: float) -> _OpenTraffic:
@@ -422,19 +404,12 @@ def _with_peak(times: NDArray[np.float64], under_way: int, more: int) -> tuple[N
 
 @dataclass(frozen=True, slots=True)
 class _Backlog:
-    """What a run whose queue is never empty shows.
+    """What a run whose queue is never empty shows."""
 
-    Attributes:
-        rate: Requests answered per second.
-        half_width: Half the 95 % interval of it.
-        waiting: Requests in the queue on average.
-        requests: Requests that were simulated.
-    """
-
-    rate: float
-    half_width: float
-    waiting: float
-    requests: int
+    rate: float  # Requests answered per second.
+    half_width: float  # Half the 95 % interval of it.
+    waiting: float  # Requests in the queue on average.
+    requests: int  # Requests that were simulated.
 
 
 def _run(

@@ -78,20 +78,14 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailableFormat:
-    """A weight format that a model can be served in.
+    """A weight format that a model can be served in."""
 
-    Attributes:
-        format: Its name.
-        how: Where its weights come from: the checkpoint that the model's name stands for, another public one, the
-            engine while it loads, or a tool of the engine.
-        repository: Location of the checkpoint that is loaded; None if none is on record.
-        engine: Engine that quantises; None: none does.
-    """
-
-    format: WeightFormatName
+    format: WeightFormatName  # Its name.
     how: How
-    repository: str | None = None
-    engine: str | None = None
+    """Where its weights come from: the checkpoint that the model's name stands for, another public one, the engine
+    while it loads, or a tool of the engine."""
+    repository: str | None = None  # Location of the checkpoint that is loaded; None if none is on record.
+    engine: str | None = None  # Engine that quantises; None: none does.
 
     @property
     def label(self) -> str:
@@ -103,23 +97,17 @@ class AvailableFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """The number formats of a deployment, and where they come from.
+    """The number formats of a deployment, and where they come from."""
 
-    Attributes:
-        weights: Weight format, 16 bit by the dtype's name.
-        weights_source: ``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``cast on load by
-            ENGINE`` (16 bit of another kind), ``dequantised`` or `NO_CHECKPOINT`.
-        checkpoint: Repository of the weights; None if none is on record.
-        kv_cache: KV format.
-        kv_cache_source: ``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or
-            ``chosen by the plan``.
-    """
-
-    weights: str
+    weights: str  # Weight format, 16 bit by the dtype's name.
     weights_source: str
-    checkpoint: str | None
-    kv_cache: str
+    """``as stored``, ``checkpoint ORG/NAME``, ``quantised on load by ENGINE``, ``cast on load by ENGINE`` (16 bit of
+    another kind), ``dequantised`` or `NO_CHECKPOINT`."""
+    checkpoint: str | None  # Repository of the weights; None if none is on record.
+    kv_cache: str  # KV format.
     kv_cache_source: str
+    """``16 bit by default``, ``as the checkpoint asks``, ``the engine's default``, ``as asked``, or ``chosen by the
+    plan``."""
 
 
 def formats_line(formats: Mapping[str, Any]) -> str:

@@ -46,17 +46,11 @@ _SHORT_FORMS = (["value"], ["policy"], ["max"])
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A value that replaces a key's own.
+    """A value that replaces a key's own."""
 
-    Attributes:
-        key: Dotted key.
-        value: Value as YAML parses it.
-        label: What set it, for errors: ``--set deployment.replicas``.
-    """
-
-    key: str
-    value: Any
-    label: str
+    key: str  # Dotted key.
+    value: Any  # Value as YAML parses it.
+    label: str  # What set it, for errors: ``--set deployment.replicas``.
 
     @property
     def parts(self) -> list[str]:

@@ -36,25 +36,15 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Medium:
-    """The images, or the recordings, of all requests, one row per request; all of shape [N].
+    """The images, or the recordings, of all requests, one row per request; all of shape [N]."""
 
-    Attributes:
-        tower: Encoder of them.
-        count: How many.
-        tokens: Tokens that they become.
-        preprocess_seconds: CPU time to prepare them.
-        num_encoded: How many of them have to be encoded.
-        positions: Positions that the encoder computes for those.
-        pairs: How many pairs of these attend to each other.
-    """
-
-    tower: Tower
-    count: np.ndarray
-    tokens: np.ndarray
-    preprocess_seconds: np.ndarray
-    num_encoded: np.ndarray
-    positions: np.ndarray
-    pairs: np.ndarray
+    tower: Tower  # Encoder of them.
+    count: np.ndarray  # How many.
+    tokens: np.ndarray  # Tokens that they become.
+    preprocess_seconds: np.ndarray  # CPU time to prepare them.
+    num_encoded: np.ndarray  # How many of them have to be encoded.
+    positions: np.ndarray  # Positions that the encoder computes for those.
+    pairs: np.ndarray  # How many pairs of these attend to each other.
 
     def seconds_on(self, shape: ReplicaShape) -> np.ndarray:
         """Return the time that the GPUs of a replica take to encode them."""

@@ -33,15 +33,10 @@ absent is a mechanism that is not there. Examples are from the bundled scenarios
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A mapping in the file.
+    """A mapping in the file."""
 
-    Attributes:
-        title: Its path, or its path and which of several forms it has.
-        name: Its definition in the schema.
-    """
-
-    title: str
-    name: str
+    title: str  # Its path, or its path and which of several forms it has.
+    name: str  # Its definition in the schema.
 
 
 def markdown() -> str:

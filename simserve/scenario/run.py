@@ -263,25 +263,15 @@ def _replications(scenario: Scenario, runs: _Runs) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Runs:
-    """Replications done so far.
+    """Replications done so far."""
 
-    Attributes:
-        scenario: What is run: as given, or with longer runs.
-        first: The first run, marked as interrupted if fewer runs were done than requested.
-        specs: Its traffic.
-        facts: What else a summary says.
-        summaries: One per replication.
-        samples: The latencies of each, if several are requested.
-        next_look: Number of runs at which the precision is checked again.
-    """
-
-    scenario: Scenario
-    first: Simulation
-    specs: RequestSpecs
-    facts: RunFacts
-    summaries: list[dict[str, Any]] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    next_look: int = 0
+    scenario: Scenario  # What is run: as given, or with longer runs.
+    first: Simulation  # The first run, marked as interrupted if fewer runs were done than requested.
+    specs: RequestSpecs  # Its traffic.
+    facts: RunFacts  # What else a summary says.
+    summaries: list[dict[str, Any]] = field(default_factory=list)  # One per replication.
+    samples: list[Sample] = field(default_factory=list)  # The latencies of each, if several are requested.
+    next_look: int = 0  # Number of runs at which the precision is checked again.
 
     def add(self, simulation: Simulation, specs: RequestSpecs) -> None:
         """Keep the results of one more run."""

@@ -47,19 +47,12 @@ to each side (1.96 / sqrt(1000)), and all summaries are kept in memory."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SLOPreset:
-    """The objective of a use case.
+    """The objective of a use case."""
 
-    Attributes:
-        limits: ``ttft tpot e2e`` -> time with its unit, for those that the source states.
-        attainment: Share of requests that must meet all of them.
-        reason: Why these, in a few words.
-        source: Where they are published.
-    """
-
-    limits: dict[str, str]
-    attainment: float
-    reason: str
-    source: str
+    limits: dict[str, str]  # ``ttft tpot e2e`` -> time with its unit, for those that the source states.
+    attainment: float  # Share of requests that must meet all of them.
+    reason: str  # Why these, in a few words.
+    source: str  # Where they are published.
 
 
 SLO_PRESETS: dict[str, SLOPreset] = {
@@ -182,17 +175,11 @@ class RunSpec(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a scenario was read from; not part of its content.
+    """Where a scenario was read from; not part of its content."""
 
-    Attributes:
-        file: The file, for messages.
-        folder: Where its relative paths start; None: the working folder.
-        overrides: Overridden key -> what set it, for messages.
-    """
-
-    file: str | None = None
-    folder: Path | None = None
-    overrides: Mapping[str, str] = field(default_factory=dict)
+    file: str | None = None  # The file, for messages.
+    folder: Path | None = None  # Where its relative paths start; None: the working folder.
+    overrides: Mapping[str, str] = field(default_factory=dict)  # Overridden key -> what set it, for messages.
 
     def of(self, key: str) -> str | None:
         """Return what set ``key``: a flag, else the file."""

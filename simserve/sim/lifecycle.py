@@ -41,6 +41,7 @@ from simserve.engine.plane_state import (
     Transfers,
 )
 from simserve.engine.queue import OrderedQueue
+from simserve.engine.slots import slotted
 from simserve.engine.state import INFINITY, UNFINISHED, DataParallelReplica, Finishes, RequestTable, StepTimes
 from simserve.sim.cluster import Cluster, new_replica, ordered_queue
 from simserve.sim.control import Control, Role, UpdateSpec
@@ -120,6 +121,7 @@ class Pool:
         return next(place for place in range(len(taken) + 1) if place not in taken)
 
 
+@slotted
 class ManagedReplica:
     """One replica, as decision makers see it; the plane runs it.
 
@@ -141,11 +143,6 @@ class ManagedReplica:
         is_freezing: Whether it hangs from the end of the running step on.
         is_frozen: Whether it hangs: it takes requests and does nothing.
     """
-
-    __slots__ = (
-        *("_cluster", "is_dying", "is_freezing", "is_frozen", "is_loss_retried", "launched_at"),
-        *("loss", "next_times", "number", "place", "pool", "ready_at", "state", "stopped_at"),
-    )
 
     def __init__(self, cluster: Cluster, number: int, pool: Pool, launched_at: float, place: int) -> None:
         self._cluster = cluster

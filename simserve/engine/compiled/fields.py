@@ -1,9 +1,18 @@
-"""The kernel's records in flat memory: the fields of `Replica`, `RequestTable` and the records that they refer to."""
+"""The kernel's records in flat memory: the fields of `Replica`, `RequestTable` and the records that they refer to.
+
+Most are those of a new object: what it holds shows how each is stored.
+"""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import fields
+from typing import Any
 
+import numpy as np
+
+from simserve.engine.admission_control import Bucket
+from simserve.engine.cache_state import KVTier, Loras, RadixTree
 from simserve.engine.compiled.layout import (
     BOOLEAN,
     FLOAT,
@@ -20,28 +29,43 @@ from simserve.engine.compiled.layout import (
     Records,
     Table,
 )
-from simserve.engine.config import EngineConfig
-from simserve.engine.plane_state import DataPlane
+from simserve.engine.config import EngineConfig, KVTierConfig
+from simserve.engine.gateway import FairTurns, Gateway
+from simserve.engine.plane_state import Clients, ClientState, DataPlane, Delivery, FleetState, Port, Router, Transfers
 from simserve.engine.sending import Sending
-from simserve.engine.state import Replica, RequestTable, StepTimes
+from simserve.engine.state import DataParallelReplica, Finishes, Replica, RequestTable, StepTimes, Uniforms
 
 _NUMBERS = {"int": INTEGER, "float": FLOAT, "bool": BOOLEAN}
+_TYPES: dict[type, Kind] = {list: Items("q"), int: INTEGER, float: FLOAT, bool: BOOLEAN}
+"""Type of what a new object holds -> how it is stored; lists hold whole numbers unless a record says otherwise."""
+_LONG = {"l": "q"}
+"""Letter of NumPy's whole numbers of 64 bit -> that of `array.array`."""
+_UNSEEN = ("judge", "batch_rows", "free_ranges")
+"""Attributes that only interpreted code has."""
+
+
+def _kinds(new: Any, **own: Kind) -> dict[str, Kind]:
+    """Return how each attribute of a new object is stored; ``own`` says it of those that do not show it."""
+    names = [name for name in type(new).__slots__ if name not in _UNSEEN]
+    return {name: own[name] if name in own else _kind_of(getattr(new, name)) for name in names}
+
+
+def _kind_of(value: Any) -> Kind:
+    if isinstance(value, memoryview | array):
+        code = value.format if isinstance(value, memoryview) else value.typecode
+        return Column(_LONG.get(code, code))
+    return _TYPES[type(value)]
+
 
 CONFIG = Record("config", {each.name: _NUMBERS[each.type] for each in fields(EngineConfig) if each.type in _NUMBERS})
 TIMES = Record("times", {each.name: FLOAT for each in fields(StepTimes) if each.type == "float"})
+_SIZES = ("max_num_seqs", "max_num_batched_tokens", "max_chunk_tokens", "max_model_len", "block_size", "num_blocks")
+_LEAST: dict[str, Any] = dict.fromkeys(_SIZES, 1)
+_ENGINE = EngineConfig(**_LEAST)
+_NO_TIMES: dict[str, Any] = {each.name: 0.0 if each.type == "float" else () for each in fields(StepTimes)}
+_NEW = Replica(0, _ENGINE, StepTimes(**_NO_TIMES))
 
-TIER = Record(
-    "tier",
-    {
-        **dict.fromkeys(("block_seconds", "free_at", "latency", "load_seconds", "loading_seconds"), FLOAT),
-        **dict.fromkeys(("free_slots", "held", "segments"), Items("q")),
-        **dict.fromkeys(("has_choice", "overlaps"), BOOLEAN),
-        **dict.fromkeys(("num_blocks", "num_declined", "num_loaded", "num_stored", "num_written", "peak"), INTEGER),
-        "order": Order(),
-        "slots": Index(),
-        "store_block_seconds": FLOAT,
-    },
-)
+TIER = Record("tier", _kinds(KVTier(KVTierConfig(num_blocks=1)), order=Order(), slots=Index()))
 PATHS = Record(
     "paths",
     {
@@ -54,16 +78,7 @@ PATHS = Record(
         "store": Pointer(TIER),
     },
 )
-TREE = Record(
-    "tree",
-    {
-        **dict.fromkeys(("ends", "entries", "free_nodes", "offsets", "parents", "starts", "users"), Items("q")),
-        "children": Index(),
-        **dict.fromkeys(("found", "num_looks"), INTEGER),
-        "idle": Order(),
-        "nodes": Index(),
-    },
-)
+TREE = Record("tree", _kinds(RadixTree(), children=Index(), idle=Order(), nodes=Index()))
 CACHE = Record(
     "cache",
     {
@@ -87,19 +102,7 @@ CACHE = Record(
 )
 """``reaches`` holds chains of (blocks, requests, next), with 1 added to positions; ``reach_heads``: where each
 begins."""
-LORAS = Record(
-    "loras",
-    {
-        "adapters": Column("i"),
-        **dict.fromkeys(("load_seconds", "loading_seconds"), FLOAT),
-        **dict.fromkeys(("marks", "places", "skipped", "users", "waiting"), Items("q")),
-        **dict.fromkeys(
-            ("mark", "max_cpu_loras", "max_loras", "num_active", "num_asked", "num_decoding", "num_disk_loads"), INTEGER
-        ),
-        **dict.fromkeys(("num_eligible", "num_hits", "num_in_host", "num_on_gpu", "num_swaps"), INTEGER),
-        **dict.fromkeys(("idle", "in_host"), Order()),
-    },
-)
+LORAS = Record("loras", _kinds(Loras(_ENGINE, ()), adapters=Column("i"), idle=Order(), in_host=Order()))
 PROGRESS = Record(
     "progress",
     {
@@ -111,132 +114,27 @@ PROGRESS = Record(
 )
 """Requests by pace, the existing paces, and requests by pace and remainder, two periods each."""
 
-_COLUMNS = {
-    **dict.fromkeys(("status", "reason", "is_truncated"), "b"),
-    **dict.fromkeys(
-        (
-            "adapter",
-            "computed_tokens",
-            "max_tokens",
-            "num_preemptions",
-            "output_tokens",
-            "prompt_tokens",
-            "rank",
-            "replica_id",
-        ),
-        "i",
-    ),
-    **dict.fromkeys(
-        (
-            *("ready_time", "scheduled_time", "first_token_time", "finish_time", "itl_max", "last_token_time"),
-            *("answer_time", "encoder_seconds"),
-        ),
-        "d",
-    ),
-}
 _SENT: dict[str, Kind] = {"Floats": Column("d"), "Integers": Column("q"), **_NUMBERS}
 SENDING = Record("sending", {each.name: _SENT[str(each.type)] for each in fields(Sending)})
-REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in RequestTable.__slots__})
+_ONE = np.ones(1, dtype=np.int64)
+REQUESTS = Record("requests", _kinds(RequestTable(_ONE, _ONE, _ONE, _ENGINE)))
 
+_FLOATS = ("estimate_shrinking", "estimate_sum", "late_estimate", "left_estimate", "window_sum")
+"""Sums that begin as whole numbers."""
+_SECONDS = (
+    "decode_attention_base",
+    "decode_base",
+    "decode_slope",
+    "sequence_seconds",
+    "shared_seconds",
+    "token_seconds",
+)
+_LOGS = ("advances", "batch_log", "gap_values", "irregular_gaps", "step_runs", "stall_times")
 _REPLICA: dict[str, Kind] = {
-    **dict.fromkeys(
-        (
-            "api_free_at",
-            "api_token_seconds",
-            "attended_keys",
-            "attended_pairs",
-            "context_sum",
-            "encoder_seconds",
-            "end_time",
-            "estimate_shrinking",
-            "estimate_sum",
-            "first_seconds",
-            "increment_seconds",
-            "last_decode_time",
-            "last_requeue_time",
-            "late_arrivals_sum",
-            "late_estimate",
-            "late_start",
-            "left_estimate",
-            "new_token_ratio",
-            "start_time",
-            "window_sum",
-        ),
-        FLOAT,
-    ),
-    **dict.fromkeys(
-        (
-            "grows",
-            "has_encoder",
-            "has_extras",
-            "has_late_first_token",
-            "has_late_tokens",
-            "has_ordered_pass",
-            "has_overlap",
-            "has_padding",
-            "has_retracted",
-            "has_plain_admission",
-            "has_aligned_chunks",
-            "has_prefix_waits",
-            "has_whole_prompts",
-            "has_suspension",
-            "takes_lazily",
-            "has_priorities",
-            "has_slots",
-            "has_thinking",
-            "is_contiguous",
-            "is_full",
-            "is_open",
-            "is_ordered",
-            "has_window_pool",
-            "is_prefill_first",
-            "keeps_full",
-            "keeps_states",
-            "keeps_windows",
-            "releases_late",
-            "samples_in_turn",
-            "swaps",
-            "uses_estimate",
-        ),
-        BOOLEAN,
-    ),
-    **dict.fromkeys(
-        (
-            "answer_heap",
-            "chunk_requests",
-            "chunk_tokens",
-            "claimed",
-            "contributed",
-            "crossing_heap",
-            "deferred",
-            "departing",
-            "departing_blocks",
-            "departing_tokens",
-            "departing_window_blocks",
-            "finish_heap",
-            "finished",
-            "gap_step_runs",
-            "late_prefix_tokens",
-            "late_prefixes",
-            "late_prompts",
-            "late_tokens",
-            "micro_batches",
-            "passed_over",
-            "prefilling",
-            "residues",
-            "running",
-            "stall_counts",
-            "stall_step_runs",
-            "swapped_in",
-            "window_residues",
-        ),
-        Items("q"),
-    ),
-    **dict.fromkeys(("advances", "batch_log", "gap_values", "irregular_gaps", "step_runs", "stall_times"), Items("d")),
-    **dict.fromkeys(
-        ("decode_attention_base", "decode_base", "decode_slope", "sequence_seconds", "shared_seconds", "token_seconds"),
-        Table("d"),
-    ),
+    **dict.fromkeys(_FLOATS, FLOAT),
+    **dict.fromkeys(_SECONDS, Table("d")),
+    **dict.fromkeys(_LOGS, Items("d")),
+    "finished": Items("q"),
     "cache": Pointer(CACHE),
     "config": Pointer(CONFIG),
     "held_back": Queue(),
@@ -246,59 +144,26 @@ _REPLICA: dict[str, Kind] = {
     "waiting": Queue(),
     "window_progress": Pointer(PROGRESS),
 }
-_UNSEEN = ("batch_rows", "free_ranges")
 # What most leaps of most runs touch, in about the order of use: sixteen replicas share a small cache.
 _HOT = (
     *("num_steps", "mode", "is_open", "end_time", "start_time", "first_seconds", "increment_seconds", "blocked_by"),
     *("num_scheduled_decodes", "grows", "block_size", "context_sum", "prefilled_tokens", "has_extras", "num_blocks"),
     *("free_blocks", "leap_index", "step", "last_decode_time", "estimate_sum", "prefill_tokens", "scheduled_blocks"),
-    *(
-        "num_queued",
-        "late_arrivals_sum",
-        "priced_tokens",
-        "priced_decodes",
-        "attended_pairs",
-        "attended_keys",
-        "num_decoding",
-    ),
-    *("num_running", "max_num_seqs", "num_outstanding", "ratio_steps_skipped", "is_prefill_first", "is_ordered"),
-    *(
-        "swaps",
-        "uses_estimate",
-        "has_plain_admission",
-        "has_late_tokens",
-        "token_budget",
-        "round_tokens",
-        "tokens_per_decode",
-    ),
-    *("identity", "config", "times", "cache", "progress", "gap_values", "gap_step_runs", "residues", "finish_heap"),
-    *(
-        "chunk_requests",
-        "chunk_tokens",
-        "step_runs",
-        "running",
-        "prefilling",
-        "late_tokens",
-        "stall_step_runs",
-        "finished",
-    ),
-    *("batch_log", "decode_slope", "decode_base", "decode_attention_base", "sequence_seconds", "token_seconds"),
-    *("waiting", "keeps_windows", "block_weight", "releases_late", "departing", "is_full"),
-    *("has_thinking", "answer_heap", "has_encoder", "has_overlap", "late_results", "num_beyond"),
+    *("num_queued", "late_arrivals_sum", "priced_tokens", "priced_decodes", "attended_pairs", "attended_keys"),
+    *("num_decoding", "num_running", "max_num_seqs", "num_outstanding", "ratio_steps_skipped", "is_prefill_first"),
+    *("is_ordered", "swaps", "uses_estimate", "has_plain_admission", "has_late_tokens", "token_budget"),
+    *("round_tokens", "tokens_per_decode", "identity", "config", "times", "cache", "progress", "gap_values"),
+    *("gap_step_runs", "residues", "finish_heap", "chunk_requests", "chunk_tokens", "step_runs", "running"),
+    *("prefilling", "late_tokens", "stall_step_runs", "finished", "batch_log", "decode_slope", "decode_base"),
+    *("decode_attention_base", "sequence_seconds", "token_seconds", "waiting", "keeps_windows", "block_weight"),
+    *("releases_late", "departing", "is_full", "has_thinking", "answer_heap", "has_encoder", "has_overlap"),
+    *("late_results", "num_beyond"),
 )
-_OTHERS = tuple(name for name in Replica.__slots__ if name not in (*_HOT, *_UNSEEN))
-REPLICA = Record("replica", {name: _REPLICA.get(name, INTEGER) for name in (*_HOT, *_OTHERS)})
-RANKS = Record(
-    "ranks",
-    {
-        **dict.fromkeys(("alike_steps", "held_steps", "num_ranks", "timeout_steps"), INTEGER),
-        **dict.fromkeys(("end_time", "largest_batch"), FLOAT),
-        "has_passed": BOOLEAN,
-        "ranks": Records(REPLICA),
-    },
-)
+_OF_REPLICA = _kinds(_NEW, **_REPLICA)
+REPLICA = Record("replica", {name: _OF_REPLICA[name] for name in (*_HOT, *_OF_REPLICA)})
+RANKS = Record("ranks", _kinds(DataParallelReplica([_NEW]), ranks=Records(REPLICA)))
 
-UNIFORMS = Record("uniforms", {"place": Column("q"), "values": Column("d")})
+UNIFORMS = Record("uniforms", _kinds(Uniforms(0)))
 AFFINITY = Record(
     "affinity",
     {
@@ -307,15 +172,7 @@ AFFINITY = Record(
         "worth": INTEGER,
     },
 )
-ROUTER = Record(
-    "router",
-    {
-        **dict.fromkeys(("policy", "turn"), INTEGER),
-        "affinity": Pointer(AFFINITY),
-        "guard": FLOAT,
-        "uniforms": Pointer(UNIFORMS),
-    },
-)
+ROUTER = Record("router", _kinds(Router(0), affinity=Pointer(AFFINITY), uniforms=Pointer(UNIFORMS)))
 CONVERSATIONS = Record(
     "conversations",
     {
@@ -329,7 +186,7 @@ CONVERSATIONS = Record(
         **dict.fromkeys(("has_limits", "is_graph"), BOOLEAN),
     },
 )
-BUCKET = Record("bucket", dict.fromkeys(("burst", "filled_at", "level", "rate"), FLOAT))
+BUCKET = Record("bucket", _kinds(Bucket(1.0, 1.0)))
 ADMISSION_CONTROL = Record(
     "admission_control",
     {
@@ -354,68 +211,16 @@ PATIENCE = Record(
         "uniforms": Pointer(UNIFORMS),
     },
 )
-CLIENTS = Record(
-    "clients",
-    {
-        **dict.fromkeys(("latency", "own_wait", "sent_at"), Column("d")),
-        **dict.fromkeys(("embedding_seconds", "encoder_given", "encoder_starts"), Column("d")),
-        **dict.fromkeys(("encoder_wait", "encoders", "to_encode"), Column("d")),
-        **dict.fromkeys(("behind", "came", "encoder_parts"), Column("q")),
-        **dict.fromkeys(("first", "last", "num_come", "num_ended", "num_resent"), INTEGER),
-        **dict.fromkeys(("num_encoder_starts", "num_encoders"), INTEGER),
-        **dict.fromkeys(("has_own_waits", "notes_encoder_starts", "will_parse"), BOOLEAN),
-        **dict.fromkeys(("spacing", "tokenized_at"), FLOAT),
-        "abandoned": Items("d"),
-        "events": Items("dqqq"),
-        "patience": Pointer(PATIENCE),
-        "tries": Column("i"),
-    },
-)
-DELIVERY = Record(
-    "delivery",
-    {
-        **dict.fromkeys(("backlog", "batch", "seen_at"), Items("d")),
-        **dict.fromkeys(("cost", "cost_per_token", "network_latency"), FLOAT),
-        "streams": BOOLEAN,
-    },
-)
-FINISHES = Record("finishes", {"interval": FLOAT, "is_warm": BOOLEAN, "last": FLOAT})
-PORT = Record(
-    "port",
-    {
-        **dict.fromkeys(("bytes_per_token", "free_at", "pace", "seconds", "stalled_since", "waited"), FLOAT),
-        **dict.fromkeys(("answers_lone_token", "has_sent"), BOOLEAN),
-        **dict.fromkeys(("num_on_way", "role"), INTEGER),
-        "landed": Queue(),
-        "readers": Items("q"),
-    },
-)
-TRANSFERS = Record(
-    "transfers",
-    {
-        **dict.fromkeys(("asked_max", "asked_output", "prefill_replica"), Column("i")),
-        **dict.fromkeys(("bandwidth", "latency", "stalled", "token_latency"), FLOAT),
-        **dict.fromkeys(("max_in_transfer", "num_transfers"), INTEGER),
-        **dict.fromkeys(("prefill_end", "transfer_end", "transfer_start"), Column("d")),
-        "ports": Records(PORT),
-        **dict.fromkeys(("senders", "stranded"), Items("q")),
-        **dict.fromkeys(("is_counted", "stage"), Column("b")),
-        "notes_sends": BOOLEAN,
-        "sends": Items("d"),
-    },
-)
-FLEET_STATE = Record(
-    "fleet_state",
-    {
-        "busy_seconds": Items("d"),
-        **dict.fromkeys(("calls", "ended", "last_joined", "marks", "parked"), Items("q")),
-        "heard_at": Items("d"),
-        **dict.fromkeys(("num_joined", "order", "reason", "subject"), INTEGER),
-        "joined": Column("q"),
-        "notes_ends": BOOLEAN,
-        "time": FLOAT,
-    },
-)
+_NO_PATIENCE: Any = None
+_NO_CLIENTS = Clients(_NO_PATIENCE, array("d"), array("d"), array("d"))
+CLIENTS = Record("clients", _kinds(_NO_CLIENTS, abandoned=Items("d"), events=Items("dqqq"), patience=Pointer(PATIENCE)))
+_FLOWS = dict.fromkeys(("backlog", "batch", "seen_at"), Items("d"))
+DELIVERY = Record("delivery", _kinds(Delivery(0, 0.0, 0.0, 0.0, streams=False), **_FLOWS))
+FINISHES = Record("finishes", _kinds(Finishes(0.0)))
+PORT = Record("port", _kinds(Port(0, 1.0, []), landed=Queue()))
+TRANSFERS = Record("transfers", _kinds(Transfers([], 0.0, 0.0, 0.0, 0, 0), ports=Records(PORT), sends=Items("d")))
+_STATE = FleetState(0, 0, notes_ends=False)
+FLEET_STATE = Record("fleet_state", _kinds(_STATE, busy_seconds=Items("d"), heard_at=Items("d")))
 RESPONSE_CACHE = Record(
     "response_cache",
     {
@@ -439,27 +244,22 @@ API = Record(
 )
 FAIR_TURNS = Record(
     "fair_turns",
-    {
-        **dict.fromkeys(("before", "behind"), Column("q")),
+    _kinds(
+        FairTurns([], [], 0),
         **dict.fromkeys(("counters", "service", "shares"), Items("d")),
-        **dict.fromkeys(("first", "last", "num_waiting", "tried"), Items("q")),
-        "kinds": Column("i"),
-        "last_emptied": FLOAT,
-        **dict.fromkeys(("max_outstanding", "num_parked"), INTEGER),
-        "paces": Records(FINISHES),
-    },
+        kinds=Column("i"),
+        paces=Records(FINISHES),
+    ),
 )
 GATEWAY = Record(
     "gateway",
-    {
-        "api": Pointer(API),
-        **dict.fromkeys(("asked_again", "served_by"), Column("b")),
-        "cache": Pointer(RESPONSE_CACHE),
-        **dict.fromkeys(("discarded_tokens", "num_asked_again"), INTEGER),
-        "fair": Pointer(FAIR_TURNS),
-        "is_ruled": Items("q"),
-        "second": Column("i"),
-    },
+    _kinds(
+        Gateway(0, None, None, None, [], []),
+        api=Pointer(API),
+        cache=Pointer(RESPONSE_CACHE),
+        fair=Pointer(FAIR_TURNS),
+        second=Column("i"),
+    ),
 )
 REGIONS = Record(
     "regions",
@@ -474,59 +274,39 @@ REGIONS = Record(
     },
 )
 PACES = Record("paces", {"first": Items("q"), "values": Column("q")})
+_NEW_STATE = ClientState(_NO_CLIENTS, None, 0)
 CLIENT_STATE = Record(
     "client_state",
-    {
-        "asks": INTEGER,
-        "clients": Pointer(CLIENTS),
-        "delivery": Pointer(DELIVERY),
-        "admission_control": Pointer(ADMISSION_CONTROL),
-        "draws": INTEGER,
-        "finishes": Records(FINISHES),
-        "gateway": Pointer(GATEWAY),
-        "going": Items("qd"),
-        "has_left": Column("b"),
-        "leaving": Items("qqd"),
-        "lost_tokens": INTEGER,
-        "mid_position": INTEGER,
-        "mid_time": FLOAT,
-        **dict.fromkeys(("num_leaving", "open", "open_pools"), Items("q")),
-        "paces": Pointer(PACES),
-        "place": Column("i"),
-        "fleet_state": Pointer(FLEET_STATE),
-        "refusals": Column("q"),
-        "regions": Pointer(REGIONS),
-        "transfers": Pointer(TRANSFERS),
-    },
+    _kinds(
+        _NEW_STATE,
+        clients=Pointer(CLIENTS),
+        delivery=Pointer(DELIVERY),
+        admission_control=Pointer(ADMISSION_CONTROL),
+        finishes=Records(FINISHES),
+        gateway=Pointer(GATEWAY),
+        going=Items("qd"),
+        leaving=Items("qqd"),
+        paces=Pointer(PACES),
+        fleet_state=Pointer(FLEET_STATE),
+        regions=Pointer(REGIONS),
+        transfers=Pointer(TRANSFERS),
+    ),
 )
 PART = Record("part", {"pools": Items("q"), "ready": Items("q")})
 SHARES = Record("shares", {"credits": Items("d"), "weights": Items("d")})
-_PLANE: dict[str, Kind] = {
-    **dict.fromkeys(
-        (
-            "counts_tokens",
-            "has_ranks",
-            "is_divided",
-            "is_stale",
-            "notes_finishes",
-            "routes_least",
-            "schedules_ahead",
-            "weighs_tokens",
-        ),
-        BOOLEAN,
+PLANE = Record(
+    "plane",
+    _kinds(
+        DataPlane([], Router(0), _NEW_STATE),
+        **dict.fromkeys(("end_order", "ends"), Items("d")),
+        client_state=Pointer(CLIENT_STATE),
+        conversations=Pointer(CONVERSATIONS),
+        kinds=Column("i"),
+        parts=Records(PART),
+        pools=Records(PART),
+        ranks=Records(REPLICA),
+        router=Pointer(ROUTER),
+        shares=Pointer(SHARES),
+        replicas=Records(RANKS),
     ),
-    **dict.fromkeys(("due", "finished", "load_order", "loads", "ready", "seen", "tokens"), Items("q")),
-    **dict.fromkeys(("renew_at", "renew_interval"), FLOAT),
-    "end_order": Items("d"),
-    "client_state": Pointer(CLIENT_STATE),
-    "conversations": Pointer(CONVERSATIONS),
-    "ends": Items("d"),
-    "kinds": Column("i"),
-    "parts": Records(PART),
-    "pools": Records(PART),
-    "ranks": Records(REPLICA),
-    "router": Pointer(ROUTER),
-    "shares": Pointer(SHARES),
-    "replicas": Records(RANKS),
-}
-PLANE = Record("plane", {name: _PLANE.get(name, INTEGER) for name in DataPlane.__slots__})
+)

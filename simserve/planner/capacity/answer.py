@@ -378,20 +378,14 @@ def _told(probe: LoadProbe, progress: Progress) -> Callable[[float, int, int], T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sustained:
-    """The load that most real servers can sustain.
-
-    Attributes:
-        load: The highest load at which the objective was seen to hold on `CONFIDENCE` of them, by the errors to expect;
-            never above what holds as simulated. None where it held at no load.
-        lowest: The lowest load that was looked at.
-        basis: In words, what the errors are based on.
-        trial: The run at that load; None without one.
-    """
+    """The load that most real servers can sustain."""
 
     load: float | None
-    lowest: float
-    basis: str
-    trial: Trial | None = None
+    """The highest load at which the objective was seen to hold on `CONFIDENCE` of them, by the errors to expect;
+    never above what holds as simulated. None where it held at no load."""
+    lowest: float  # The lowest load that was looked at.
+    basis: str  # In words, what the errors are based on.
+    trial: Trial | None = None  # The run at that load; None without one.
 
 
 def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float = CONFIDENCE) -> Sustained | None:

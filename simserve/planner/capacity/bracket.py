@@ -26,15 +26,10 @@ evenly in the logarithm of the load is closed in on faster than one that only sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """Where a search ended.
+    """Where a search ended."""
 
-    Attributes:
-        value: The largest load that was seen to hold; 0 where none did.
-        fails_at: The smallest load above it that was seen to fail; None where all that may be tried hold.
-    """
-
-    value: float
-    fails_at: float | None
+    value: float  # The largest load that was seen to hold; 0 where none did.
+    fails_at: float | None  # The smallest load above it that was seen to fail; None where all that may be tried hold.
 
 
 def largest(

@@ -32,17 +32,11 @@ LEAST_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshRun:
-    """One run with a seed that no choice was based on.
+    """One run with a seed that no choice was based on."""
 
-    Attributes:
-        holds: Whether it meets the objective and keeps up.
-        attainment: Share of its requests within the objective; None without one.
-        num_requests: Requests of the run.
-    """
-
-    holds: bool
-    attainment: float | None
-    num_requests: int
+    holds: bool  # Whether it meets the objective and keeps up.
+    attainment: float | None  # Share of its requests within the objective; None without one.
+    num_requests: int  # Requests of the run.
 
 
 def is_one_more_held(attainments: Sequence[float], asked: float) -> bool:

@@ -25,48 +25,34 @@ LOST = "lost"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run at one load.
-
-    Attributes:
-        attainment: Share of the measured requests that met every bound; NaN without any. Where a class with its own
-            objective is nearer to missing it, the share of that class.
-        by_metric: The same for each bound that is set: ``ttft tpot e2e``.
-        stability: Stability of the run.
-        p95_ttft: Seconds; NaN where undefined, as for all that follow.
-        p95_tpot: Seconds.
-        mean_tpot: Seconds.
-        goodput: Requests/s within the objective: in an open loop the arrivals a second times the share that meets it;
-            in a closed loop the answers a second that meet it.
-        throughput: Requests answered a second.
-        output_throughput: Output tokens/s.
-        in_flight: Requests in the system on average.
-        met: Whether each measured request met every bound, in order of arrival; where a class asks for another share
-            than all do, a miss is one minus its weight.
-        has_settled: Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where
-            the load ratio is not known.
-        num_simulated: Requests of the run, including the warm-up.
-        lost: Share of the measured requests that were not answered in full.
-        probability: Probability that the objective holds on a real server (`simserve.metrics.real_server`); NaN where
-            it was not computed.
-        error_basis: What that is based on, in words.
-    """
+    """One run at one load."""
 
     attainment: float
-    by_metric: Mapping[str, float]
-    stability: Stability
-    p95_ttft: float = math.nan
-    p95_tpot: float = math.nan
-    mean_tpot: float = math.nan
+    """Share of the measured requests that met every bound; NaN without any. Where a class with its own objective is
+    nearer to missing it, the share of that class."""
+    by_metric: Mapping[str, float]  # The same for each bound that is set: ``ttft tpot e2e``.
+    stability: Stability  # Stability of the run.
+    p95_ttft: float = math.nan  # Seconds; NaN where undefined, as for all that follow.
+    p95_tpot: float = math.nan  # Seconds.
+    mean_tpot: float = math.nan  # Seconds.
     goodput: float = math.nan
-    throughput: float = math.nan
-    output_throughput: float = math.nan
-    in_flight: float = math.nan
+    """Requests/s within the objective: in an open loop the arrivals a second times the share that meets it; in a
+    closed loop the answers a second that meet it."""
+    throughput: float = math.nan  # Requests answered a second.
+    output_throughput: float = math.nan  # Output tokens/s.
+    in_flight: float = math.nan  # Requests in the system on average.
     met: NDArray[np.bool_ | np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_), repr=False)
+    """Whether each measured request met every bound, in order of arrival; where a class asks for another share than
+    all do, a miss is one minus its weight."""
     has_settled: bool | None = None
-    num_simulated: int = 0
-    lost: float = 0.0
+    """Whether it is long enough to show a steady state (`simserve.metrics.summary.settled`); None where the load
+    ratio is not known."""
+    num_simulated: int = 0  # Requests of the run, including the warm-up.
+    lost: float = 0.0  # Share of the measured requests that were not answered in full.
     probability: float = math.nan
-    error_basis: str = ""
+    """Probability that the objective holds on a real server (`simserve.metrics.real_server`); NaN where it was not
+    computed."""
+    error_basis: str = ""  # What that is based on, in words.
 
 
 Prober = Callable[[float, int, int], Trial]
@@ -133,56 +119,45 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """Whether a deployment holds at one load in runs that its search has not seen.
+    """Whether a deployment holds at one load in runs that its search has not seen."""
 
-    Attributes:
-        holds: Whether it holds in 95 % of them; true if no such runs are required.
-        num_requests: Requests of one run; None if runs are as long as the scenario says.
-        finishable: What it finishes with its queue never empty; None if it was not determined.
-        attainments: Share of requests within the SLO in each run, up to one that misses; empty without runs.
-    """
-
-    holds: bool
-    num_requests: int | None = None
+    holds: bool  # Whether it holds in 95 % of them; true if no such runs are required.
+    num_requests: int | None = None  # Requests of one run; None if runs are as long as the scenario says.
     finishable: Finishable | None = None
+    """What it finishes with its queue never empty; None if it was not determined."""
     attainments: tuple[float, ...] = ()
+    """Share of requests within the SLO in each run, up to one that misses; empty without runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search found.
-
-    Attributes:
-        largest: The largest load that holds, and the load above it that fails. If `is_promised`, 95 % of fresh runs
-            hold the first; for steady open traffic the second may be what can be finished, which is not tried.
-        levels: Every load tried with all replications, or as many as it took to fail, and the curve, ascending.
-        interval: 95 % interval of the capacity, the load at which the attainment of an endless run is what is asked;
-            None where the capacity is 0, or nothing was seen to fail.
-        interval_method: ``replications``, ``batch means``, ``bracket``, or ``load ratio`` where it reaches to what can
-            be finished; empty without an interval.
-        num_requests: Requests of one run.
-        needed_requests: Requests that the attainment asked for needs, ten beyond the percentile; inf at 1.
-        was_interrupted: The user stopped the search: the levels are those of the longest runs so far.
-        finishable: What the deployment finishes with its queue never empty; None where it is not known.
-        capacity: If `is_promised`, the load at which the mean of the runs is what is asked; None where they hold up to
-            the highest load that is tried.
-        has_settled: Whether the runs at the largest load are long enough for their halves to agree; None where this is
-            not checked.
-        num_fresh: For other traffic, the runs at the largest load that the search has not seen, all of which hold (see
-            `simserve.planner.capacity.fresh`); 0 where the largest load is one that holds on average.
-    """
+    """What a search found."""
 
     largest: Largest
+    """The largest load that holds, and the load above it that fails. If `is_promised`, 95 % of fresh runs hold the
+    first; for steady open traffic the second may be what can be finished, which is not tried."""
     levels: tuple[Level, ...]
+    """Every load tried with all replications, or as many as it took to fail, and the curve, ascending."""
     interval: tuple[float, float] | None
+    """95 % interval of the capacity, the load at which the attainment of an endless run is what is asked; None where
+    the capacity is 0, or nothing was seen to fail."""
     interval_method: str
-    num_requests: int
-    needed_requests: float
-    was_interrupted: bool = False
+    """``replications``, ``batch means``, ``bracket``, or ``load ratio`` where it reaches to what can be finished;
+    empty without an interval."""
+    num_requests: int  # Requests of one run.
+    needed_requests: float  # Requests that the attainment asked for needs, ten beyond the percentile; inf at 1.
+    was_interrupted: bool = False  # The user stopped the search: the levels are those of the longest runs so far.
     finishable: Finishable | None = None
+    """What the deployment finishes with its queue never empty; None where it is not known."""
     capacity: float | None = None
+    """If `is_promised`, the load at which the mean of the runs is what is asked; None where they hold up to the
+    highest load that is tried."""
     has_settled: bool | None = None
+    """Whether the runs at the largest load are long enough for their halves to agree; None where this is not
+    checked."""
     num_fresh: int = 0
+    """For other traffic, the runs at the largest load that the search has not seen, all of which hold (see
+    `simserve.planner.capacity.fresh`); 0 where the largest load is one that holds on average."""
 
     @property
     def is_promised(self) -> bool:

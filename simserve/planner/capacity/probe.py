@@ -54,19 +54,12 @@ REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ramp:
-    """When the requests of a conversation arrive, counted from its first.
+    """When the requests of a conversation arrive, counted from its first."""
 
-    Attributes:
-        thinking: Pauses of its client, or tools, before each request, in seconds, shape [R].
-        answers: Number of answers that it waits for first, shape [R].
-        conversation_seconds: Seconds of the pauses of a mean conversation, or task.
-        conversation_turns: Turns of a mean conversation, or task.
-    """
-
-    thinking: NDArray[np.float64]
-    answers: NDArray[np.float64]
-    conversation_seconds: float
-    conversation_turns: float
+    thinking: NDArray[np.float64]  # Pauses of its client, or tools, before each request, in seconds, shape [R].
+    answers: NDArray[np.float64]  # Number of answers that it waits for first, shape [R].
+    conversation_seconds: float  # Seconds of the pauses of a mean conversation, or task.
+    conversation_turns: float  # Turns of a mean conversation, or task.
 
     def seconds(self, stay: float) -> float:
         """Return the time until `REACHED` of the rate is reached, if an answer takes ``stay`` seconds."""

@@ -101,32 +101,23 @@ CLEAR_MISS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How hard a search tries.
+    """How hard a search tries."""
 
-    Attributes:
-        replications: Runs at each load, each with its own draws; 1 where nothing is drawn.
-        num_requests: Requests of one run; None: as many as the percentile and the requests in flight ask for.
-        tolerance: Ratio of the load that fails to the one that holds, minus one.
-        precision: Half width of the interval over the capacity; more requests are spent to reach it.
-        most_requests: Most requests of all runs at one load together.
-        fresh_runs: For steady open traffic, runs at the promised load, none of which the search has seen.
-        most_fresh_requests: Most requests of all those together.
-        long_run_requests: Least requests of a run near the capacity.
-        promise_only: Whether only the promised load of steady open traffic is asked for: the capacity above it is then
-            known only as well as that takes, and has no curve.
-        most_below: Share by which the promised load may be below the mean capacity before runs are made longer.
-    """
-
-    replications: int = 6
+    replications: int = 6  # Runs at each load, each with its own draws; 1 where nothing is drawn.
     num_requests: int | None = None
-    tolerance: float = TOLERANCE
-    precision: float = 0.02
-    most_requests: int = 18_000
+    """Requests of one run; None: as many as the percentile and the requests in flight ask for."""
+    tolerance: float = TOLERANCE  # Ratio of the load that fails to the one that holds, minus one.
+    precision: float = 0.02  # Half width of the interval over the capacity; more requests are spent to reach it.
+    most_requests: int = 18_000  # Most requests of all runs at one load together.
     fresh_runs: int = FRESH_RUNS
-    most_fresh_requests: int = 800_000
-    long_run_requests: int = LONG_RUN_REQUESTS
+    """For steady open traffic, runs at the promised load, none of which the search has seen."""
+    most_fresh_requests: int = 800_000  # Most requests of all those together.
+    long_run_requests: int = LONG_RUN_REQUESTS  # Least requests of a run near the capacity.
     promise_only: bool = False
+    """Whether only the promised load of steady open traffic is asked for: the capacity above it is then known only as
+    well as that takes, and has no curve."""
     most_below: float = MOST_BELOW
+    """Share by which the promised load may be below the mean capacity before runs are made longer."""
 
 
 def find_capacity(

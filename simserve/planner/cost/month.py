@@ -36,23 +36,14 @@ _MILLION = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRequest:
-    """The mean request of a run, and what an API charges for it.
+    """The mean request of a run, and what an API charges for it."""
 
-    Attributes:
-        prompt_tokens: Tokens of its prompt.
-        output_tokens: Tokens of its answer.
-        cached_share: Share of the prompt tokens that the API finds in its cache.
-        input_usd: Dollars for its prompt at list price.
-        output_usd: Dollars for its answer at list price.
-        caching: The prompt-caching offer that was taken; None: none.
-    """
-
-    prompt_tokens: float
-    output_tokens: float
-    cached_share: float
-    input_usd: float
-    output_usd: float
-    caching: PromptCaching | None
+    prompt_tokens: float  # Tokens of its prompt.
+    output_tokens: float  # Tokens of its answer.
+    cached_share: float  # Share of the prompt tokens that the API finds in its cache.
+    input_usd: float  # Dollars for its prompt at list price.
+    output_usd: float  # Dollars for its answer at list price.
+    caching: PromptCaching | None  # The prompt-caching offer that was taken; None: none.
 
     @property
     def usd(self) -> float:

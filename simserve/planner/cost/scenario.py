@@ -69,19 +69,12 @@ _FIDELITY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Together:
-    """A fleet simulated as a whole, because its prefix caches find what routing sends their way.
+    """A fleet simulated as a whole, because its prefix caches find what routing sends their way."""
 
-    Attributes:
-        replicas: Replicas that were simulated together.
-        routing: The policy that spreads requests over them.
-        alone: Requests/s that each of the scenario's own replicas holds.
-        each: Requests/s that each of these holds.
-    """
-
-    replicas: int
-    routing: str
-    alone: float
-    each: float
+    replicas: int  # Replicas that were simulated together.
+    routing: str  # The policy that spreads requests over them.
+    alone: float  # Requests/s that each of the scenario's own replicas holds.
+    each: float  # Requests/s that each of these holds.
 
     @property
     def loses(self) -> bool:
@@ -102,31 +95,19 @@ class _Together:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Day:
-    """Results of the simulated hours.
+    """Results of the simulated hours."""
 
-    Attributes:
-        shape: Traffic of each hour as a multiple of the mean.
-        mean_rate: Requests/s on average.
-        capacity: Requests/s of one replica; None where the load cannot be scaled.
-        units: Replicas that serve.
-        gpus_per_unit: GPUs of each, at most.
-        paid_share: Mean share of the day for which each of them is paid: 1 unless the fleet is scaled.
-        gpu_hour_usd: Price of a GPU-hour; the mean over the GPUs that are paid, where pools have prices of their own.
-        api_usd_per_month: Cost of an API that serves the peaks of the deployment itself.
-        busy: Share of the time with a step running, over the day.
-        watts_per_gpu: Mean power of one board over the day.
-    """
-
-    shape: tuple[float, ...]
-    mean_rate: float
-    capacity: float | None
-    units: int
-    gpus_per_unit: float
-    paid_share: float
+    shape: tuple[float, ...]  # Traffic of each hour as a multiple of the mean.
+    mean_rate: float  # Requests/s on average.
+    capacity: float | None  # Requests/s of one replica; None where the load cannot be scaled.
+    units: int  # Replicas that serve.
+    gpus_per_unit: float  # GPUs of each, at most.
+    paid_share: float  # Mean share of the day for which each of them is paid: 1 unless the fleet is scaled.
     gpu_hour_usd: float
-    api_usd_per_month: float
-    busy: float
-    watts_per_gpu: float
+    """Price of a GPU-hour; the mean over the GPUs that are paid, where pools have prices of their own."""
+    api_usd_per_month: float  # Cost of an API that serves the peaks of the deployment itself.
+    busy: float  # Share of the time with a step running, over the day.
+    watts_per_gpu: float  # Mean power of one board over the day.
 
     @property
     def requests_per_month(self) -> float:

@@ -89,35 +89,23 @@ Ollama docs, faq; vLLM and TensorRT-LLM docs, their serve commands)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What starts a deployment.
+    """What starts a deployment."""
 
-    Attributes:
-        target: Target of the export: an engine's command, or a cluster's manifests.
-        version: Version of the engine.
-        command: Words of the command line.
-        environment: Environment variables of the command.
-        files: Name -> text of the files it reads.
-        main_file: File that is the result, where the command only passes it on; None: the command itself is the result.
-        notes: What the command cannot express, or a person needs to know.
-        formats: Number formats of weights and KV cache, and where they come from.
-        checkpoint: Name under which the servers know the model.
-        once_up: Commands that complete the server once it answers, such as those that make its model.
-        answers: Command that succeeds as soon as the server answers; empty if there are none of those.
-        served_name: Name under which the server knows the model, if that is not the checkpoint's.
-    """
-
-    target: str
-    version: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
+    target: str  # Target of the export: an engine's command, or a cluster's manifests.
+    version: str  # Version of the engine.
+    command: tuple[str, ...]  # Words of the command line.
+    environment: Mapping[str, str] = field(default_factory=dict)  # Environment variables of the command.
+    files: Mapping[str, str] = field(default_factory=dict)  # Name -> text of the files it reads.
     main_file: str | None = None
-    notes: tuple[str, ...] = ()
+    """File that is the result, where the command only passes it on; None: the command itself is the result."""
+    notes: tuple[str, ...] = ()  # What the command cannot express, or a person needs to know.
     formats: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint: str = ""
+    """Number formats of weights and KV cache, and where they come from."""
+    checkpoint: str = ""  # Name under which the servers know the model.
     once_up: tuple[str, ...] = ()
-    answers: str = ""
-    served_name: str | None = None
+    """Commands that complete the server once it answers, such as those that make its model."""
+    answers: str = ""  # Command that succeeds as soon as the server answers; empty if there are none of those.
+    served_name: str | None = None  # Name under which the server knows the model, if that is not the checkpoint's.
 
     @property
     def port(self) -> int:
@@ -157,29 +145,18 @@ class Export:
 
 @dataclass(slots=True, kw_only=True)
 class Deployment:
-    """One replica to export.
+    """One replica to export."""
 
-    Attributes:
-        resolved: The scenario with its profiles.
-        version: The requested version of the engine, or else the known one.
-        needed: Knobs that the scenario sets to other values than the engine's defaults.
-        says: Knobs that are written out: those, or all.
-        is_explicit: Whether defaults are written out too.
-        checkpoint: What the engine loads: a repository or a path.
-        is_own_checkpoint: Whether the user named it.
-        notes: Notes collected during the export.
-        unsaid: Dotted keys below `deployment` that only some exporters know, and that none has handled yet.
-    """
-
-    resolved: ResolvedScenario
-    version: str
-    needed: frozenset[str]
-    says: frozenset[str]
-    is_explicit: bool
-    checkpoint: str
-    is_own_checkpoint: bool
-    notes: list[str]
+    resolved: ResolvedScenario  # The scenario with its profiles.
+    version: str  # The requested version of the engine, or else the known one.
+    needed: frozenset[str]  # Knobs that the scenario sets to other values than the engine's defaults.
+    says: frozenset[str]  # Knobs that are written out: those, or all.
+    is_explicit: bool  # Whether defaults are written out too.
+    checkpoint: str  # What the engine loads: a repository or a path.
+    is_own_checkpoint: bool  # Whether the user named it.
+    notes: list[str]  # Notes collected during the export.
     unsaid: dict[str, Any]
+    """Dotted keys below `deployment` that only some exporters know, and that none has handled yet."""
 
     def take(self, key: str) -> Any:
         """Return the value of a rare key, which the caller then handles; None: the scenario does not set it."""

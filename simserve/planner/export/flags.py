@@ -77,21 +77,13 @@ class FlagFile(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The flags of one version of an engine.
+    """The flags of one version of an engine."""
 
-    Attributes:
-        engine: The engine.
-        version: The version read that represents the requested one.
-        source: The files that were read.
-        takes: Flag -> kind of value that it takes.
-        choices: Flag -> the values it accepts, as strings.
-    """
-
-    engine: str
-    version: str
-    source: str
-    takes: dict[str, Takes]
-    choices: dict[str, tuple[str, ...]]
+    engine: str  # The engine.
+    version: str  # The version read that represents the requested one.
+    source: str  # The files that were read.
+    takes: dict[str, Takes]  # Flag -> kind of value that it takes.
+    choices: dict[str, tuple[str, ...]]  # Flag -> the values it accepts, as strings.
 
     def has(self, flag: str, value: str | None = None) -> bool:
         """Return whether the version has a flag and accepts ``value`` for it."""
@@ -132,17 +124,12 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One flag of a command line as given.
+    """One flag of a command line as given."""
 
-    Attributes:
-        flag: Its name in the engine's parser, without ``--no-``.
-        value: Text, or a list of several; True or False for a switch; None: an unknown flag without a value.
-        is_known: Whether the version has it.
-    """
-
-    flag: str
+    flag: str  # Its name in the engine's parser, without ``--no-``.
     value: str | list[str] | bool | None
-    is_known: bool
+    """Text, or a list of several; True or False for a switch; None: an unknown flag without a value."""
+    is_known: bool  # Whether the version has it.
 
 
 @cache

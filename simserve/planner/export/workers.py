@@ -41,27 +41,16 @@ _REACHABLE = ("--host", "0.0.0.0", "--port", str(PORT))
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a cluster needs to know about a server.
+    """What a cluster needs to know about a server."""
 
-    Attributes:
-        image: Image without tag.
-        tag: Part of the tag before the version.
-        flags: Words that make it reachable and expose its metrics.
-        health: Path that answers 200 when it can serve.
-        metrics: Metric of the autoscaler -> its name in Prometheus; ``kv_usage`` is a share.
-        source: Where these come from.
-        cache: Folder that the image keeps weights in.
-        is_counted: Whether, started this way, it reports its number of requests under ``/metrics``.
-    """
-
-    image: str
-    tag: str
-    flags: tuple[str, ...]
-    health: str
-    metrics: Mapping[str, str]
-    source: str
-    cache: str = "/root/.cache/huggingface"
-    is_counted: bool = True
+    image: str  # Image without tag.
+    tag: str  # Part of the tag before the version.
+    flags: tuple[str, ...]  # Words that make it reachable and expose its metrics.
+    health: str  # Path that answers 200 when it can serve.
+    metrics: Mapping[str, str]  # Metric of the autoscaler -> its name in Prometheus; ``kv_usage`` is a share.
+    source: str  # Where these come from.
+    cache: str = "/root/.cache/huggingface"  # Folder that the image keeps weights in.
+    is_counted: bool = True  # Whether, started this way, it reports its number of requests under ``/metrics``.
 
 
 SERVERS = {
@@ -120,25 +109,15 @@ _KV_USAGE_SINCE = (0, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Equal replicas of a deployment.
+    """Equal replicas of a deployment."""
 
-    Attributes:
-        name: Name that Kubernetes accepts.
-        role: Whether it prefills, decodes or both.
-        replicas: Number of replicas at the start.
-        deployment: One of the replicas.
-        serving: The command that starts one.
-        scaling: Autoscaling of the replicas; None: their number is fixed.
-        whole: The deployment they belong to, with its router, probes and updates.
-    """
-
-    name: str
-    role: Role
-    replicas: int
-    deployment: Deployment
-    serving: Export
-    scaling: AutoscalingSpec | None
-    whole: DeploymentSpec
+    name: str  # Name that Kubernetes accepts.
+    role: Role  # Whether it prefills, decodes or both.
+    replicas: int  # Number of replicas at the start.
+    deployment: Deployment  # One of the replicas.
+    serving: Export  # The command that starts one.
+    scaling: AutoscalingSpec | None  # Autoscaling of the replicas; None: their number is fixed.
+    whole: DeploymentSpec  # The deployment they belong to, with its router, probes and updates.
 
     @property
     def num_gpus(self) -> int:
@@ -384,21 +363,13 @@ _Rule = TypeVar("_Rule")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a target of whole deployments can start.
+    """What a target of whole deployments can start."""
 
-    Attributes:
-        name: Its name.
-        engines: Targets of the engines that it has workers of; empty: of all.
-        has_roles: Whether it has a router that prefills on one server and decodes on another.
-        spans_nodes: Whether one replica may span several hosts.
-        without_scaling: What to do instead of autoscaling; empty: it has an autoscaler.
-    """
-
-    name: str
-    engines: tuple[str, ...] = ()
-    has_roles: bool = False
-    spans_nodes: bool = False
-    without_scaling: str = ""
+    name: str  # Its name.
+    engines: tuple[str, ...] = ()  # Targets of the engines that it has workers of; empty: of all.
+    has_roles: bool = False  # Whether it has a router that prefills on one server and decodes on another.
+    spans_nodes: bool = False  # Whether one replica may span several hosts.
+    without_scaling: str = ""  # What to do instead of autoscaling; empty: it has an autoscaler.
 
     def check(self, workers: Sequence[Worker]) -> None:
         """Refuse what cannot be started.

@@ -31,17 +31,11 @@ def scenario_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A scenario to be written.
+    """A scenario to be written."""
 
-    Attributes:
-        mapping: Keys of the scenario.
-        notes: What was assumed, left out or not understood, in full sentences.
-        title: First line of the file.
-    """
-
-    mapping: Mapping[str, Any]
-    notes: tuple[str, ...]
-    title: str
+    mapping: Mapping[str, Any]  # Keys of the scenario.
+    notes: tuple[str, ...]  # What was assumed, left out or not understood, in full sentences.
+    title: str  # First line of the file.
 
     @property
     def scenario(self) -> Scenario:
@@ -77,17 +71,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was made from a measurement.
+    """What was made from a measurement."""
 
-    Attributes:
-        draft: The scenario.
-        files: Name -> text of the files of requests or lengths that it reads; empty: it reads none.
-        measured: The measured figures, not part of the scenario.
-    """
-
-    draft: Draft
-    files: Mapping[str, str]
-    measured: Mapping[str, float]
+    draft: Draft  # The scenario.
+    files: Mapping[str, str]  # Name -> text of the files of requests or lengths that it reads; empty: it reads none.
+    measured: Mapping[str, float]  # The measured figures, not part of the scenario.
 
 
 def moved(value: Any, source: Path, target: Path) -> Any:

@@ -52,36 +52,22 @@ _VERSION = r"v?(\d+(?:\.\d+)+)[^\s)]*"
 
 @dataclass(frozen=True, slots=True)
 class KVRoom:
-    """Size of the KV cache of one rank. None: the log does not give it.
+    """Size of the KV cache of one rank. None: the log does not give it."""
 
-    Attributes:
-        tokens: Tokens that fit.
-        blocks: Blocks that fit.
-        bytes: Bytes per GPU.
-        block_size: Tokens per block.
-    """
-
-    tokens: int | None = None
-    blocks: int | None = None
-    bytes: int | None = None
-    block_size: int | None = None
+    tokens: int | None = None  # Tokens that fit.
+    blocks: int | None = None  # Blocks that fit.
+    bytes: int | None = None  # Bytes per GPU.
+    block_size: int | None = None  # Tokens per block.
 
 
 @dataclass(slots=True)
 class EngineLog:
-    """Contents of a log.
+    """Contents of a log."""
 
-    Attributes:
-        reading: Engine, version, model and settings.
-        kv: Size of the KV cache.
-        num_unread_lines: Lines that match no pattern.
-        was_cut: Whether the log is longer than `MAX_BYTES`.
-    """
-
-    reading: Reading
-    kv: KVRoom
-    num_unread_lines: int
-    was_cut: bool
+    reading: Reading  # Engine, version, model and settings.
+    kv: KVRoom  # Size of the KV cache.
+    num_unread_lines: int  # Lines that match no pattern.
+    was_cut: bool  # Whether the log is longer than `MAX_BYTES`.
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -468,20 +454,14 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
 
 @dataclass(frozen=True, slots=True)
 class LogImport:
-    """A log, and the scenario of the server that wrote it.
+    """A log, and the scenario of the server that wrote it."""
 
-    Attributes:
-        log: What was read.
-        draft: The scenario; None: neither the log nor the caller names the model.
-        estimated_tokens: KV tokens per rank that simserve estimates for that scenario without the log's own figure;
-            None: the GPU or the model is not known, or the scenario cannot be deployed.
-        notes: What a reader needs to know, in full sentences.
-    """
-
-    log: EngineLog
-    draft: Draft | None
+    log: EngineLog  # What was read.
+    draft: Draft | None  # The scenario; None: neither the log nor the caller names the model.
     estimated_tokens: int | None
-    notes: tuple[str, ...]
+    """KV tokens per rank that simserve estimates for that scenario without the log's own figure; None: the GPU or the
+    model is not known, or the scenario cannot be deployed."""
+    notes: tuple[str, ...]  # What a reader needs to know, in full sentences.
 
     @property
     def difference(self) -> float | None:

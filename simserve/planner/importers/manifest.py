@@ -71,37 +71,21 @@ _SIZES = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-s
 
 @dataclass(slots=True, kw_only=True)
 class _Server:
-    """Equal servers as a manifest describes them.
+    """Equal servers as a manifest describes them."""
 
-    Attributes:
-        name: Name in the manifest.
-        words: Command line.
-        replicas: Number of replicas.
-        role: ``prefill``, ``decode`` or ``both``; ``encode`` in an encoder pool.
-        version: Version of the engine; None: not given.
-        product: GPU, from the label of its nodes; None: not given.
-        hardware: GPU, by its name in the catalogue; None: not given.
-        variables: Environment variables.
-        files: Path in its container -> text.
-        config_map: Name of the ConfigMap that holds these files; empty: its own.
-        scaling: Autoscaling of the replicas; None: their number is fixed.
-        grace: Seconds that a replica has to finish its requests; None: not given.
-        notes: What a reader should know of how it was read.
-    """
-
-    name: str
-    words: list[str]
-    replicas: int = 1
-    role: str = "both"
-    version: str | None = None
-    product: str | None = None
-    hardware: str | None = None
-    variables: dict[str, str] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    config_map: str = ""
-    scaling: dict[str, Any] | None = None
-    grace: float | None = None
-    notes: tuple[str, ...] = ()
+    name: str  # Name in the manifest.
+    words: list[str]  # Command line.
+    replicas: int = 1  # Number of replicas.
+    role: str = "both"  # ``prefill``, ``decode`` or ``both``; ``encode`` in an encoder pool.
+    version: str | None = None  # Version of the engine; None: not given.
+    product: str | None = None  # GPU, from the label of its nodes; None: not given.
+    hardware: str | None = None  # GPU, by its name in the catalogue; None: not given.
+    variables: dict[str, str] = field(default_factory=dict)  # Environment variables.
+    files: dict[str, str] = field(default_factory=dict)  # Path in its container -> text.
+    config_map: str = ""  # Name of the ConfigMap that holds these files; empty: its own.
+    scaling: dict[str, Any] | None = None  # Autoscaling of the replicas; None: their number is fixed.
+    grace: float | None = None  # Seconds that a replica has to finish its requests; None: not given.
+    notes: tuple[str, ...] = ()  # What a reader should know of how it was read.
 
 
 def import_manifest(

@@ -24,17 +24,11 @@ _FILES = (".json", ".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """What a name of weights stands for.
+    """What a name of weights stands for."""
 
-    Attributes:
-        model: Value for the `model` key of a scenario: a profile, a repository or the path of a configuration.
-        quantization: Format of the stored weights, from the name; None: that of ``model``.
-        is_exact: Whether there is a profile of exactly these weights.
-    """
-
-    model: str
-    quantization: str | None
-    is_exact: bool
+    model: str  # Value for the `model` key of a scenario: a profile, a repository or the path of a configuration.
+    quantization: str | None  # Format of the stored weights, from the name; None: that of ``model``.
+    is_exact: bool  # Whether there is a profile of exactly these weights.
 
     def assumption(self, name: str) -> str:
         """Return the assumption made for weights of which only the architecture is known."""

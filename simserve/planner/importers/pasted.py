@@ -54,15 +54,10 @@ _BEFORE_ASSIGNMENT = (_NEXT, "&&", "export", "-e", "--env", "env", "set")
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """A command line taken apart.
+    """A command line taken apart."""
 
-    Attributes:
-        words: Its words, unquoted; the first is the program or a command in front of it.
-        variables: Environment variables that it sets.
-    """
-
-    words: tuple[str, ...]
-    variables: Mapping[str, str]
+    words: tuple[str, ...]  # Its words, unquoted; the first is the program or a command in front of it.
+    variables: Mapping[str, str]  # Environment variables that it sets.
 
 
 def read_pasted(text: str, where: str) -> Pasted:

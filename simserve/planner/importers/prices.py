@@ -221,15 +221,11 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GpuPriceList:
-    """Contents of a price list.
-
-    Attributes:
-        prices: Hardware profile -> the lowest price of each kind, over regions and instances.
-        skipped: Accelerators without a bundled profile, sorted.
-    """
+    """Contents of a price list."""
 
     prices: Mapping[str, tuple[GpuPrice, ...]]
-    skipped: tuple[str, ...]
+    """Hardware profile -> the lowest price of each kind, over regions and instances."""
+    skipped: tuple[str, ...]  # Accelerators without a bundled profile, sorted.
 
 
 @dataclass(frozen=True, slots=True)

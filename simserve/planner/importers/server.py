@@ -82,61 +82,37 @@ _ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
 
 @dataclass(slots=True)
 class Reading:
-    """What has been understood so far.
+    """What has been understood so far."""
 
-    Attributes:
-        engine: The engine's profile.
-        version: Version of the engine; None: not given.
-        where: Name of what is read, for errors.
-        deployment: Keys of ``deployment``.
-        options: Keys of ``deployment.engine``.
-        is_pooling: Whether it answers with embeddings or scores.
-        model: The served model, as the server names it.
-        quantization: Format of the weights that a flag sets, by the scenario's name; None: no flag sets it.
-        dtype: Format that the server computes in.
-        data_parallel_size: Data-parallel ranks, which share the experts of a model that has them.
-        num_nodes: Nodes over which a replica's ranks are spread.
-        shares_attention_ranks: Whether those ranks are groups of the tensor-parallel ones.
-        speculation: vLLM's ``speculative_config``; another engine's settings under the same keys.
-        experts: How tokens reach the experts of other ranks, in the engine's terms.
-        as_stored: Flag that leaves the format of the weights to the checkpoint; empty: none does.
-        max_model_len: Longest sequence that overrides of the model's configuration set; None: the model's.
-        context_scale: Factor of a scaled position embedding; None: the model's own.
-        context_original: Length that this factor multiplies; None: the model's.
-        ignored: Flags without effect.
-        not_simulated: Flags whose effect is not simulated.
-        notes: Notes in full sentences.
-        host_memory: Part of the prefix cache in host memory; None: nothing.
-        switches: Switches that only matter together with other flags.
-        variables: Environment variables of the server; None: they are not known.
-        asked: Model that the caller names instead of the server's.
-    """
-
-    engine: str
-    version: str | None
-    where: str
-    deployment: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    is_pooling: bool = False
-    model: str | None = None
+    engine: str  # The engine's profile.
+    version: str | None  # Version of the engine; None: not given.
+    where: str  # Name of what is read, for errors.
+    deployment: dict[str, Any] = field(default_factory=dict)  # Keys of ``deployment``.
+    options: dict[str, Any] = field(default_factory=dict)  # Keys of ``deployment.engine``.
+    is_pooling: bool = False  # Whether it answers with embeddings or scores.
+    model: str | None = None  # The served model, as the server names it.
     quantization: str | None = None
-    dtype: str | None = None
-    data_parallel_size: int = 1
-    num_nodes: int = 1
-    shares_attention_ranks: bool = False
+    """Format of the weights that a flag sets, by the scenario's name; None: no flag sets it."""
+    dtype: str | None = None  # Format that the server computes in.
+    data_parallel_size: int = 1  # Data-parallel ranks, which share the experts of a model that has them.
+    num_nodes: int = 1  # Nodes over which a replica's ranks are spread.
+    shares_attention_ranks: bool = False  # Whether those ranks are groups of the tensor-parallel ones.
     speculation: dict[str, Any] = field(default_factory=dict)
+    """vLLM's ``speculative_config``; another engine's settings under the same keys."""
     experts: dict[str, str] = field(default_factory=dict)
-    as_stored: str = ""
+    """How tokens reach the experts of other ranks, in the engine's terms."""
+    as_stored: str = ""  # Flag that leaves the format of the weights to the checkpoint; empty: none does.
     max_model_len: int | None = None
-    context_scale: float | None = None
-    context_original: int | None = None
-    ignored: list[str] = field(default_factory=list)
-    not_simulated: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    host_memory: HostMemory | None = None
-    switches: dict[str, bool] = field(default_factory=dict)
-    variables: Mapping[str, str] | None = None
-    asked: str | None = None
+    """Longest sequence that overrides of the model's configuration set; None: the model's."""
+    context_scale: float | None = None  # Factor of a scaled position embedding; None: the model's own.
+    context_original: int | None = None  # Length that this factor multiplies; None: the model's.
+    ignored: list[str] = field(default_factory=list)  # Flags without effect.
+    not_simulated: list[str] = field(default_factory=list)  # Flags whose effect is not simulated.
+    notes: list[str] = field(default_factory=list)  # Notes in full sentences.
+    host_memory: HostMemory | None = None  # Part of the prefix cache in host memory; None: nothing.
+    switches: dict[str, bool] = field(default_factory=dict)  # Switches that only matter together with other flags.
+    variables: Mapping[str, str] | None = None  # Environment variables of the server; None: they are not known.
+    asked: str | None = None  # Model that the caller names instead of the server's.
 
     def put(self, key: str, value: object, part: str = "options") -> None:
         """Set a key of a part of the reading; without a part, an attribute of the reading itself."""
@@ -189,17 +165,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Part of a server's prefix cache in host memory.
+    """Part of a server's prefix cache in host memory."""
 
-    Attributes:
-        num_bytes: Size, bytes.
-        is_of_rank: Whether the size is that of each rank, not of all ranks together.
-        overlaps: Whether blocks are loaded back layer by layer during the step.
-    """
-
-    num_bytes: float
-    is_of_rank: bool
-    overlaps: bool
+    num_bytes: float  # Size, bytes.
+    is_of_rank: bool  # Whether the size is that of each rank, not of all ranks together.
+    overlaps: bool  # Whether blocks are loaded back layer by layer during the step.
 
 
 Reader = Callable[[Reading, str, Any], None]
@@ -216,41 +186,28 @@ def read_nodes(reading: Reading, flag: str, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A server that a pasted line starts, and what its flags mean.
+    """A server that a pasted line starts, and what its flags mean."""
 
-    Attributes:
-        engine: The engine's profile.
-        title: The engine's name in the title of a scenario.
-        sign: Pattern that occurs only in its lines.
-        starts: Ways to start it: patterns of one or two words, separated by a blank.
-        image: Pattern of its container image; the group is the version, if the tag gives it.
-        is_entrypoint: Whether the image starts the server by itself, with the words after it as arguments.
-        lacks: Rule of the error for a line that starts no such server; empty: a line need not start one.
-        example: A line that starts one.
-        names_model: How a line names its model, for the remedy.
-        others: Sign of another engine's lines -> their import, for the remedy.
-        aliases: Short form of a flag -> its name in the engine's parser.
-        readers: Flag -> function that reads its value.
-        without_effect: Flags without effect on the simulation.
-        spelled: Arguments of a line -> arguments as the engine's parser takes them, but for aliases.
-        settle: Settles what depends on several flags, on variables, or on the model that the caller names.
-    """
-
-    engine: str
-    title: str
-    sign: re.Pattern[str]
-    starts: tuple[str, ...]
-    image: re.Pattern[str]
+    engine: str  # The engine's profile.
+    title: str  # The engine's name in the title of a scenario.
+    sign: re.Pattern[str]  # Pattern that occurs only in its lines.
+    starts: tuple[str, ...]  # Ways to start it: patterns of one or two words, separated by a blank.
+    image: re.Pattern[str]  # Pattern of its container image; the group is the version, if the tag gives it.
     is_entrypoint: bool = False
-    lacks: str
-    example: str
-    names_model: str
+    """Whether the image starts the server by itself, with the words after it as arguments."""
+    lacks: str  # Rule of the error for a line that starts no such server; empty: a line need not start one.
+    example: str  # A line that starts one.
+    names_model: str  # How a line names its model, for the remedy.
     others: Mapping[str, str] = field(default_factory=dict)
+    """Sign of another engine's lines -> their import, for the remedy."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    readers: Mapping[str, Reader] = field(default_factory=dict)
-    without_effect: re.Pattern[str] = re.compile("")
+    """Short form of a flag -> its name in the engine's parser."""
+    readers: Mapping[str, Reader] = field(default_factory=dict)  # Flag -> function that reads its value.
+    without_effect: re.Pattern[str] = re.compile("")  # Flags without effect on the simulation.
     spelled: Callable[[Reading, Sequence[str]], Iterable[str]] = lambda _, words: words
+    """Arguments of a line -> arguments as the engine's parser takes them, but for aliases."""
     settle: Callable[[Reading], None] = lambda _: None
+    """Settles what depends on several flags, on variables, or on the model that the caller names."""
 
     @property
     def where(self) -> str:

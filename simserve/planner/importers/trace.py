@@ -52,17 +52,11 @@ MOST_SIZES = 20
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Traffic fitted to a trace.
+    """Traffic fitted to a trace."""
 
-    Attributes:
-        workload: The `workload` block of a scenario.
-        files: Name -> text of the files of lengths that it reads.
-        notes: How well it fits.
-    """
-
-    workload: Mapping[str, Any]
-    files: Mapping[str, str]
-    notes: tuple[str, ...]
+    workload: Mapping[str, Any]  # The `workload` block of a scenario.
+    files: Mapping[str, str]  # Name -> text of the files of lengths that it reads.
+    notes: tuple[str, ...]  # How well it fits.
 
 
 def replay_scenario(

@@ -35,22 +35,16 @@ NO_RECIPE = "no public recipe of separate pools has these clients: how many work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """How a benchmark turned its requests into one figure.
+    """How a benchmark turned its requests into one figure."""
 
-    Attributes:
-        statistic: Statistic over requests.
-        is_server_side: TTFT and E2E start when the scheduler has the request, not when the client sends it.
-        is_total_throughput: Throughput counts prompt tokens too.
-        is_last_answer: E2E is the time until the last request of a batch is answered, not the mean.
-        cold_seconds: How much longer the first requests of a fresh server waited for their first tokens: it was started
-            for the run, and its kernels are compiled for the sizes that they bring.
-    """
-
-    statistic: Statistic = "mean"
+    statistic: Statistic = "mean"  # Statistic over requests.
     is_server_side: bool = False
-    is_total_throughput: bool = False
-    is_last_answer: bool = False
+    """TTFT and E2E start when the scheduler has the request, not when the client sends it."""
+    is_total_throughput: bool = False  # Throughput counts prompt tokens too.
+    is_last_answer: bool = False  # E2E is the time until the last request of a batch is answered, not the mean.
     cold_seconds: float = 0.0
+    """How much longer the first requests of a fresh server waited for their first tokens: it was started for the run,
+    and its kernels are compiled for the sizes that they bring."""
 
     def figures(self, records: RequestRecords) -> dict[Metric, float]:
         """Return TPOT, TTFT, E2E (seconds) and throughput (tokens/s) of a run."""
@@ -85,66 +79,42 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deployed:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        label: File and row, or the figure's own name.
-        engine: Engine, as the catalogue names it.
-        version: Its version as the source writes it, or the one in use at the date of the measurement.
-        hardware: GPU, as the catalogue names it.
-        model: Model, as the catalogue names it.
-        scenario: The scenario as in a file; empty where it cannot be replayed.
-    """
-
-    label: str
-    engine: str
-    version: str
-    hardware: str
-    model: str
-    scenario: Mapping[str, Any]
+    label: str  # File and row, or the figure's own name.
+    engine: str  # Engine, as the catalogue names it.
+    version: str  # Its version as the source writes it, or the one in use at the date of the measurement.
+    hardware: str  # GPU, as the catalogue names it.
+    model: str  # Model, as the catalogue names it.
+    scenario: Mapping[str, Any]  # The scenario as in a file; empty where it cannot be replayed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint(_Deployed):
-    """One measured deployment under one load.
+    """One measured deployment under one load."""
 
-    Attributes:
-        source: Family of measurements.
-        load_kind: What ``load`` counts.
-        load: Clients, requests/s or requests in a batch; NaN offline and for traces.
-        measured: Metric -> seconds or tokens/s.
-        shown_only: Metrics that are compared but not scored, because the source's figure has artefacts.
-        protocol: How the figures were taken.
-        requests: The requests themselves, where they were recorded; they replace the scenario's workload.
-        pools: Separate workers for prompts and answers, in place of the scenario
-            (`simserve.planner.validation.prediction.Workers`); of several, those with the nearest TPOT are taken to
-            have run.
-        reason: Why the point cannot be replayed; empty where it can be tried.
-        fitted: Metrics that a constant of the catalogue was fitted to.
-        laboratory: Who measured it, if several reports are from one: the same nodes, client and habits; else empty.
-    """
-
-    source: str
-    load_kind: LoadKind
-    load: float
-    measured: Mapping[Metric, float]
+    source: str  # Family of measurements.
+    load_kind: LoadKind  # What ``load`` counts.
+    load: float  # Clients, requests/s or requests in a batch; NaN offline and for traces.
+    measured: Mapping[Metric, float]  # Metric -> seconds or tokens/s.
     shown_only: frozenset[Metric] = frozenset()
-    protocol: Protocol = field(default_factory=Protocol)
+    """Metrics that are compared but not scored, because the source's figure has artefacts."""
+    protocol: Protocol = field(default_factory=Protocol)  # How the figures were taken.
     requests: RequestSpecs | None = None
+    """The requests themselves, where they were recorded; they replace the scenario's workload."""
     pools: tuple[Any, ...] = ()
-    reason: str = ""
-    fitted: frozenset[Metric] = frozenset()
+    """Separate workers for prompts and answers, in place of the scenario
+    (`simserve.planner.validation.prediction.Workers`); of several, those with the nearest TPOT are taken to have
+    run."""
+    reason: str = ""  # Why the point cannot be replayed; empty where it can be tried.
+    fitted: frozenset[Metric] = frozenset()  # Metrics that a constant of the catalogue was fitted to.
     laboratory: str = ""
+    """Who measured it, if several reports are from one: the same nodes, client and habits; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMemory(_Deployed):
-    """The KV room of one deployment.
+    """The KV room of one deployment."""
 
-    Attributes:
-        kv_bytes: Bytes a GPU in the log; NaN where it gives tokens.
-        kv_tokens: Tokens in the log; NaN where it gives bytes.
-    """
-
-    kv_bytes: float = math.nan
-    kv_tokens: float = math.nan
+    kv_bytes: float = math.nan  # Bytes a GPU in the log; NaN where it gives tokens.
+    kv_tokens: float = math.nan  # Tokens in the log; NaN where it gives bytes.

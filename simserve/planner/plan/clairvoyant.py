@@ -36,15 +36,10 @@ MOST_LEVELS = 40
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Load:
-    """A load over time, in even steps.
+    """A load over time, in even steps."""
 
-    Attributes:
-        edges: Start of each step and the end of the last, seconds, shape [n + 1].
-        rates: Mean requests/s of each step, shape [n].
-    """
-
-    edges: Floats
-    rates: Floats
+    edges: Floats  # Start of each step and the end of the last, seconds, shape [n + 1].
+    rates: Floats  # Mean requests/s of each step, shape [n].
 
     @property
     def seconds(self) -> float:

@@ -44,23 +44,16 @@ RESIZED_AT_MOST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A deployment and its number of replicas, under a scenario's traffic.
+    """A deployment and its number of replicas, under a scenario's traffic."""
 
-    Attributes:
-        scenario: What is asked.
-        overrides: What is deployed.
-        replicas: Number of its replicas.
-        confidence: Share of real servers on which the SLO must hold; None: it must hold as simulated.
-        is_measured: Whether that is judged as for a server whose loads have been measured.
-        promise: Whether fresh runs sustain the traffic, if the search has looked; None: it has not.
-    """
-
-    scenario: Scenario
-    overrides: Overrides
-    replicas: int
+    scenario: Scenario  # What is asked.
+    overrides: Overrides  # What is deployed.
+    replicas: int  # Number of its replicas.
     confidence: float | None = None
-    is_measured: bool = False
+    """Share of real servers on which the SLO must hold; None: it must hold as simulated."""
+    is_measured: bool = False  # Whether that is judged as for a server whose loads have been measured.
     promise: Promise | None = None
+    """Whether fresh runs sustain the traffic, if the search has looked; None: it has not."""
 
 
 def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | None:

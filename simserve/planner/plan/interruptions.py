@@ -39,21 +39,13 @@ ALONE = ("pools", "autoscaling", "faults", "updates", "overflow", "liveness", "a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """A number of spot replicas that serve, and their reserve.
+    """A number of spot replicas that serve, and their reserve."""
 
-    Attributes:
-        replicas: Replicas that are enough if none is ever taken back.
-        reserve: Further replicas, with which the SLO holds.
-        asked: Share of requests within the SLO that must be reached.
-        without: Share that is reached without a reserve.
-        attainment: Share that is reached with it.
-    """
-
-    replicas: int
-    reserve: int
-    asked: float
-    without: float
-    attainment: float
+    replicas: int  # Replicas that are enough if none is ever taken back.
+    reserve: int  # Further replicas, with which the SLO holds.
+    asked: float  # Share of requests within the SLO that must be reached.
+    without: float  # Share that is reached without a reserve.
+    attainment: float  # Share that is reached with it.
 
 
 def reserve_table(sizes: Sequence[Reserved]) -> tuple[int, ...]:

@@ -29,18 +29,13 @@ MOST_TENSOR_PARALLEL = 16
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A choice of the decision tree.
-
-    Attributes:
-        name: ``quantise``, ``quantise_kv``, ``batch``, ``chunk``, ``shard``, or the name of an option
-            (`simserve.planner.space.options`).
-        label: The variant, in words.
-        changes: Dotted key -> value.
-    """
+    """A choice of the decision tree."""
 
     name: str
-    label: str
-    changes: tuple[tuple[str, Any], ...]
+    """``quantise``, ``quantise_kv``, ``batch``, ``chunk``, ``shard``, or the name of an option
+    (`simserve.planner.space.options`)."""
+    label: str  # The variant, in words.
+    changes: tuple[tuple[str, Any], ...]  # Dotted key -> value.
 
 
 LEVERS = (

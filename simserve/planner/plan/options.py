@@ -38,46 +38,30 @@ DEFAULT_TRIALS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions:
-    """How spot replicas are taken back.
+    """How spot replicas are taken back."""
 
-    Attributes:
-        mtbf: Mean seconds until one is taken back.
-        mttr: Mean seconds from then until its successor takes requests; None: the start-up of a replica.
-        notice: Seconds of warning before that.
-        is_assumed: Whether these are assumptions.
-    """
-
-    mtbf: float = MTBF
+    mtbf: float = MTBF  # Mean seconds until one is taken back.
     mttr: float | None = None
-    notice: float = NOTICE
-    is_assumed: bool = True
+    """Mean seconds from then until its successor takes requests; None: the start-up of a replica."""
+    notice: float = NOTICE  # Seconds of warning before that.
+    is_assumed: bool = True  # Whether these are assumptions.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """How far ahead a purchase looks.
+    """How far ahead a purchase looks."""
 
-    Attributes:
-        months: Number of months, of 30 days each, to buy for.
-        growth: Share by which traffic grows from one month to the next; None: the scenario's.
-        price_decline: Share by which a GPU-hour gets cheaper from one month to the next; None: the scenario's.
-        budget: Most dollars that a month may cost; None: no limit.
-        commitments: Years of a term -> share below the on-demand price.
-        offers_spot: Whether spot replicas are on offer.
-        spot_below: Share below the on-demand price for a spot replica; None: as in the catalogue.
-        interruptions: How spot replicas are taken back.
-        is_assumed: Whether the shares of the commitments are those of `COMMITMENTS`.
-    """
-
-    months: int
-    growth: float | None = None
+    months: int  # Number of months, of 30 days each, to buy for.
+    growth: float | None = None  # Share by which traffic grows from one month to the next; None: the scenario's.
     price_decline: float | None = None
-    budget: float | None = None
+    """Share by which a GPU-hour gets cheaper from one month to the next; None: the scenario's."""
+    budget: float | None = None  # Most dollars that a month may cost; None: no limit.
     commitments: Mapping[int, float] = field(default_factory=lambda: COMMITMENTS)
-    offers_spot: bool = True
-    spot_below: float | None = None
-    interruptions: Interruptions = Interruptions()
-    is_assumed: bool = True
+    """Years of a term -> share below the on-demand price."""
+    offers_spot: bool = True  # Whether spot replicas are on offer.
+    spot_below: float | None = None  # Share below the on-demand price for a spot replica; None: as in the catalogue.
+    interruptions: Interruptions = Interruptions()  # How spot replicas are taken back.
+    is_assumed: bool = True  # Whether the shares of the commitments are those of `COMMITMENTS`.
 
 
 def horizon_of(
@@ -184,42 +168,31 @@ def _interruptions(text: str) -> Interruptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What is searched, and for what.
-
-    Attributes:
-        hardware: GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price.
-        max_gpus: Most GPUs of the fleet; None: 256, or for ``latency`` and ``throughput`` those of the scenario.
-        gpus_by_kind: GPU -> number of it, where fixed GPUs are of several kinds (``throughput``).
-        objective: What to minimize: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
-            ``throughput``, to maximize what ``max_gpus`` GPUs can do, whatever load the scenario has.
-        headroom: Share of traffic that the plan must sustain beyond the scenario's.
-        spare_replicas: Replicas that may be lost.
-        choices: Dotted key -> values to search instead of the default ones.
-        market: ``on_demand`` or ``spot``.
-        trials: Settings of engine knobs and options that are tried on a shape where the space is too large to look at
-            all of it; 0: only the scenario's own.
-        keep: Names of what is left unchanged (`simserve.planner.space.space.KEEPABLE`).
-        confidence: Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold as
-            simulated.
-        horizon: How far ahead to buy; None: nothing is bought.
-        autoscaler: Whether to find thresholds of an autoscaler for the plan's deployment.
-        jobs: Worker processes; the result is the same with any number.
-    """
+    """What is searched, and for what."""
 
     hardware: tuple[str, ...] = ()
+    """GPUs; empty: the scenario's own and those of the catalogue that have an on-demand price."""
     max_gpus: int | None = None
+    """Most GPUs of the fleet; None: 256, or for ``latency`` and ``throughput`` those of the scenario."""
     gpus_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """GPU -> number of it, where fixed GPUs are of several kinds (``throughput``)."""
     objective: Objective = "cost"
-    headroom: float = 0.0
-    spare_replicas: int = 0
+    """What to minimize: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or ``throughput``, to
+    maximize what ``max_gpus`` GPUs can do, whatever load the scenario has."""
+    headroom: float = 0.0  # Share of traffic that the plan must sustain beyond the scenario's.
+    spare_replicas: int = 0  # Replicas that may be lost.
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    market: Market = "on_demand"
+    """Dotted key -> values to search instead of the default ones."""
+    market: Market = "on_demand"  # ``on_demand`` or ``spot``.
     trials: int = DEFAULT_TRIALS
-    keep: tuple[str, ...] = ()
+    """Settings of engine knobs and options that are tried on a shape where the space is too large to look at all of
+    it; 0: only the scenario's own."""
+    keep: tuple[str, ...] = ()  # Names of what is left unchanged (`simserve.planner.space.space.KEEPABLE`).
     confidence: float | None = None
-    horizon: Horizon | None = None
-    autoscaler: bool = False
-    jobs: int = 1
+    """Share of real servers on which the SLO must hold, by the errors to expect; None: it must hold as simulated."""
+    horizon: Horizon | None = None  # How far ahead to buy; None: nothing is bought.
+    autoscaler: bool = False  # Whether to find thresholds of an autoscaler for the plan's deployment.
+    jobs: int = 1  # Worker processes; the result is the same with any number.
 
 
 def check_options(options: PlanOptions) -> None:

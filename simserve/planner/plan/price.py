@@ -18,15 +18,10 @@ Market = Literal["on_demand", "spot"]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """A price of one GPU for an hour.
+    """A price of one GPU for an hour."""
 
-    Attributes:
-        usd: Dollars; None where the catalogue has none.
-        overrides: Overrides that make the scenario use it; empty where it already does.
-    """
-
-    usd: float | None
-    overrides: dict[str, Any]
+    usd: float | None  # Dollars; None where the catalogue has none.
+    overrides: dict[str, Any]  # Overrides that make the scenario use it; empty where it already does.
 
 
 def price_of(scenario: Scenario, hardware: str, market: Market = "on_demand") -> Price:

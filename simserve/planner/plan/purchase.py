@@ -48,38 +48,23 @@ _FACTORS = [10 ** (step / 40) for step in range(-120, 121)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What must be served, by what, at today's prices.
+    """What must be served, by what, at today's prices."""
 
-    Attributes:
-        rate: Requests/s in the mean hour of the first month.
-        shape: Traffic of each hour of the day as a multiple of the mean.
-        capacity: Requests/s within the SLO of one replica.
-        spare_replicas: Replicas beside those that serve.
-        gpus_per_replica: GPUs of each.
-        usd_per_hour: Dollars of a replica for an hour on demand.
-        spot_usd_per_hour: The same for a spot replica; None: there are none.
-        reserve: For 0, 1, 2, ... serving spot replicas, how many more hold the SLO when some are taken back; larger
-            numbers are divided into groups of the last one.
-        fixed_usd_per_month: People and platform.
-        growth: Share by which traffic grows from one month to the next.
-        price_decline: Share by which an hour gets cheaper from one month to the next.
-        api_usd_per_request: What an API charges for a mean request; None: nothing to compare with.
-        api_decline: Share by which that price falls from one month to the next.
-    """
-
-    rate: float
-    shape: Sequence[float]
-    capacity: float
-    spare_replicas: int
-    gpus_per_replica: float
-    usd_per_hour: float
-    spot_usd_per_hour: float | None = None
+    rate: float  # Requests/s in the mean hour of the first month.
+    shape: Sequence[float]  # Traffic of each hour of the day as a multiple of the mean.
+    capacity: float  # Requests/s within the SLO of one replica.
+    spare_replicas: int  # Replicas beside those that serve.
+    gpus_per_replica: float  # GPUs of each.
+    usd_per_hour: float  # Dollars of a replica for an hour on demand.
+    spot_usd_per_hour: float | None = None  # The same for a spot replica; None: there are none.
     reserve: Sequence[int] = (0, 0)
-    fixed_usd_per_month: float = 0.0
-    growth: float = 0.0
-    price_decline: float = 0.0
-    api_usd_per_request: float | None = None
-    api_decline: float = 0.0
+    """For 0, 1, 2, ... serving spot replicas, how many more hold the SLO when some are taken back; larger numbers are
+    divided into groups of the last one."""
+    fixed_usd_per_month: float = 0.0  # People and platform.
+    growth: float = 0.0  # Share by which traffic grows from one month to the next.
+    price_decline: float = 0.0  # Share by which an hour gets cheaper from one month to the next.
+    api_usd_per_request: float | None = None  # What an API charges for a mean request; None: nothing to compare with.
+    api_decline: float = 0.0  # Share by which that price falls from one month to the next.
 
     def replicas(self, factor: float) -> list[int]:
         """Return the replicas needed in each hour of a day with ``factor`` times the traffic."""
@@ -98,38 +83,23 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hourly:
-    """Replicas that are bought by the hour.
+    """Replicas that are bought by the hour."""
 
-    Attributes:
-        on_demand_replicas: Most replicas on demand at a time.
-        on_demand_hours: Replica-hours on demand.
-        spot_replicas: Most spot replicas at a time, with their reserve.
-        spot_reserve: How many of them are the reserve.
-        spot_hours: Replica-hours of spot replicas with their reserve.
-        usd: Dollars.
-    """
-
-    on_demand_replicas: int = 0
-    on_demand_hours: float = 0.0
-    spot_replicas: int = 0
-    spot_reserve: int = 0
-    spot_hours: float = 0.0
-    usd: float = 0.0
+    on_demand_replicas: int = 0  # Most replicas on demand at a time.
+    on_demand_hours: float = 0.0  # Replica-hours on demand.
+    spot_replicas: int = 0  # Most spot replicas at a time, with their reserve.
+    spot_reserve: int = 0  # How many of them are the reserve.
+    spot_hours: float = 0.0  # Replica-hours of spot replicas with their reserve.
+    usd: float = 0.0  # Dollars.
 
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """A purchase over all months.
+    """A purchase over all months."""
 
-    Attributes:
-        committed_usd: For each month, dollars for what is committed to.
-        terms: For each month, years of a commitment -> replicas on it.
-        hourly: For each month, what is bought by the hour.
-    """
-
-    committed_usd: list[float]
-    terms: list[dict[int, int]]
-    hourly: list[Hourly]
+    committed_usd: list[float]  # For each month, dollars for what is committed to.
+    terms: list[dict[int, int]]  # For each month, years of a commitment -> replicas on it.
+    hourly: list[Hourly]  # For each month, what is bought by the hour.
 
     @property
     def usd(self) -> list[float]:

@@ -95,31 +95,18 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """Results of a run with a setting.
+    """Results of a run with a setting."""
 
-    Attributes:
-        setting: The setting.
-        seed: Seed of the traffic.
-        holds: Whether the SLO is met and the queue does not grow.
-        has_room: Whether so few requests miss that other days hold as well.
-        attainment: Share of the requests within the SLO.
-        failed: Requests without an answer.
-        replica_hours: Replica-hours from launch until release.
-        peak: Most replicas at once.
-        launched: Starts, including those at the beginning.
-        timeline: Time in seconds and replicas launched, at every change.
-    """
-
-    setting: Setting
-    seed: int
-    holds: bool
-    has_room: bool
-    attainment: float
-    failed: int
-    replica_hours: float
-    peak: int
-    launched: int
-    timeline: tuple[tuple[float, int], ...]
+    setting: Setting  # The setting.
+    seed: int  # Seed of the traffic.
+    holds: bool  # Whether the SLO is met and the queue does not grow.
+    has_room: bool  # Whether so few requests miss that other days hold as well.
+    attainment: float  # Share of the requests within the SLO.
+    failed: int  # Requests without an answer.
+    replica_hours: float  # Replica-hours from launch until release.
+    peak: int  # Most replicas at once.
+    launched: int  # Starts, including those at the beginning.
+    timeline: tuple[tuple[float, int], ...]  # Time in seconds and replicas launched, at every change.
 
 
 def check_autoscaler(scenario: Scenario) -> None:

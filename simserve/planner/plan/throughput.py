@@ -75,40 +75,24 @@ Each = Callable[..., Iterable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A short run at one load.
+    """A short run at one load."""
 
-    Attributes:
-        load: Requests/s, or clients.
-        margin: By how much the SLO holds, at the confidence asked for; negative: by how much it does not.
-        trial: What the run measured, without its individual requests.
-        num_requests: Least requests of the run.
-    """
-
-    load: float
-    margin: float
-    trial: Trial
-    num_requests: int
+    load: float  # Requests/s, or clients.
+    margin: float  # By how much the SLO holds, at the confidence asked for; negative: by how much it does not.
+    trial: Trial  # What the run measured, without its individual requests.
+    num_requests: int  # Least requests of the run.
 
 
 @dataclass(slots=True, kw_only=True)
 class Able:
-    """A deployment on all of the GPUs, and what it can do.
+    """A deployment on all of the GPUs, and what it can do."""
 
-    Attributes:
-        hardware: The GPU.
-        member: The deployment.
-        replicas: As many as fit on the GPUs; 0: none.
-        num_gpus: GPUs that they take.
-        looks: Loads that were looked at, ascending.
-        capacity: What was found about its load, if it is a contender.
-    """
-
-    hardware: str
-    member: Member
-    replicas: int = 0
-    num_gpus: int = 0
-    looks: list[Look] = field(default_factory=list)
-    capacity: Capacity | None = None
+    hardware: str  # The GPU.
+    member: Member  # The deployment.
+    replicas: int = 0  # As many as fit on the GPUs; 0: none.
+    num_gpus: int = 0  # GPUs that they take.
+    looks: list[Look] = field(default_factory=list)  # Loads that were looked at, ascending.
+    capacity: Capacity | None = None  # What was found about its load, if it is a contender.
 
     @property
     def held(self) -> Look | None:
@@ -440,22 +424,15 @@ def done(able: Able, confidence: float | None) -> Level | None:
 
 @dataclass(kw_only=True)
 class Throughput:
-    """What fixed GPUs can do, as far as it was found.
-
-    Attributes:
-        asked: What was asked: the scenario, whose seed draws the requests that determine the load of the best, and the
-            GPUs that are available.
-        market: Where GPUs are bought.
-        spaces: What may be deployed, by kind of GPU, with the requests that the search draws.
-        able: Every deployment that was judged.
-        best: The one that does the most; None: nothing holds, or no load was found.
-    """
+    """What fixed GPUs can do, as far as it was found."""
 
     asked: Findings
-    market: Market
-    spaces: Sequence[Space]
-    able: list[Able] = field(default_factory=list)
-    best: Able | None = None
+    """What was asked: the scenario, whose seed draws the requests that determine the load of the best, and the GPUs
+    that are available."""
+    market: Market  # Where GPUs are bought.
+    spaces: Sequence[Space]  # What may be deployed, by kind of GPU, with the requests that the search draws.
+    able: list[Able] = field(default_factory=list)  # Every deployment that was judged.
+    best: Able | None = None  # The one that does the most; None: nothing holds, or no load was found.
 
     @property
     def scenario(self) -> Scenario:

@@ -85,26 +85,17 @@ PACE_PRICES = (0.0, 0.5, 2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What no number of replicas, or no smaller number of them, can beat.
-
-    Attributes:
-        out_of_reach: SLO term that too many requests must miss with any number of replicas (``ttft``, ``tpot``,
-            ``e2e``, or ``slo`` if only their combination is out of reach); None if there is none.
-        least_replicas: Fewer replicas cannot meet the SLO; at least 1.
-        ttft: Least seconds to the first token of the slowest request in the required share.
-        tpot: Likewise, for a further token.
-        e2e: Likewise, for its last token.
-        replica_seconds: Least seconds of one replica for all requests together.
-        is_proven: Whether the proofs cover the deployment; if not, there are no bounds.
-    """
+    """What no number of replicas, or no smaller number of them, can beat."""
 
     out_of_reach: str | None
-    least_replicas: int
-    ttft: float
-    tpot: float
-    e2e: float
-    replica_seconds: float
-    is_proven: bool = True
+    """SLO term that too many requests must miss with any number of replicas (``ttft``, ``tpot``, ``e2e``, or ``slo``
+    if only their combination is out of reach); None if there is none."""
+    least_replicas: int  # Fewer replicas cannot meet the SLO; at least 1.
+    ttft: float  # Least seconds to the first token of the slowest request in the required share.
+    tpot: float  # Likewise, for a further token.
+    e2e: float  # Likewise, for its last token.
+    replica_seconds: float  # Least seconds of one replica for all requests together.
+    is_proven: bool = True  # Whether the proofs cover the deployment; if not, there are no bounds.
 
     def of(self, term: str) -> float:
         """Return the bound on ``ttft``, ``tpot`` or ``e2e``, seconds."""

@@ -25,60 +25,41 @@ def key_of(overrides: Overrides) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """The goal of a search.
+    """The goal of a search."""
 
-    Attributes:
-        objective: What to minimise.
-        max_gpus: Most GPUs of the fleet, spares included.
-        spare_replicas: Replicas that are paid for and may be lost.
-        ceiling: Fleets of this value or more are of no interest.
-        is_tight: Whether the ceiling is the value of the plan on the scenario's own GPU, not a multiple of it.
-        replicas: Required number of replicas; None: the fewest that hold.
-        confidence: Share of real servers on which the SLO must hold; None: it must hold in simulation.
-        gpus_by_kind: GPU -> number of GPUs, for fixed GPUs of several kinds; empty: ``max_gpus`` of one kind.
-        refused: Hashes of scenarios on fleets that failed when they were confirmed: none of these holds.
-    """
-
-    objective: Objective = "cost"
-    max_gpus: int = 256
-    spare_replicas: int = 0
-    ceiling: float = math.inf
+    objective: Objective = "cost"  # What to minimise.
+    max_gpus: int = 256  # Most GPUs of the fleet, spares included.
+    spare_replicas: int = 0  # Replicas that are paid for and may be lost.
+    ceiling: float = math.inf  # Fleets of this value or more are of no interest.
     is_tight: bool = False
-    replicas: int | None = None
+    """Whether the ceiling is the value of the plan on the scenario's own GPU, not a multiple of it."""
+    replicas: int | None = None  # Required number of replicas; None: the fewest that hold.
     confidence: float | None = None
+    """Share of real servers on which the SLO must hold; None: it must hold in simulation."""
     gpus_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """GPU -> number of GPUs, for fixed GPUs of several kinds; empty: ``max_gpus`` of one kind."""
     refused: frozenset[str] = frozenset()
+    """Hashes of scenarios on fleets that failed when they were confirmed: none of these holds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One deployment of the space and its outcome.
-
-    Attributes:
-        overrides: What it changes in the scenario, without the number of replicas (`simserve.planner.space.makeup`).
-        status: Its outcome.
-        reason: The reason in words.
-        bound: Proven bounds.
-        num_gpus: GPUs of one replica, of the first pool if pools differ.
-        usd_per_gpu_hour: Price, likewise.
-        trial: Its deciding run: the best fleet that holds, else the nearest.
-        makeup: What a number of replicas stands for; None if it is not known to be valid.
-        tokens: Tokens of all requests, prompts included.
-        max_model_len: The longest request that it serves, the least of its pools; None: not deployed.
-        promise: Whether the fleet of its trial holds in fresh runs; None if that was not checked.
-    """
+    """One deployment of the space and its outcome."""
 
     overrides: Overrides
-    status: Status
-    reason: str = ""
-    bound: Bound = NO_BOUND
-    num_gpus: int = 0
-    usd_per_gpu_hour: float | None = None
-    trial: Trial | None = None
-    makeup: Makeup | None = None
-    tokens: float = 0.0
+    """What it changes in the scenario, without the number of replicas (`simserve.planner.space.makeup`)."""
+    status: Status  # Its outcome.
+    reason: str = ""  # The reason in words.
+    bound: Bound = NO_BOUND  # Proven bounds.
+    num_gpus: int = 0  # GPUs of one replica, of the first pool if pools differ.
+    usd_per_gpu_hour: float | None = None  # Price, likewise.
+    trial: Trial | None = None  # Its deciding run: the best fleet that holds, else the nearest.
+    makeup: Makeup | None = None  # What a number of replicas stands for; None if it is not known to be valid.
+    tokens: float = 0.0  # Tokens of all requests, prompts included.
     max_model_len: int | None = None
+    """The longest request that it serves, the least of its pools; None: not deployed."""
     promise: Promise | None = None
+    """Whether the fleet of its trial holds in fresh runs; None if that was not checked."""
 
     def untried(self) -> Member:
         """Return the member as it was before it was tried."""
@@ -105,25 +86,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """The search on one kind of GPU.
+    """The search on one kind of GPU."""
 
-    Attributes:
-        hardware: The GPU.
-        members: Every deployment judged.
-        best: The best deployment that holds; None if none holds.
-        trials: All runs, in order.
-        size: Number of combinations in the space.
-        method: ``exhaustive``: every combination; ``shapes``: every shape; ``settings``: and engine knobs on some;
-            ``roles``: prefill and decode workers, each role with its own shape.
-        role_costs: Role -> least objective of all its workers (bound); empty if not determined.
-        tried: Hash of the scenario on a fleet -> its deciding run.
-    """
-
-    hardware: str
-    members: list[Member]
-    best: Member | None
-    trials: list[Trial] = field(default_factory=list)
-    size: int
+    hardware: str  # The GPU.
+    members: list[Member]  # Every deployment judged.
+    best: Member | None  # The best deployment that holds; None if none holds.
+    trials: list[Trial] = field(default_factory=list)  # All runs, in order.
+    size: int  # Number of combinations in the space.
     method: str
+    """``exhaustive``: every combination; ``shapes``: every shape; ``settings``: and engine knobs on some; ``roles``:
+    prefill and decode workers, each role with its own shape."""
     role_costs: Mapping[str, float] = field(default_factory=dict)
-    tried: Mapping[str, Trial] = field(default_factory=dict)
+    """Role -> least objective of all its workers (bound); empty if not determined."""
+    tried: Mapping[str, Trial] = field(default_factory=dict)  # Hash of the scenario on a fleet -> its deciding run.

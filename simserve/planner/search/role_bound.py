@@ -50,20 +50,15 @@ _COVERED_WITHOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleBound:
-    """What no number of workers of a shape, or no smaller one, can do.
+    """What no number of workers of a shape, or no smaller one, can do."""
 
-    Attributes:
-        out_of_reach: Whether too many requests miss the role's limit with any number of workers.
-        needed_workers: Fewest workers that can do the work in time; a fraction, to be rounded up to whole workers.
-        idle_seconds: Least seconds of a first token on a prefill worker, or of a further one on a decode worker: the
-            mean over the requests, an estimate if the proofs do not cover the scenario.
-        most_rate: Most requests a second of steady traffic that one worker can serve.
-    """
-
-    out_of_reach: bool = False
+    out_of_reach: bool = False  # Whether too many requests miss the role's limit with any number of workers.
     needed_workers: float = 0.0
+    """Fewest workers that can do the work in time; a fraction, to be rounded up to whole workers."""
     idle_seconds: float = 0.0
-    most_rate: float = math.inf
+    """Least seconds of a first token on a prefill worker, or of a further one on a decode worker: the mean over the
+    requests, an estimate if the proofs do not cover the scenario."""
+    most_rate: float = math.inf  # Most requests a second of steady traffic that one worker can serve.
 
 
 def covers_roles(alone: Scenario, specs: RequestSpecs) -> bool:

@@ -106,27 +106,16 @@ NO_ROOM = NoRoom.NO_ROOM
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """A shape of a role.
+    """A shape of a role."""
 
-    Attributes:
-        pool: Its pool, without the number of replicas.
-        gpus: GPUs of one worker.
-        usd_per_hour: Price of one worker; infinite if unknown.
-        watts: Power of one idle worker.
-        needed: Fewest workers that can do the work (bound); a fraction.
-        idle_seconds: Least mean seconds of a first token, or of a further one, on an idle worker.
-        most_rate: Most requests a second that one can serve (bound).
-        kv_format: What another must have in common with it to read its KV caches.
-    """
-
-    pool: Pool
-    gpus: int
-    usd_per_hour: float
-    watts: float
-    needed: float
-    idle_seconds: float
-    most_rate: float
-    kv_format: KVFormat
+    pool: Pool  # Its pool, without the number of replicas.
+    gpus: int  # GPUs of one worker.
+    usd_per_hour: float  # Price of one worker; infinite if unknown.
+    watts: float  # Power of one idle worker.
+    needed: float  # Fewest workers that can do the work (bound); a fraction.
+    idle_seconds: float  # Least mean seconds of a first token, or of a further one, on an idle worker.
+    most_rate: float  # Most requests a second that one can serve (bound).
+    kv_format: KVFormat  # What another must have in common with it to read its KV caches.
 
     @property
     def least(self) -> int:
@@ -140,16 +129,13 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class KnownWorkers:
-    """What searches have found out about workers, passed from one search to the next.
-
-    Attributes:
-        workers: Role, whether the bounds are proven, and hash of the scenario with only one worker -> the worker, or
-            why there is none. The search adds to them.
-        least: GPU -> role -> least objective of all workers of the role on such GPUs (bound).
-    """
+    """What searches have found out about workers, passed from one search to the next."""
 
     workers: dict[tuple[str, bool, str], Worker | NoRoom | None] = field(default_factory=dict)
+    """Role, whether the bounds are proven, and hash of the scenario with only one worker -> the worker, or why there
+    is none. The search adds to them."""
     least: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """GPU -> role -> least objective of all workers of the role on such GPUs (bound)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,17 +546,11 @@ def workers_of(
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What is known about a kind of worker.
+    """What is known about a kind of worker."""
 
-    Attributes:
-        own: The worker with the scenario's own knob; None if there is none.
-        others: Its other settings, each with the least cost of its workers.
-        cost: The least cost of its workers with any setting.
-    """
-
-    own: Worker | None
-    others: Sequence[tuple[float, Pool]]
-    cost: float
+    own: Worker | None  # The worker with the scenario's own knob; None if there is none.
+    others: Sequence[tuple[float, Pool]]  # Its other settings, each with the least cost of its workers.
+    cost: float  # The least cost of its workers with any setting.
 
 
 class _Shapes:

@@ -33,19 +33,12 @@ FILE_FORMATS = ("gguf-q8_0", "gguf-q4_k_m")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedFormats:
-    """Formats of a deployment that are worth trying.
+    """Formats of a deployment that are worth trying."""
 
-    Attributes:
-        weights: Weight formats, the stored one first if it runs.
-        kv_cache: KV formats, ``auto`` first.
-        why_no_weights: Why there is no weight format but the stored one; "" if there is one.
-        why_not_own: Why the deployment's own format is left out; "" if it is not, or there is no other.
-    """
-
-    weights: tuple[AvailableFormat, ...]
-    kv_cache: tuple[str, ...]
-    why_no_weights: str
-    why_not_own: str = ""
+    weights: tuple[AvailableFormat, ...]  # Weight formats, the stored one first if it runs.
+    kv_cache: tuple[str, ...]  # KV formats, ``auto`` first.
+    why_no_weights: str  # Why there is no weight format but the stored one; "" if there is one.
+    why_not_own: str = ""  # Why the deployment's own format is left out; "" if it is not, or there is no other.
 
 
 def searched_formats(scenario: Scenario) -> SearchedFormats:

@@ -28,15 +28,10 @@ SLOWER = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link for KV transfers.
+    """A link for KV transfers."""
 
-    Attributes:
-        name: Its name in words.
-        bandwidth: Bytes/s of one prefill worker.
-    """
-
-    name: str
-    bandwidth: float
+    name: str  # Its name in words.
+    bandwidth: float  # Bytes/s of one prefill worker.
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -48,17 +43,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Workers of one role.
+    """Workers of one role."""
 
-    Attributes:
-        hardware: Their GPU.
-        gpus: GPUs of one worker.
-        number: Number of workers.
-    """
-
-    hardware: HardwareProfile
-    gpus: int
-    number: int
+    hardware: HardwareProfile  # Their GPU.
+    gpus: int  # GPUs of one worker.
+    number: int  # Number of workers.
 
 
 def links_between(sides: Sequence[Side]) -> list[Link]:

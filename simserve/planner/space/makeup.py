@@ -25,29 +25,18 @@ SCALING_KEY = "deployment.autoscaling"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Makeup:
-    """GPUs, dollars and idle watts of a number of replicas, pool by pool (equal replicas are one pool).
+    """GPUs, dollars and idle watts of a number of replicas, pool by pool (equal replicas are one pool)."""
 
-    Attributes:
-        weights: Proportions in which replicas are divided among the pools.
-        gpus: GPUs of one replica.
-        usd_per_gpu_hour: Price; None if unknown.
-        idle_watts: Power of one idle GPU.
-        scaled: Fewest to most replicas of an autoscaled fleet, as a proportion; None: their number is fixed.
-        smallest: Fewest replicas that can be deployed: one per pool, and each that a fault names.
-        encoders: Most GPUs of an encoder pool, independent of the number of replicas.
-        encoders_usd_per_hour: Cost of those that are always there; NaN without a price.
-        encoders_watts: Power of those when idle.
-    """
-
-    weights: tuple[int, ...]
-    gpus: tuple[int, ...]
-    usd_per_gpu_hour: tuple[float | None, ...]
-    idle_watts: tuple[float, ...]
+    weights: tuple[int, ...]  # Proportions in which replicas are divided among the pools.
+    gpus: tuple[int, ...]  # GPUs of one replica.
+    usd_per_gpu_hour: tuple[float | None, ...]  # Price; None if unknown.
+    idle_watts: tuple[float, ...]  # Power of one idle GPU.
     scaled: tuple[int, int] | None = None
-    smallest: int = 1
-    encoders: int = 0
-    encoders_usd_per_hour: float = 0.0
-    encoders_watts: float = 0.0
+    """Fewest to most replicas of an autoscaled fleet, as a proportion; None: their number is fixed."""
+    smallest: int = 1  # Fewest replicas that can be deployed: one per pool, and each that a fault names.
+    encoders: int = 0  # Most GPUs of an encoder pool, independent of the number of replicas.
+    encoders_usd_per_hour: float = 0.0  # Cost of those that are always there; NaN without a price.
+    encoders_watts: float = 0.0  # Power of those when idle.
 
     def counts(self, replicas: int) -> tuple[int, ...]:
         """Return the replicas of each pool."""

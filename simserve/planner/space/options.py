@@ -66,49 +66,31 @@ _STATIC_KEYS = ("batching", "static_batch_size", "static_max_wait")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One value of an option.
+    """One value of an option."""
 
-    Attributes:
-        label: The choice in words.
-        changes: Dotted key -> value, including what is needed to make room for it.
-        family: Choices of one family differ only in a proportion; of these, advice measures the first.
-    """
-
-    label: str
+    label: str  # The choice in words.
     changes: Mapping[str, Any] = field(default_factory=dict)
-    family: str = ""
+    """Dotted key -> value, including what is needed to make room for it."""
+    family: str = ""  # Choices of one family differ only in a proportion; of these, advice measures the first.
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A dimension of the search whose values set several keys at once.
+    """A dimension of the search whose values set several keys at once."""
 
-    Attributes:
-        name: What is chosen.
-        choices: The plain one first.
-        own: Index of the scenario's own choice.
-    """
-
-    name: str
-    choices: tuple[Choice, ...]
-    own: int = 0
+    name: str  # What is chosen.
+    choices: tuple[Choice, ...]  # The plain one first.
+    own: int = 0  # Index of the scenario's own choice.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What choices depend on.
+    """What choices depend on."""
 
-    Attributes:
-        scenario: The scenario on the GPU in question.
-        traffic: Its traffic.
-        wants_latency: Whether latency itself is minimised.
-        has_spares: Whether spare replicas are required.
-    """
-
-    scenario: Scenario
-    traffic: Traffic
-    wants_latency: bool = False
-    has_spares: bool = False
+    scenario: Scenario  # The scenario on the GPU in question.
+    traffic: Traffic  # Its traffic.
+    wants_latency: bool = False  # Whether latency itself is minimised.
+    has_spares: bool = False  # Whether spare replicas are required.
 
     def has_limit(self, *terms: str) -> bool:
         """Return whether any request has a limit on one of these latencies."""

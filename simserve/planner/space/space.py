@@ -67,21 +67,14 @@ GPUS, REPLICAS = "gpus", "replicas"
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One key that may be set.
+    """One key that may be set."""
 
-    Attributes:
-        key: Dotted key of the scenario.
-        kind: Whether it is part of the shape, or a knob of the engine.
-        values: Values worth trying besides the own ones of the scenario on the GPU in question.
-        feature: Engine feature that they need; "": none.
-        lever: Their name in messages if the engine lacks it.
-    """
-
-    key: str
-    kind: Kind
+    key: str  # Dotted key of the scenario.
+    kind: Kind  # Whether it is part of the shape, or a knob of the engine.
     values: Callable[[Scenario], Sequence[Any]]
-    feature: str = ""
-    lever: str = ""
+    """Values worth trying besides the own ones of the scenario on the GPU in question."""
+    feature: str = ""  # Engine feature that they need; "": none.
+    lever: str = ""  # Their name in messages if the engine lacks it.
 
 
 def _hardware_of(scenario: Scenario) -> HardwareProfile:
@@ -123,28 +116,19 @@ DIMENSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The deployments on one kind of GPU.
+    """The deployments on one kind of GPU."""
 
-    Attributes:
-        scenario: The scenario on this GPU, otherwise unchanged.
-        dimensions: Key -> values, the scenario's own first unless the user chose others; or name of an option -> its
-            choices, the plain one first.
-        own: Key (including those that options set) -> the scenario's own value, None if it sets none.
-        kinds: Key -> kind.
-        largest_replica: Most GPUs of one replica.
-        base: Overrides of every member: the GPU, and its price if that is not the default.
-        left_out: Option -> why it does not enter.
-        roles: Shapes of prefill and decode workers; None if they are not searched.
-    """
-
-    scenario: Scenario
+    scenario: Scenario  # The scenario on this GPU, otherwise unchanged.
     dimensions: Mapping[str, tuple[Any, ...]]
+    """Key -> values, the scenario's own first unless the user chose others; or name of an option -> its choices, the
+    plain one first."""
     own: Mapping[str, Any]
-    kinds: Mapping[str, Kind]
-    largest_replica: int
-    base: Overrides
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    roles: Roles | None = None
+    """Key (including those that options set) -> the scenario's own value, None if it sets none."""
+    kinds: Mapping[str, Kind]  # Key -> kind.
+    largest_replica: int  # Most GPUs of one replica.
+    base: Overrides  # Overrides of every member: the GPU, and its price if that is not the default.
+    left_out: Mapping[str, str] = field(default_factory=dict)  # Option -> why it does not enter.
+    roles: Roles | None = None  # Shapes of prefill and decode workers; None if they are not searched.
 
     @property
     def size(self) -> int:

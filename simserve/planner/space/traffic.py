@@ -25,25 +25,16 @@ BURSTY = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Properties that options depend on.
+    """Properties that options depend on."""
 
-    Attributes:
-        mean_prompt_tokens: Mean over all requests.
-        has_sessions: Whether requests belong to conversations.
-        has_prefixes: Whether prompts share prefixes.
-        is_open: Whether requests arrive independently of answers.
-        is_uneven: Whether the load changes more slowly than a replica starts.
-        is_bursty: Whether arrivals cluster within seconds.
-        work_by_class: Share of each class in the tokens, with output tokens counted tenfold; empty without classes.
-    """
-
-    mean_prompt_tokens: float
-    has_sessions: bool = False
-    has_prefixes: bool = False
-    is_open: bool = True
-    is_uneven: bool = False
-    is_bursty: bool = False
+    mean_prompt_tokens: float  # Mean over all requests.
+    has_sessions: bool = False  # Whether requests belong to conversations.
+    has_prefixes: bool = False  # Whether prompts share prefixes.
+    is_open: bool = True  # Whether requests arrive independently of answers.
+    is_uneven: bool = False  # Whether the load changes more slowly than a replica starts.
+    is_bursty: bool = False  # Whether arrivals cluster within seconds.
     work_by_class: tuple[float, ...] = ()
+    """Share of each class in the tokens, with output tokens counted tenfold; empty without classes."""
 
 
 def traffic_of(scenario: Scenario) -> Traffic:

@@ -41,19 +41,12 @@ _FORCE_REMEDY = "choose another file, or --force to replace it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of a grid.
+    """One point of a grid."""
 
-    Attributes:
-        index: Its index in the whole grid, in which the last key varies fastest.
-        values: Key -> value, as the scenario takes it.
-        scenario: What is run; None where the values do not make a scenario.
-        problem: Why not.
-    """
-
-    index: int
-    values: Mapping[str, Any]
-    scenario: Scenario | None
-    problem: str = ""
+    index: int  # Its index in the whole grid, in which the last key varies fastest.
+    values: Mapping[str, Any]  # Key -> value, as the scenario takes it.
+    scenario: Scenario | None  # What is run; None where the values do not make a scenario.
+    problem: str = ""  # Why not.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,23 +127,7 @@ def sweep(
     """Run a scenario at every point of a grid.
 
     Finished points are kept beside ``out`` until all are done; the next sweep reuses those with the same scenario and
-    version. A point that cannot be run is a row with its error.
-
-    Args:
-        scenario: What is varied.
-        grid: Key -> its values; every combination is a point.
-        sample: Number of points of the grid to run, drawn by the scenario's seed; None: all.
-        out: Parquet file for the rows; None: none is written.
-        force: Whether ``out`` may hold the rows of another sweep, which are then replaced.
-        workers: Number of processes.
-        backend: What runs them: processes on this machine, ``auto`` or ``loky``, or ``dask``, or ``ray``.
-        scheduler: Address of a Dask scheduler or Ray cluster; None: one on this machine.
-        progress: Called after each point.
-
-    Raises:
-        UsageError: The grid is empty or too large, ``out`` cannot be written, is being written or holds another sweep,
-            or the backend is not installed.
-        ScenarioError: No point of the grid is a scenario.
+    version. A point that cannot be run is a row with its error. `simserve.api.sweep` has the arguments and errors.
     """
     check_backend(backend, scheduler)
     points = _points(scenario, grid, sample)
@@ -269,14 +246,10 @@ class Finished:
 
     A line is written at once and is on disk before the next point; a last line that was cut short by a crash is
     dropped.
-
-    Attributes:
-        file: File that holds them.
-        rows: Scenario hash -> row, of this version of simserve.
     """
 
-    file: Path
-    rows: dict[str, Row]
+    file: Path  # File that holds them.
+    rows: dict[str, Row]  # Scenario hash -> row, of this version of simserve.
 
     @classmethod
     @contextmanager

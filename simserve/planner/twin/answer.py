@@ -60,32 +60,20 @@ _GAUGE_PREFIX = "simserve_twin_"
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The answer.
+    """The answer."""
 
-    Attributes:
-        summary: What ``--json`` prints.
-        has_drifted: Whether a test of the traffic has an alarm, or a figure lies outside its interval.
-        seen: What was observed, for another look at the same hours.
-    """
-
-    summary: Mapping[str, Any]
-    has_drifted: bool
-    seen: Observed | None = None
+    summary: Mapping[str, Any]  # What ``--json`` prints.
+    has_drifted: bool  # Whether a test of the traffic has an alarm, or a figure lies outside its interval.
+    seen: Observed | None = None  # What was observed, for another look at the same hours.
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """What a scenario says about its traffic.
+    """What a scenario says about its traffic."""
 
-    Attributes:
-        lengths: ``prompt_tokens`` and ``output_tokens`` -> lengths.
-        rate: Mean requests a second; NaN: clients in a closed loop, or all requests at once.
-        gaps: Times between arrivals, seconds.
-    """
-
-    lengths: Mapping[str, Floats]
-    rate: float
-    gaps: Floats
+    lengths: Mapping[str, Floats]  # ``prompt_tokens`` and ``output_tokens`` -> lengths.
+    rate: float  # Mean requests a second; NaN: clients in a closed loop, or all requests at once.
+    gaps: Floats  # Times between arrivals, seconds.
 
 
 def twin(

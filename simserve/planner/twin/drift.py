@@ -33,17 +33,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A change that was detected.
+    """A change that was detected."""
 
-    Attributes:
-        flagged: Index of the observation at which it was detected.
-        since: Index of the observation after which the change is estimated to have come: the first after it.
-        is_up: Whether there is more than before.
-    """
-
-    flagged: int
-    since: int
-    is_up: bool
+    flagged: int  # Index of the observation at which it was detected.
+    since: int  # Index of the observation after which the change is estimated to have come: the first after it.
+    is_up: bool  # Whether there is more than before.
 
 
 def threshold_of(

@@ -24,19 +24,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """A stretch of time to come.
+    """A stretch of time to come."""
 
-    Attributes:
-        start: When it begins, seconds after the last observation.
-        rate: Requests a second.
-        low: Low end of the interval of 90 % of cases.
-        high: High end.
-    """
-
-    start: float
-    rate: float
-    low: float
-    high: float
+    start: float  # When it begins, seconds after the last observation.
+    rate: float  # Requests a second.
+    low: float  # Low end of the interval of 90 % of cases.
+    high: float  # High end.
 
 
 def forecast(rates: Floats, seconds: float, *, horizon: float, step: float) -> tuple[list[Hour], bool]:

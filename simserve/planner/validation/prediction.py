@@ -32,19 +32,13 @@ from simserve.workload.requests import RequestSpecs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A measured point and its simulation.
+    """A measured point and its simulation."""
 
-    Attributes:
-        point: What was measured.
-        predicted: Metric -> seconds or tokens/s, for the metrics that were measured and are defined here.
-        server: What was run, as the error model knows it; None where nothing was.
-        reason: Why it could not be run; empty where it was.
-    """
-
-    point: MeasuredPoint
+    point: MeasuredPoint  # What was measured.
     predicted: Mapping[Metric, float] = field(default_factory=dict)
-    server: Server | None = None
-    reason: str = ""
+    """Metric -> seconds or tokens/s, for the metrics that were measured and are defined here."""
+    server: Server | None = None  # What was run, as the error model knows it; None where nothing was.
+    reason: str = ""  # Why it could not be run; empty where it was.
 
     @property
     def is_covered(self) -> bool:
@@ -54,17 +48,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Results of a replay.
+    """Results of a replay."""
 
-    Attributes:
-        figures: Every metric.
-        num_unserved: Requests that were not served.
-        server: What was run.
-    """
-
-    figures: Mapping[Metric, float]
-    num_unserved: int
-    server: Server
+    figures: Mapping[Metric, float]  # Every metric.
+    num_unserved: int  # Requests that were not served.
+    server: Server  # What was run.
 
 
 @dataclass(slots=True)

@@ -210,29 +210,17 @@ def interval_score(error: ArrayLike, half: ArrayLike) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One figure and the intervals that were made without its own source.
+    """One figure and the intervals that were made without its own source."""
 
-    Attributes:
-        source: Who measured it.
-        group: How far it is from what the other sources measured, one of `GROUPS`.
-        is_fitted: Whether a constant was fitted to it.
-        error: ``log(predicted / measured)``.
-        center: Middle of the intervals.
-        half_50: Half-width of the 50 % interval, in logarithms.
-        half_90: Half-width of the 90 % interval.
-        constant_center: Middle of one 90 % interval for all.
-        constant_90: Half-width of that interval.
-    """
-
-    source: str
-    group: str
-    is_fitted: bool
-    error: float
-    center: float
-    half_50: float
-    half_90: float
-    constant_center: float
-    constant_90: float
+    source: str  # Who measured it.
+    group: str  # How far it is from what the other sources measured, one of `GROUPS`.
+    is_fitted: bool  # Whether a constant was fitted to it.
+    error: float  # ``log(predicted / measured)``.
+    center: float  # Middle of the intervals.
+    half_50: float  # Half-width of the 50 % interval, in logarithms.
+    half_90: float  # Half-width of the 90 % interval.
+    constant_center: float  # Middle of one 90 % interval for all.
+    constant_90: float  # Half-width of that interval.
 
     def scores(self) -> tuple[float, ...]:
         """Return whether 90 % and 50 % hold it; widths; interval scores; the constant's coverage, width and score."""
@@ -319,19 +307,12 @@ def _range(of_sources: NDArray[np.float64]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryComparison:
-    """KV memory of one deployment, measured and predicted; bytes are those of one GPU.
+    """KV memory of one deployment, measured and predicted; bytes are those of one GPU."""
 
-    Attributes:
-        measured: What the log says.
-        measured_bytes: KV bytes in the log.
-        predicted_bytes: KV bytes in the plan; where the log gives tokens, those of the plan's whole blocks.
-        gpu_bytes: Memory of the GPU.
-    """
-
-    measured: MeasuredMemory
-    measured_bytes: float
-    predicted_bytes: float
-    gpu_bytes: float
+    measured: MeasuredMemory  # What the log says.
+    measured_bytes: float  # KV bytes in the log.
+    predicted_bytes: float  # KV bytes in the plan; where the log gives tokens, those of the plan's whole blocks.
+    gpu_bytes: float  # Memory of the GPU.
 
     @property
     def error_of_kv(self) -> float:

@@ -96,18 +96,7 @@ def validate(
 ) -> Validation:
     """Return measured points compared with the simulator's predictions.
 
-    Ctrl-C ends it early; what was finished is in the result.
-
-    Args:
-        data: Folder of measurements; None: the published figures that ship with simserve.
-        sources: Names of the sources to take; empty: all there are, or none if ``files`` are given.
-        files: A user's own measurements (docs/measurements.md), in addition to ``data`` and ``sources`` where given.
-        jobs: Worker processes.
-        progress: Called now and then.
-
-    Raises:
-        UsageError: A source is unknown, or ``data`` is not a folder.
-        InputError: A file is missing or cannot be read.
+    Ctrl-C ends it early; what was finished is in the result. See `simserve.api.validate` for the arguments and errors.
     """
     folder = None if data is None else Path(data)
     points, logs = read_own([Path(file) for file in files])
