@@ -38,17 +38,11 @@ from simserve.validation import FrozenModel, validate
 from simserve.version import __version__
 
 _ASKED: dict[str, type[FrozenModel]] = {
-    "tour": queries.TourQuery,
-    "simulator": queries.SimulatorQuery,
-    "film": queries.FilmQuery,
-    "memory": queries.MemoryQuery,
-    "batching": queries.BatchingQuery,
-    "paging": queries.PagingQuery,
-    "cost": queries.CostQuery,
-    "speculation": queries.SpeculationQuery,
-    "parallel": queries.ParallelQuery,
-    "wizard": queries.WizardQuery,
-    "twin": queries.TwinQuery,
+    name: getattr(queries, f"{name.capitalize()}Query")
+    for name in (
+        *("tour", "simulator", "film", "memory", "batching", "paging", "cost"),
+        *("speculation", "parallel", "wizard", "twin"),
+    )
 }
 _BOUNDS = {
     "choices": "enum",
@@ -89,17 +83,16 @@ def catalogue() -> dict[str, Any]:
         "models": [
             {"name": name, "about": f"{load_model(name).num_parameters / 1e9:.3g} B"} for name in catalog.names("model")
         ],
-        "hardware": [{"name": name, "about": _hardware(name)} for name in catalog.names("hardware")],
+        "hardware": [
+            {"name": name, "about": f"{format_bytes(memory.total)}, {memory.bandwidth / 1e12:.3g} TB/s"}
+            for name in catalog.names("hardware")
+            for memory in [load_hardware(name).memory]
+        ],
         "apis": catalog.names("api"),
         "frameworks": catalog.names("engine"),
         "stops": tour.described(),
         "fields": {name: _fields(query) for name, query in _ASKED.items()},
     }
-
-
-def _hardware(name: str) -> str:
-    memory = load_hardware(name).memory
-    return f"{format_bytes(memory.total)}, {memory.bandwidth / 1e12:.3g} TB/s"
 
 
 def _fields(query: type[FrozenModel]) -> dict[str, Any]:
@@ -339,12 +332,6 @@ def _error(status: int, text: str, kind: str = "input") -> Response:
     return JSONResponse({"error": text, "kind": kind}, status_code=status)
 
 
-def _media_types(question: Question[Any]) -> dict[str, Any]:
-    """Return how an answer may come: whole, or if there is a first one, in lines of JSON."""
-    whole = {"application/json": {"schema": {"type": "object"}}}
-    return whole if question.first is None else {**whole, MEDIA_TYPE: {"schema": {"type": "string"}}}
-
-
 async def _openapi(_request: Request) -> Response:
     """Describe the questions, for machines."""
     failure = {
@@ -356,13 +343,12 @@ async def _openapi(_request: Request) -> Response:
     paths: dict[str, Any] = {}
     for name, question in QUESTIONS.items():
         schema = question.query.model_json_schema(ref_template="#/components/schemas/{model}")
+        # Whole, or if there is a first answer, in lines of JSON.
+        ways: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+        ways |= {} if question.first is None else {MEDIA_TYPE: {"schema": {"type": "string"}}}
         for tail, about, good in (
-            ("", question.about, _media_types(question)),
-            (
-                "/scenario",
-                f"{question.about}, as a scenario file",
-                {"application/yaml": {"schema": {"type": "object"}}},
-            ),
+            ("", question.about, ways),
+            ("/scenario", f"{question.about}, as a scenario file", {"application/yaml": ways["application/json"]}),
         ):
             paths[f"/api/{name}{tail}"] = {
                 "post": {

@@ -13,12 +13,10 @@ from simserve.explore.batching import way_mapping
 from simserve.explore.queries import (
     BatchingQuery,
     Check,
-    CostQuery,
     DeploymentQuery,
     MemoryQuery,
     PagingQuery,
     ParallelQuery,
-    SimulatorQuery,
     SpeculationQuery,
     TourQuery,
     WizardQuery,
@@ -48,10 +46,6 @@ def export(question: str, query: FrozenModel, check: Check) -> str:
     words, mapping = EXPORTS[question](query, check)
     from_mapping(mapping)
     return f"# {words}\n# Made with simserve explore {__version__}.\n{scenario_text(mapping)}"
-
-
-def _simulator(query: SimulatorQuery, _check: Check) -> tuple[str, dict[str, Any]]:
-    return "What does this deployment do under this traffic? simserve run explore.yaml", query.mapping()
 
 
 def _tour(query: TourQuery, check: Check) -> tuple[str, dict[str, Any]]:
@@ -124,20 +118,6 @@ def _batching(query: BatchingQuery, _check: Check) -> tuple[str, dict[str, Any]]
     )
 
 
-def _paging(query: PagingQuery, _check: Check) -> tuple[str, dict[str, Any]]:
-    return (
-        "Paged KV memory; --set deployment.engine.kv_allocation=static reserves the longest sequence for each request.",
-        way_mapping(query, "paged"),
-    )
-
-
-def _cost(query: CostQuery, check: Check) -> tuple[str, dict[str, Any]]:
-    return (
-        "One replica, kept full, at this price. simserve run explore.yaml; simserve cost for the month",
-        money.chosen_replica(query, check),
-    )
-
-
 def _wizard(query: WizardQuery, _check: Check) -> tuple[str, dict[str, Any]]:
     asked = f"simserve plan explore.yaml --hardware {','.join(query.hardware)}"
     if query.keep:
@@ -150,14 +130,17 @@ def _wizard(query: WizardQuery, _check: Check) -> tuple[str, dict[str, Any]]:
     return f"What should be deployed for this traffic? {asked}", query.mapping()
 
 
+_RUN = "What does this deployment do under this traffic? simserve run explore.yaml"
+_PAGED = "Paged KV memory; --set deployment.engine.kv_allocation=static reserves the longest sequence for each request."
+_PRICED = "One replica, kept full, at this price. simserve run explore.yaml; simserve cost for the month"
 EXPORTS: Mapping[str, Export] = {
     "tour": _tour,
-    **dict.fromkeys(("simulator", "load", "film"), _simulator),
+    **dict.fromkeys(("simulator", "load", "film"), lambda query, _check: (_RUN, query.mapping())),
     **dict.fromkeys(("memory-wall", "kv-growth", "attention", "quantization"), _step),
     "batching": _batching,
-    "paging": _paging,
+    "paging": lambda query, _check: (_PAGED, way_mapping(query, "paged")),
     "speculation": _speculation,
     "parallel": _parallel,
-    "cost": _cost,
+    "cost": lambda query, check: (_PRICED, money.chosen_replica(query, check)),
     "wizard": _wizard,
 }

@@ -37,14 +37,11 @@ def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenari
     """
     asked = {**query.deployment({"max_num_seqs": _MOST_SEATS, "max_num_batched_tokens": 8192}), **deployment}
     billions = query.billion_parameters if isinstance(query, MemoryQuery) else 0.0
-    model = _nearest_llama(billions) if billions else query.model
+    model = query.model
+    if billions:  # the Llama 3 of the closest size, by ratio
+        model = min(_LLAMAS, key=lambda name: abs(math.log(load_model(name).num_parameters / (billions * 1e9))))
     found = resolve(from_mapping(scenario_of(model, asked, {"process": "all_at_once"}, (fixed(1), fixed(1)), 1)))
     return _with_layers(found, billions) if billions else found
-
-
-def _nearest_llama(billions: float) -> str:
-    """Return the Llama 3 of the closest size, by ratio."""
-    return min(_LLAMAS, key=lambda name: abs(math.log(load_model(name).num_parameters / (billions * 1e9))))
 
 
 def _with_layers(found: ResolvedScenario, billions: float) -> ResolvedScenario:

@@ -116,7 +116,11 @@ def write_pages(
         UsageError: The folder cannot be written, or holds something else.
     """
     check_folder(folder, force=force)
-    _make(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as failure:
+        raise _unwritable(folder, failure) from failure
     answers: dict[str, dict[str, Any]] = {name: {} for name in grids}
     total, done, is_whole = count(grids), 0, True
     try:
@@ -137,15 +141,6 @@ def write_pages(
     except OSError as failure:
         raise _unwritable(folder, failure) from failure
     return is_whole
-
-
-def _make(folder: Path) -> None:
-    """Make the folder, and see whether files can be written to it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as failure:
-        raise _unwritable(folder, failure) from failure
 
 
 def _unwritable(folder: Path, failure: OSError) -> UsageError:
@@ -186,10 +181,10 @@ def page() -> str:
     sheets = (TEMPLATES / "common.css", TEMPLATES / "film.css", folder / "style.css")
     styles = "\n".join(each.read_text(encoding="utf-8") for each in sheets)
     # Browsers do not load modules from disk: they are embedded in the page under bare names.
-    modules = {
-        each.stem: "data:text/javascript;base64," + base64.b64encode(_bare(each).encode()).decode()
-        for each in (*sorted(folder.glob("*.js")), TEMPLATES / "film.js", TEMPLATES / "read.js")
-    }
+    modules = {}
+    for each in (*sorted(folder.glob("*.js")), TEMPLATES / "film.js", TEMPLATES / "read.js"):
+        bare = re.sub(r'(from|import) "\./(\w+)\.js"', r'\1 "\2"', each.read_text(encoding="utf-8"))
+        modules[each.stem] = "data:text/javascript;base64," + base64.b64encode(bare.encode()).decode()
     imports = json.dumps({"imports": modules}, separators=(",", ":"))
     text = text.replace('<link rel="stylesheet" href="common.css">\n', f"<style>\n{styles}</style>\n")
     for name in ("film.css", "style.css"):
@@ -198,10 +193,6 @@ def page() -> str:
     return text.replace(
         '<script type="module" src="tabs.js"></script>', scripts + '<script type="module">import "tabs";</script>'
     )
-
-
-def _bare(file: Path) -> str:
-    return re.sub(r'(from|import) "\./(\w+)\.js"', r'\1 "\2"', file.read_text(encoding="utf-8"))
 
 
 def _combinations(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:

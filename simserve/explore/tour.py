@@ -180,7 +180,8 @@ def tour(query: TourQuery, check: Check) -> dict[str, Any]:
 
 def _decoding(check: Check) -> dict[str, Any]:
     found = memory_wall(MemoryQuery(model=_SMALL, hardware=_H100, batch=1), check)
-    steps = {batch: _step(MemoryQuery(model=_SMALL, hardware=_H100), batch) for batch in _BATCHES}
+    priced = price(resolved_query(MemoryQuery(model=_SMALL, hardware=_H100)).shape)
+    steps = {batch: decode_ms(priced, batch, _CONTEXT) for batch in _BATCHES}
     lone, many = sum(steps[1].values()), sum(steps[64].values())
     most = sum(steps[_BATCHES[-1]].values())
     weights = found["memory"]["weights"]
@@ -207,10 +208,6 @@ def _decoding(check: Check) -> dict[str, Any]:
         },
         "equations": found["equations"],
     }
-
-
-def _step(query: DeploymentQuery, batch: int, **deployment: Any) -> dict[str, float]:
-    return decode_ms(price(resolved_query(query, **deployment).shape), batch, _CONTEXT)
 
 
 def _batch_frame(batch: int, step: Mapping[str, float]) -> dict[str, Any]:

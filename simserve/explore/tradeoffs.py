@@ -31,10 +31,12 @@ def attention(query: MemoryQuery, _check: Check) -> dict[str, Any]:
     found = resolved_query(query)
     model, room = found.shape.model, max(found.memory.kv_bytes, 0.0)
     size, ranks = found.shape.kv_element_bytes, query.tensor_parallel_size
-    heads = model.num_attention_heads
+    heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
+    groupings = [groups for groups in (16, 8, 4) if groups < heads and heads % groups == 0]
+    kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else f"GQA, {kv_heads} groups"
     variants: list[tuple[str, dict[str, Any]]] = [
         ("MHA", {"num_key_value_heads": heads, "mla": None}),
-        *((f"GQA, {groups} groups", {"num_key_value_heads": groups, "mla": None}) for groups in _groups(heads)),
+        *((f"GQA, {groups} groups", {"num_key_value_heads": groups, "mla": None}) for groups in groupings),
         ("MQA", {"num_key_value_heads": 1, "mla": None}),
     ]
     rows = []
@@ -47,24 +49,16 @@ def attention(query: MemoryQuery, _check: Check) -> dict[str, Any]:
     return {
         "rows": rows,
         "own": own,
-        "own_name": "MLA" if model.mla is not None else _kind(model.num_key_value_heads, heads),
+        "own_name": "MLA" if model.mla is not None else kind,
         "equations": [
             {
-                "name": f"{model.name}: {heads} query heads, {model.num_key_value_heads} KV heads",
+                "name": f"{model.name}: {heads} query heads, {kv_heads} KV heads",
                 "formula": "2 x layers x KV heads / TP x head size x bytes; a KV head is copied where TP exceeds them",
                 "numbers": f"{own:,.0f} B a token on a GPU; {format_bytes(own * query.context_tokens)} for "
                 f"{query.context_tokens:,} tokens",
             }
         ],
     }
-
-
-def _groups(heads: int) -> list[int]:
-    return [groups for groups in (16, 8, 4) if groups < heads and heads % groups == 0]
-
-
-def _kind(kv_heads: int, heads: int) -> str:
-    return "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else f"GQA, {kv_heads} groups"
 
 
 def _kv_row(name: str, per_token: float, room: float, query: MemoryQuery) -> dict[str, Any]:

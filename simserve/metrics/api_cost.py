@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simserve.profiles.api import ApiLatency, PromptCaching, PromptTier, TokenPrice, VolumeDiscount
+from simserve.profiles.api import ApiLatency, ApiProfile, PromptCaching, PromptTier, TokenPrice, VolumeDiscount
 from simserve.sim.records import RequestRecords
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
-
-if TYPE_CHECKING:
-    from simserve.profiles.api import ApiProfile
 
 Tokens = NDArray[np.int64]
 _MILLION = 1e6

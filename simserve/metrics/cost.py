@@ -214,7 +214,13 @@ def gpu_hour(pricing: PricingSpec, hardware: HardwareProfile) -> GpuHour:
     if price is None:
         if pricing.purchase is None and pricing.provider is None:
             return GpuHour(None, f"no price in {hardware.name}; set pricing.gpu_hour_usd")
-        raise _no_offer(pricing, hardware, kind)
+        of_whom = "" if pricing.provider is None else f" of {pricing.provider}"
+        raise ScenarioError(
+            f"has no price: {hardware.name} has no {kind} price{of_whom}",
+            key="pricing.purchase" if pricing.provider is None else "pricing.provider",
+            value=pricing.purchase if pricing.provider is None else pricing.provider,
+            remedy=f"it has {listed_offers(hardware.prices)}; or set pricing.gpu_hour_usd",
+        )
     return price
 
 
@@ -248,17 +254,6 @@ def _of_class(at: SellerClass, hardware: HardwareProfile, kind: RentalKind) -> G
 def _seen(found: Sequence[GpuPrice]) -> str:
     dates = sorted({price.date for price in found})
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-
-
-def _no_offer(pricing: PricingSpec, hardware: HardwareProfile, kind: str) -> ScenarioError:
-    key = "pricing.purchase" if pricing.provider is None else "pricing.provider"
-    of_whom = "" if pricing.provider is None else f" of {pricing.provider}"
-    return ScenarioError(
-        f"has no price: {hardware.name} has no {kind} price{of_whom}",
-        key=key,
-        value=pricing.purchase if pricing.provider is None else pricing.provider,
-        remedy=f"it has {listed_offers(hardware.prices)}; or set pricing.gpu_hour_usd",
-    )
 
 
 def _owned(owned: OwnedSpec, hardware: HardwareProfile) -> GpuHour:

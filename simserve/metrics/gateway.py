@@ -63,6 +63,8 @@ _RULES = {
 _STORM = 1.5
 """From this many attempts per request on, retries are a load of their own."""
 TRANSFER_KEYS = ("count", "link_seconds", "waited_seconds", "stalled_seconds")
+"""KV caches that crossed a link, how long links were in use, how long caches waited for theirs, and how long prefill
+replicas stood still because ``max_in_transfer`` caches were in transfer."""
 _NOTICEABLE = 0.05
 OVERFLOW_KEYS = ("api", "requests", "share", "usd_per_hour", "limited", "p95_ttft_ms")
 WITHOUT: Mapping[str, dict[str, Any]] = {
@@ -82,11 +84,16 @@ Prices = Mapping[str, float | None]
 
 def gateway_figures(front: FrontTotals, records: RequestRecords) -> dict[str, dict[str, Any]]:
     """Return the figures of those of ``response_cache asked_again fairness`` that the run uses."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     if front.first_questions is not None:
         found["response_cache"] = _cache_figures(front, records)
     if front.asked_again is not None:
-        found["asked_again"] = _second_figures(front, front.asked_again, records)
+        # Of all requests that were sent; the tokens are those of the first answers, which nobody reads.
+        found["asked_again"] = {
+            "requests": front.asked_again,
+            "share": ratio(front.asked_again, float(np.isfinite(records.arrival_time).sum())),
+            "discarded_output_tokens": front.discarded_tokens,
+        }
     if front.service and records.request_class is not None:
         found["fairness"] = _fairness_figures(front, records, records.request_class)
     return found
@@ -112,18 +119,6 @@ def _cache_figures(front: FrontTotals, records: RequestRecords) -> dict[str, Any
         "output_tokens": int(records.output_tokens[hits].sum()),
         "asked_first": front.first_questions,
         "expired": front.expired,
-    }
-
-
-def _second_figures(front: FrontTotals, asked_again: int, records: RequestRecords) -> dict[str, Any]:
-    """Return `SECOND_KEYS` for requests asked twice.
-
-    ``share``: of all requests that were sent; the tokens are those of the first answers, which nobody reads.
-    """
-    return {
-        "requests": asked_again,
-        "share": ratio(asked_again, float(np.isfinite(records.arrival_time).sum())),
-        "discarded_output_tokens": front.discarded_tokens,
     }
 
 
@@ -226,11 +221,20 @@ def region_figures(
     """
     home = simulation.records.client_region
     assert home is not None
-    elsewhere = _served_elsewhere(simulation)
-    return {
-        name: _of_region(window.has_arrived & (home == number), elsewhere, latencies, meets_slo)
-        for number, name in enumerate(simulation.records.region_names)
-    }
+    elsewhere, found = _served_elsewhere(simulation), {}
+    for number, name in enumerate(simulation.records.region_names):
+        is_own = window.has_arrived & (home == number)
+        count = int(np.count_nonzero(is_own))
+        ttft, away = latencies.ttft[is_own], elsewhere[is_own]
+        ttft, away = ttft[~np.isnan(ttft)], away[~np.isnan(away)]
+        found[name] = {
+            "requests": count,
+            "served_elsewhere": float(away.mean()) if len(away) else math.nan,
+            "mean_ttft_ms": float(ttft.mean()) * MS if len(ttft) else math.nan,
+            "p95_ttft_ms": float(np.percentile(ttft, 95)) * MS if len(ttft) else math.nan,
+            "attainment": math.nan if meets_slo is None or not count else float(meets_slo[is_own].mean()),
+        }
+    return found
 
 
 def region_sentences(simulation: Simulation) -> list[str]:
@@ -250,24 +254,6 @@ def _served_elsewhere(simulation: Simulation) -> NDArray[np.float64]:
     regions = np.array(timeline.pool_regions)[timeline.pool[records.replica_id[served]]]
     found[served] = np.array(records.region_names)[records.client_region[served]] != regions
     return found
-
-
-def _of_region(
-    is_own: NDArray[np.bool_],
-    elsewhere: NDArray[np.float64],
-    latencies: RequestLatencies,
-    meets_slo: NDArray[np.bool_] | None,
-) -> dict[str, Any]:
-    count = int(np.count_nonzero(is_own))
-    ttft, away = latencies.ttft[is_own], elsewhere[is_own]
-    ttft, away = ttft[~np.isnan(ttft)], away[~np.isnan(away)]
-    return {
-        "requests": count,
-        "served_elsewhere": float(away.mean()) if len(away) else math.nan,
-        "mean_ttft_ms": float(ttft.mean()) * MS if len(ttft) else math.nan,
-        "p95_ttft_ms": float(np.percentile(ttft, 95)) * MS if len(ttft) else math.nan,
-        "attainment": math.nan if meets_slo is None or not count else float(meets_slo[is_own].mean()),
-    }
 
 
 def stream_figures(stream: StreamTotals) -> dict[str, Any]:
@@ -434,15 +420,6 @@ def _answered(
         if hourly is None
         else ratio(hourly * window.seconds / SECONDS_PER_HOUR, tokens / 1e6),
     }
-
-
-def transfer_figures(transfers: Mapping[str, float]) -> dict[str, float | None]:
-    """Return how many KV caches crossed a link, how long it was in use, and what waited for it.
-
-    ``link_seconds``: links in use; ``waited_seconds``: caches that waited for their link; ``stalled_seconds``: prefill
-    replicas that stopped because ``max_in_transfer`` caches were in transfer.
-    """
-    return {key: transfers.get(key) for key in TRANSFER_KEYS}
 
 
 def pool_sentences(simulation: Simulation) -> list[str]:

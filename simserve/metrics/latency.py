@@ -260,7 +260,10 @@ def tasks_of(records: RequestRecords) -> Tasks | None:
         return np.bincount(group, weights=values, minlength=len(task)).astype(np.int64)
 
     prompts, outputs = records.prompt_tokens[order], records.output_tokens[order]
-    computed = _computed(records)
+    # Prompt tokens found in no cache, and answers.
+    was_served = (records.status == COMPLETED) | np.isfinite(records.scheduled_time)
+    new_tokens = np.maximum(records.prompt_tokens - records.cached_tokens, 0) * was_served + records.output_tokens
+    computed = np.where(np.isfinite(records.arrival_time), new_tokens, 0).astype(np.int64)
     computed_by_task = total(computed[order])
     last = np.maximum.reduceat(answered, first) if len(task) else answered
     return Tasks(
@@ -278,13 +281,6 @@ def tasks_of(records: RequestRecords) -> Tasks | None:
         is_cancelled=is_cancelled,
         of_row=of_row,
     )
-
-
-def _computed(records: RequestRecords) -> Integers:
-    """Return the tokens that were computed for each request: prompt tokens found in no cache, and its answer."""
-    was_served = (records.status == COMPLETED) | np.isfinite(records.scheduled_time)
-    prompts = np.maximum(records.prompt_tokens - records.cached_tokens, 0) * was_served
-    return np.where(np.isfinite(records.arrival_time), prompts + records.output_tokens, 0).astype(np.int64)
 
 
 def _covered(group: Integers, num_groups: int, begin: Floats, end: Floats) -> Floats:
@@ -430,14 +426,13 @@ def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[fl
         before = min(int(place), len(values) - 1)
         left.partition(before - gone)
         left, gone = left[before - gone :], before
-        low = float(left[0])
-        found[share] = low if len(left) == 1 else _between(low, float(left[1:].min()), place - before)
+        low, part = float(left[0]), place - before
+        found[share] = low
+        if len(left) > 1:
+            high = float(left[1:].min())
+            # Interpolated as in numpy: from the nearer end, so that it is monotone.
+            found[share] = high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
     return [found[share] for share in shares]
-
-
-def _between(low: float, high: float, part: float) -> float:
-    # Interpolated as in numpy: from the nearer end, so that it is monotone.
-    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part
 
 
 def rows_where(counted: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:

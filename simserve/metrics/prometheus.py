@@ -201,9 +201,6 @@ def _head(name: str, kind: str, about: str) -> Iterator[str]:
 
 
 def _sample(name: str, labels: Labels, value: float) -> str:
-    shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    escaped = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    shown = ",".join(f'{label}="{text.translate(escaped)}"' for label, text in labels.items())
     return f"vllm:{name}{{{shown}}} {float(value)!r}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

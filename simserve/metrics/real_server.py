@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +19,8 @@ from numpy.typing import NDArray
 from simserve.metrics.latency import SLO, RequestLatencies, TaskLatencies, bounds
 from simserve.metrics.throughput import ratio
 from simserve.profiles.expected_errors import Expectation
+from simserve.sim.recorder import RunTotals
 from simserve.sim.records import RequestRecords
-
-if TYPE_CHECKING:
-    from simserve.sim.recorder import RunTotals
 
 Floats = NDArray[np.float64]
 FIXED_PARTS = ("weights", "host")

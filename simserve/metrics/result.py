@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import UsageError
-from simserve.metrics.latency import MS, SLO, RequestLatencies, Tasks, request_latencies, requests_meeting, tasks_of
+from simserve.metrics.latency import MS, SLO, RequestLatencies, request_latencies, requests_meeting, tasks_of
 from simserve.metrics.summary import FrozenDict
 from simserve.sim.records import COMPLETED, SERVERS, STATUSES, RequestRecords
 from simserve.units import SECONDS_PER_HOUR
@@ -75,13 +75,16 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
         Column("adapter", records.adapter, "BIGINT", is_null_below_zero=True),
         Column("region", records.client_region, "VARCHAR", records.region_names),
     )
+    turns = records.turn
+    if turns is not None and records.session is not None:  # a single request beside conversations has none
+        turns = np.where(records.session < 0, -1, turns)
     servers = np.zeros(len(records), dtype=np.int8) if records.served_by is None else records.served_by
     answered: NDArray[np.int8] = np.where(records.status == COMPLETED, servers, -1).astype(np.int8)
     return [
         Column("request_id", np.arange(len(records)), "BIGINT"),
         Column("class", records.request_class, "VARCHAR", records.class_names),
         Column("session_id", records.session, "BIGINT", is_null_below_zero=True),
-        Column("turn", _turns(records), "INTEGER", is_null_below_zero=True),
+        Column("turn", turns, "INTEGER", is_null_below_zero=True),
         Column("replica_id", records.replica_id, "INTEGER"),
         Column("status", records.status, "VARCHAR", STATUSES),
         Column("arrival_s", records.arrival_time, "DOUBLE"),
@@ -103,50 +106,16 @@ def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
     ]
 
 
-def task_columns(tasks: Tasks, usd: float) -> list[Column]:
-    """Return the columns of the table of tasks, one row a task.
-
-    Args:
-        tasks: The tasks.
-        usd: Dollars of the run, which are divided among them.
-    """
-    return [
-        Column("task_id", tasks.task, "BIGINT"),
-        Column("calls", tasks.calls, "BIGINT"),
-        Column("arrival_s", tasks.begin, "DOUBLE"),
-        Column("finish_s", tasks.end, "DOUBLE"),
-        Column("makespan_s", tasks.makespan, "DOUBLE"),
-        Column("model_s", tasks.model, "DOUBLE"),
-        Column("tool_s", tasks.tool, "DOUBLE"),
-        Column("prompt_tokens", tasks.input_tokens, "BIGINT"),
-        Column("output_tokens", tasks.output_tokens, "BIGINT"),
-        Column("usd", tasks.usd(usd), "DOUBLE"),
-    ]
-
-
-def _turns(records: RequestRecords) -> NDArray[np.int64] | None:
-    """Return the turn of each request, -1 for a single request beside conversations."""
-    if records.turn is None or records.session is None:
-        return records.turn
-    return np.where(records.session < 0, -1, records.turn)
-
-
 def series_columns(series: TimeSeries) -> list[Column]:
     """Return the columns of ``timeseries.parquet``, one row a bin: its edges, and means over it.
 
     The numbers of replicas are included if the fleet can change during the run.
     """
-    replicas = {"replicas_launched": series.replicas_launched, "replicas_ready": series.replicas_ready}
+    means = {each.name: getattr(series, each.name) for each in fields(series) if each.name != "edges"}
     return [
         Column("start_s", series.edges[:-1], "DOUBLE"),
         Column("end_s", series.edges[1:], "DOUBLE"),
-        Column("running", series.running, "DOUBLE"),
-        Column("waiting", series.waiting, "DOUBLE"),
-        Column("kv_usage", series.kv_usage, "DOUBLE"),
-        Column("busy", series.busy, "DOUBLE"),
-        Column("prefill_tokens_per_s", series.prefill_tokens_per_s, "DOUBLE"),
-        Column("decode_tokens_per_s", series.decode_tokens_per_s, "DOUBLE"),
-        *(Column(name, cells, "DOUBLE") for name, cells in replicas.items() if cells is not None),
+        *(Column(name, cells, "DOUBLE") for name, cells in means.items() if cells is not None),
     ]
 
 
@@ -191,12 +160,27 @@ class RunResult:
         Raises:
             UsageError: The workload has no tasks.
         """
+        import pandas as pd  # a fifth of a second, needed by notebooks only
+
         tasks = tasks_of(self.simulation.records)
         if tasks is None:
             raise UsageError("are not there", key="tasks", remedy="add workload.agents")
         usd_per_hour = self.summary["simserve"]["cost"]["usd_per_hour"]
         total = math.nan if usd_per_hour is None else usd_per_hour * self.summary["duration"] / SECONDS_PER_HOUR
-        return _frame(task_columns(tasks, total))
+        return pd.DataFrame(
+            {
+                "task_id": tasks.task,
+                "calls": tasks.calls,
+                "arrival_s": tasks.begin,
+                "finish_s": tasks.end,
+                "makespan_s": tasks.makespan,
+                "model_s": tasks.model,
+                "tool_s": tasks.tool,
+                "prompt_tokens": tasks.input_tokens,
+                "output_tokens": tasks.output_tokens,
+                "usd": tasks.usd(total),
+            }
+        )
 
     @cached_property
     def timeseries(self) -> pd.DataFrame:

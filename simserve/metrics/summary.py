@@ -355,7 +355,7 @@ def _of_fleet(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
         prices = facts.pool_gpu_hour_usd
         found["pools"] = gateway.pool_figures(simulation, measured.window, measured.meets_slo, prices)
     if simulation.transfers:
-        found["transfers"] = gateway.transfer_figures(simulation.transfers)
+        found["transfers"] = {key: simulation.transfers.get(key) for key in gateway.TRANSFER_KEYS}
     if simulation.records.client_region is not None:
         asked = (measured.latencies, measured.window, measured.meets_slo)
         found["regions"] = gateway.region_figures(simulation, *asked)
@@ -371,16 +371,9 @@ def _replicas(simulation: Simulation, num_gpus: int) -> dict[str, Any]:
     count, end = simulation.num_replicas, simulation.end_time
     if simulation.timeline is not None:
         return gateway.replica_figures(simulation)
-    return {
-        "mean": float(count),
-        "peak": count,
-        "launched": count,
-        "gpu_hours": num_gpus * end / SECONDS_PER_HOUR,
-        "timeline": [{"time_s": 0.0, "launched": count, "ready": count}],
-        "killed": 0,
-        "replaced": 0,
-        "updates": [],
-    }
+    hours, timeline = num_gpus * end / SECONDS_PER_HOUR, [{"time_s": 0.0, "launched": count, "ready": count}]
+    found = {"mean": float(count), "peak": count, "launched": count, "gpu_hours": hours, "timeline": timeline}
+    return {**found, "killed": 0, "replaced": 0, "updates": []}
 
 
 def statuses(records: RequestRecords) -> dict[str, int]:
@@ -445,7 +438,21 @@ def _money(
     window, gpus, overflow = measured.window, float(facts.num_gpus), gateway.WITHOUT["overflow"]
     if simulation.timeline is not None:
         gpus = gateway.mean_gpus(simulation.timeline, window, facts.num_gpus)
-    energy = _energy(simulation, facts, rates, gpus, specs)
+    # From the busy share of the whole run, and a token at the rates of the window.
+    totals, (encoders, num_encoders) = simulation.totals, (0.0, 0.0)
+    if facts.encoder_power is not None and specs is not None and specs.encoder_pool is not None:
+        num_encoders = features.mean_encoders(simulation, specs.encoder_pool, 0.0, simulation.end_time)
+        # An encoder is limited by compute: its batches are as long as prompts.
+        encoders = board_watts(*facts.encoder_power, features.encoder_utilization(simulation, specs), {"compute": 1.0})
+    energy_figures = energy(
+        num_encoders=num_encoders,
+        watts_per_encoder=encoders,
+        num_gpus=gpus,
+        watts_per_gpu=board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part),
+        grid=facts.grid,
+        tokens_per_second=rates.tokens,
+        output_tokens_per_second=rates.output_tokens,
+    )
     if facts.overflow is not None:
         overflow = gateway.overflow_figures(simulation.records, window, facts.overflow, simulation.front, specs)
     gpu_hour_usd = facts.gpu_hour_usd
@@ -455,12 +462,12 @@ def _money(
         num_gpus=gpus,
         gpu_hour_usd=gpu_hour_usd,
         throughput=rates,
-        electricity_usd_per_hour=energy["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
+        electricity_usd_per_hour=energy_figures["electricity_usd_per_hour"] if facts.pays_electricity else 0.0,
         api_usd_per_hour=overflow["usd_per_hour"] or 0.0,
         tiers_usd_per_hour=0.0 if facts.tier_prices is None else facts.tier_prices.usd_per_hour(gpus),
         encoders_usd_per_hour=_encoders_usd_per_hour(simulation, facts, window, specs),
     )
-    return _Money(dollars, energy, overflow, gpu_hour_usd)
+    return _Money(dollars, energy_figures, overflow, gpu_hour_usd)
 
 
 def _encoders_usd_per_hour(
@@ -586,28 +593,6 @@ def _utilization(simulation: Simulation, facts: RunFacts) -> dict[str, float]:
         flops = sum(pool.peak_flops * pool.totals.busy_seconds for pool in pools)
         moved = sum(pool.peak_bandwidth * pool.totals.busy_seconds for pool in pools)
     return {"busy": simulation.busy_share, "mfu": ratio(totals.flops, flops), "mbu": ratio(totals.bytes, moved)}
-
-
-def _energy(
-    simulation: Simulation, facts: RunFacts, rates: Throughput, gpus: float, specs: RequestSpecs | None
-) -> dict[str, float]:
-    """Return power and energy: from the busy share of the whole run, and a token at the rates of the window."""
-    totals = simulation.totals
-    watts = board_watts(facts.idle_watts, facts.board_watts, simulation.busy_share, totals.seconds_by_part)
-    encoders, num_encoders = 0.0, 0.0
-    if facts.encoder_power is not None and specs is not None and specs.encoder_pool is not None:
-        num_encoders = features.mean_encoders(simulation, specs.encoder_pool, 0.0, simulation.end_time)
-        # An encoder is limited by compute: its batches are as long as prompts.
-        encoders = board_watts(*facts.encoder_power, features.encoder_utilization(simulation, specs), {"compute": 1.0})
-    return energy(
-        num_encoders=num_encoders,
-        watts_per_encoder=encoders,
-        num_gpus=gpus,
-        watts_per_gpu=watts,
-        grid=facts.grid,
-        tokens_per_second=rates.tokens,
-        output_tokens_per_second=rates.output_tokens,
-    )
 
 
 def _count(selected: NDArray[np.bool_]) -> int:

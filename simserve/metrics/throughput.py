@@ -341,7 +341,9 @@ def find_window(
         edge = EDGE_SOJOURNS * float(np.nanmean(latencies.e2e)) if latencies.is_completed.any() else 0.0
         start = max(_warmup_end(records, latencies, sojourns), first + edge * max(1.0, slowness / EDGE_SOJOURNS))
         window = _window(records, start, last - edge)
-        return window if _is_long_enough(latencies, window) else whole
+        stays = latencies.e2e[window.has_arrived & latencies.is_completed]
+        is_long = len(stays) >= _MIN_REQUESTS and window.seconds >= _MIN_SOJOURNS * float(stays.mean())
+        return window if is_long else whole
     start = first + warmup
     return _window(records, start, max(start, last if is_steady else run_end))
 
@@ -381,11 +383,6 @@ def _warmup_length(sequence: NDArray[np.float64]) -> int:
     """
     cut = mser5(sequence)
     return cut if cut and sequence[:cut].mean() < sequence[cut:].mean() else 0
-
-
-def _is_long_enough(latencies: RequestLatencies, window: Window) -> bool:
-    counted = latencies.e2e[window.has_arrived & latencies.is_completed]
-    return len(counted) >= _MIN_REQUESTS and window.seconds >= _MIN_SOJOURNS * float(counted.mean())
 
 
 def _window(records: RequestRecords, start: float, end: float, *, is_whole_run: bool = False) -> Window:
@@ -580,7 +577,7 @@ def bottleneck(
     """
     step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
     limit_gains = limit_gains or {}
-    reason = _largest(waiting_shares)
+    reason, part = _largest(waiting_shares), _largest(step_shares)
     if math.isnan(busy_share) or busy_share == 0:
         binding, explanation = NONE, "No step ran"
     elif preemptions_per_request >= _PREEMPTIONS_PER_REQUEST:
@@ -594,7 +591,7 @@ def bottleneck(
             f"Requests spent {waiting_share:.0%} of their time waiting, {waiting_shares[reason]:.0%} of it for {limit}"
         )
         binding = limit
-        part, why_not = _largest(step_shares), _does_not_relieve(limit_gains.get(reason), load_ratio)
+        why_not = _does_not_relieve(limit_gains.get(reason), load_ratio)
         if limit in LIMITS.values() and why_not and part in PARTS:
             # A larger limit would only make each step as much longer.
             binding = PARTS[part]
@@ -602,15 +599,16 @@ def bottleneck(
     elif busy_share < 1 - _IDLE_SHARE:
         binding, explanation = NONE, f"The fleet is idle {1 - busy_share:.0%} of the time"
     else:
-        binding = PARTS[_largest(step_shares)]
+        binding = PARTS[part]
         # One request is enough to keep a step running: the room left shows in how full the steps are.
         explanation = (
             f"The GPUs are busy {busy_share:.0%} of the time and serve {mean_batch:.3g} requests at once on average, "
             f"of {max_batch:,} at most"
         )
+    most = f"; {_ACTIVITIES[part]} takes {step_shares[part]:.0%} of the step time" if part in PARTS else ""
     return {
         "binding": binding,
-        "explanation": f"{explanation}{_step_clause(step_shares)}.",
+        "explanation": f"{explanation}{most}.",
         "step_shares": step_shares,
         "waiting_shares": waiting_shares,
     }
@@ -629,11 +627,6 @@ def _does_not_relieve(gain: LimitGain | None, load_ratio: float | None) -> str:
             "finished: it takes more or faster GPUs"
         )
     return ""
-
-
-def _step_clause(shares: Mapping[str, float]) -> str:
-    largest = _largest(shares)
-    return f"; {_ACTIVITIES[largest]} takes {shares[largest]:.0%} of the step time" if largest in PARTS else ""
 
 
 def _largest(shares: Mapping[str, float]) -> str:

@@ -87,7 +87,15 @@ def num_decode_steps(
             steps[rows] = above + 1
     is_long = tokens > EXACT_TOKENS
     if is_long.any():
-        steps[is_long] = _normal_steps(tokens[is_long], shares, uniforms[is_long])
+        many, lengths = tokens[is_long], np.arange(1, len(shares) + 1)
+        mean = float(shares @ lengths)
+        variance = float(shares @ lengths**2) - mean**2
+        # Wald: mean * steps = tokens + the tokens of the last step beyond them.
+        excess = float(shares @ (lengths * (lengths - 1))) / (2.0 * mean)
+        centre, normal = (many + excess) / mean, NormalDist()
+        at = [min(max(each, 1e-12), 1.0 - 1e-12) for each in uniforms[is_long].tolist()]
+        drawn = centre + np.array([normal.inv_cdf(each) for each in at]) * np.sqrt(variance * many / mean**3)
+        steps[is_long] = np.clip(np.rint(drawn).astype(np.int64), -(-many // len(shares)), many)
     return steps
 
 
@@ -132,19 +140,3 @@ def _unfinished(shares: tuple[float, ...], longest: int) -> NDArray[np.float64]:
             unfinished: NDArray[np.float64] = np.minimum.accumulate(np.array(rows), axis=0)
             unfinished.flags.writeable = False
             return unfinished
-
-
-def _normal_steps(
-    tokens: NDArray[np.int64], shares: NDArray[np.float64], uniforms: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    lengths = np.arange(1, len(shares) + 1)
-    mean = float(shares @ lengths)
-    variance = float(shares @ lengths**2) - mean**2
-    # Wald: mean * steps = tokens + the tokens of the last step beyond them.
-    excess = float(shares @ (lengths * (lengths - 1))) / (2.0 * mean)
-    centre = (tokens + excess) / mean
-    normal = NormalDist()
-    scores = np.array([normal.inv_cdf(min(max(each, 1e-12), 1.0 - 1e-12)) for each in uniforms.tolist()])
-    drawn = centre + scores * np.sqrt(variance * tokens / mean**3)
-    steps: NDArray[np.int64] = np.clip(np.rint(drawn).astype(np.int64), -(-tokens // len(shares)), tokens)
-    return steps

@@ -362,39 +362,26 @@ def draw_agents(
     num_subagents = int(fan_out.sum())
     own_calls = draws.lengths(spec.subagent_calls, "subagent_calls", num_subagents)
     is_fork = draws.stream("forks").random(num_subagents) < spec.fork_share
-    made = _placed(calls, fan_out, own_calls, is_fork)
-    return made if num_requests is None else made.first(num_requests)
-
-
-def _placed(calls: Integers, fan_out: Integers, own_calls: Integers, is_fork: NDArray[np.bool_]) -> Agents:
-    """Return the calls in their rows.
-
-    Args:
-        calls: Calls of each main agent.
-        fan_out: Sub-agents that each call of the main agents starts.
-        own_calls: Calls of each sub-agent.
-        is_fork: Whether each sub-agent is a fork.
-    """
-    num_tasks, num_main, num_subagents = len(calls), len(fan_out), len(own_calls)
+    num_tasks = len(calls)
     main_task = np.repeat(np.arange(num_tasks), calls)
     starter = np.repeat(np.arange(num_main), fan_out)  # of each sub-agent, as a call of the main agents
     behind = np.bincount(starter, weights=own_calls, minlength=num_main).astype(np.int64)
     main_row = np.arange(num_main) + np.cumsum(behind) - behind
     own_before = np.cumsum(own_calls) - own_calls
     own_row = np.repeat(starter + 1, own_calls) + np.arange(int(own_calls.sum()))
-    num_rows = num_main + len(own_row)
-    task, agent, step = (np.empty(num_rows, dtype=np.int64) for _ in range(3))
+    task, agent, step = (np.empty(num_main + len(own_row), dtype=np.int64) for _ in range(3))
     task[main_row], agent[main_row], step[main_row] = main_task, main_task, positions(calls)
     task[own_row] = np.repeat(main_task[starter], own_calls)
     agent[own_row] = num_tasks + np.repeat(np.arange(num_subagents), own_calls)
     step[own_row] = np.arange(len(own_row)) - np.repeat(own_before, own_calls)
-    return Agents(
+    made = Agents(
         task=task,
         agent=agent,
         step=step,
         started_by=np.concatenate([np.full(num_tasks, NONE), main_row[starter]]),
         is_fork=np.concatenate([np.zeros(num_tasks, dtype=bool), is_fork]),
     )
+    return made if num_requests is None else made.first(num_requests)
 
 
 def dependencies_of_agents(agents: Agents) -> Dependencies:
@@ -467,7 +454,11 @@ def agent_contexts(
     """
     order, begins = agents.rows
     kept = np.rint(growth * output_tokens).astype(np.int64)
-    grown = new_tokens + kept + _reported(agents, output_tokens)
+    # The last answers of the sub-agents that each call starts.
+    is_subagent = agents.started_by >= 0
+    starters, answers = agents.started_by[is_subagent], output_tokens[agents.last_rows[is_subagent]]
+    reported = np.bincount(starters, weights=answers, minlength=len(agents.task)).astype(np.int64)
+    grown = new_tokens + kept + reported
     total = np.cumsum(grown[order]) - grown[order]
     context = np.empty(len(order), dtype=np.int64)
     context[order] = total - np.repeat(total[begins], np.diff(np.append(begins, len(order))))
@@ -494,10 +485,3 @@ def agent_contexts(
         is_whole=growth == 1.0 and generated_tokens is None,
     )
     return prompts, chained
-
-
-def _reported(agents: Agents, output_tokens: Integers) -> Integers:
-    """Return the tokens of the last answers of the sub-agents that each call starts, shape [R]."""
-    is_subagent = agents.started_by >= 0
-    starters, answers = agents.started_by[is_subagent], output_tokens[agents.last_rows[is_subagent]]
-    return np.bincount(starters, weights=answers, minlength=len(agents.task)).astype(np.int64)

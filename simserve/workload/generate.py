@@ -28,7 +28,7 @@ from simserve.workload.classes import (
 )
 from simserve.workload.conversations import draw_dialogues, draw_pauses
 from simserve.workload.distributions import Draws, asked_tokens, offered_rate, some, start_times
-from simserve.workload.prefixes import PrefixSegments, recorded_prefixes
+from simserve.workload.prefixes import recorded_prefixes
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import TraceSpec, WorkloadSpec, with_adapters
 
@@ -78,8 +78,22 @@ def generate(
         specs = with_adapters(specs, spec.loras, draws)
     if not isinstance(spec.arrivals, AllAtOnceArrivals) or spec.arrivals.round_pause is None:
         return specs
-
-    return _in_rounds(specs, spec.arrivals)
+    # To the clients a round is a turn of one conversation, whose requests are sent together. KV computed with the old
+    # weights is void: no prompt finds anything of an earlier round.
+    number, prefixes = np.arange(len(specs)) // max(len(specs) // spec.arrivals.rounds, 1), specs.prefixes
+    if prefixes is not None:
+        owner = np.repeat(number, np.diff(prefixes.offsets))
+        apart = prefixes.segments + owner * (int(prefixes.segments.max(initial=0)) + 1)
+        segments = np.unique(apart, return_inverse=True)[1].astype(np.int64)
+        prefixes = replace(prefixes, segments=segments, is_recorded=True)
+    return replace(
+        specs,
+        arrival_time=np.where(number == 0, 0.0, np.nan),
+        think_time=np.where(number == 0, 0.0, spec.arrivals.round_pause or 0.0),
+        session=np.zeros(len(specs), dtype=np.int64),
+        turn=number + 1,
+        prefixes=prefixes,
+    )
 
 
 def _without_adapters(spec: WorkloadSpec, draws: Draws, num_requests: int | None = None) -> RequestSpecs:
@@ -264,35 +278,6 @@ def _num_replayed(spec: WorkloadSpec, trace: Trace, file: Path) -> int:
     if spec.duration is not None and spec.arrivals is None:
         return int(np.searchsorted(trace.arrival_time, spec.duration, side="right"))
     return spec.num_requests or available
-
-
-def _in_rounds(specs: RequestSpecs, arrivals: AllAtOnceArrivals) -> RequestSpecs:
-    """Return requests that arrive at once in the rounds that their arrivals ask for.
-
-    To the clients a round is a turn of one conversation, whose requests are sent together. KV computed with the old
-    weights is void: no prompt finds anything of an earlier round.
-
-    Args:
-        specs: Requests without conversations; those of a round are adjacent.
-        arrivals: The process, of more than one round.
-    """
-    size = max(len(specs) // arrivals.rounds, 1)
-    number = np.arange(len(specs)) // size
-    return replace(
-        specs,
-        arrival_time=np.where(number == 0, 0.0, np.nan),
-        think_time=np.where(number == 0, 0.0, arrivals.round_pause or 0.0),
-        session=np.zeros(len(specs), dtype=np.int64),
-        turn=number + 1,
-        prefixes=None if specs.prefixes is None else _told_apart(specs.prefixes, number),
-    )
-
-
-def _told_apart(prefixes: PrefixSegments, number: np.ndarray) -> PrefixSegments:
-    """Return segments that no two rounds share."""
-    owner = np.repeat(number, np.diff(prefixes.offsets))
-    apart = prefixes.segments + owner * (int(prefixes.segments.max(initial=0)) + 1)
-    return replace(prefixes, segments=np.unique(apart, return_inverse=True)[1].astype(np.int64), is_recorded=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,14 +69,6 @@ class _TruncatedLength(FrozenModel):
             )
         return self
 
-    def _refuse_mean_above_middle(self) -> None:
-        middle = (self.min + (self.max or MAX_TABULATED_TOKENS)) / 2
-        if self.mean >= middle:
-            raise ValueError(
-                f"mean {self.mean:g} must be below {middle:g}, the middle of min and max: a distribution "
-                "that falls reaches no more; raise max or lower the mean"
-            )
-
 
 def _refuse_no_spread(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LEAST_SPREAD:
@@ -116,7 +108,12 @@ class ExponentialLength(_TruncatedLength):
 
     @model_validator(mode="after")
     def _check_reach(self) -> Self:
-        self._refuse_mean_above_middle()
+        middle = (self.min + (self.max or MAX_TABULATED_TOKENS)) / 2
+        if self.mean >= middle:
+            raise ValueError(
+                f"mean {self.mean:g} must be below {middle:g}, the middle of min and max: a distribution "
+                "that falls reaches no more; raise max or lower the mean"
+            )
         return self
 
 

@@ -119,7 +119,13 @@ def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[s
     if "concurrency" in load:
         return {"process": "closed_loop", "concurrency": load.count("concurrency")}
     if "requested_rate" not in load:
-        _check_one_stage(fields, config)
+        # A summary of several loads: the ``config.yaml`` in its folder lists the stages.
+        planned = None if config is None else config.find("load")
+        stages = None if planned is None else planned.values.get("stages")
+        if isinstance(stages, list) and len(stages) > 1:
+            rule = f"mixes {len(stages)} stages of different loads"
+            remedy = "read stage_0_lifecycle_metrics.json beside it, and so on"
+            raise TraceError(rule, file=fields.file, remedy=remedy)
         return {}
     rate = load.number("requested_rate", "requests/s")
     if rate <= 0:
@@ -130,13 +136,3 @@ def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[s
         rate = sent
     kind = "" if config is None else config.text_at(("load", "type"))
     return {"process": kind, "rate": rate} if kind in ("poisson", "constant") else {"rate": rate}
-
-
-def _check_one_stage(fields: Fields, config: Fields | None) -> None:
-    """Refuse a summary of several loads: the ``config.yaml`` in its folder lists the stages."""
-    load = None if config is None else config.find("load")
-    stages = None if load is None else load.values.get("stages")
-    if isinstance(stages, list) and len(stages) > 1:
-        rule = f"mixes {len(stages)} stages of different loads"
-        remedy = "read stage_0_lifecycle_metrics.json beside it, and so on"
-        raise TraceError(rule, file=fields.file, remedy=remedy)

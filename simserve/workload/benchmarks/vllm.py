@@ -118,19 +118,14 @@ def server_of(fields: Fields) -> dict[str, Any]:
     """Return what a flat result says about the run besides its figures, by the names of `BenchResult`."""
     failed = fields.optional("failed", "a number of requests")
     backend = fields.text("backend")
+    day = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", fields.text("date"))  # of a timestamp such as 20261123-101500
     return {
         "model": fields.text_at(("model_id",), ("server_info", "model_path")),
         "engine": next((engine for start, engine in _ENGINES.items() if backend.startswith(start)), ""),
         "duration": fields.optional("duration", "seconds"),
         "num_failed": None if failed is None else int(failed),
-        "date": _day(fields.values.get("date")),
+        "date": "-".join(day.groups()) if day else "",
     }
-
-
-def _day(stamp: Any) -> str:
-    """Return the day of a timestamp such as ``20261123-101500``; empty if it is not one."""
-    found = re.match(r"(\d{4})-?(\d{2})-?(\d{2})", stamp) if isinstance(stamp, str) else None
-    return "-".join(found.groups()) if found else ""
 
 
 def summary_figures(fields: Fields, keys: Mapping[str, str]) -> dict[str, float]:

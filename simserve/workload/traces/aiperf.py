@@ -252,8 +252,11 @@ class _Calls:
             raise self._too_many()
         for child in conversation.begins_with:
             self.begin(child, parents, pause, None, above)
+        for names, think_time in conversation.rounds:  # each waits for all of the one before
+            ends = [end for each in names for end in self.begin(each, parents, pause + think_time, None, above)]
+            parents, pause = sorted(set(ends)), 0.0
         if conversation.rounds:
-            return self._rounds(conversation, parents, pause, above)
+            return parents
         agent, self._num_agents = self._num_agents, self._num_agents + 1
         history = seed or History.new(self._contexts)
         joined: dict[int, list[int]] = {}
@@ -274,15 +277,6 @@ class _Calls:
                     ends = self.begin(child, [call], 0.0, None, above)
                     joined.setdefault(number + 1 if join_at is None else join_at, []).extend(ends)
         return last
-
-    def _rounds(
-        self, conversation: _Conversation, parents: list[int], pause: float, above: tuple[str, ...]
-    ) -> list[int]:
-        """Add the calls of a conversation that sends nothing itself: every round waits for all of the one before."""
-        for names, think_time in conversation.rounds:
-            ends = [end for name in names for end in self.begin(name, parents, pause + think_time, None, above)]
-            parents, pause = sorted(set(ends)), 0.0
-        return parents
 
     def _add(
         self, prompt: Context, before: Context | None, turn: _Turn, agent: int, parents: list[int], pause: float

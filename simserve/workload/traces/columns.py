@@ -142,6 +142,7 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
             raise cells.error(int(exceeding[0]), "output_tokens", rule)
     media = {what: cells.of(what) for what in MEDIA_COLUMNS if what in names}
     images, audio = read_media(media, cells.error, _unit_of(names.get("audio_seconds", "")) or 1.0)
+    told = ", ".join(f"{what} in {name}" for what, name in names.items() if what != name)
     session = None
     if "session" in names:
         kept = (cell for cell, served in zip(cells.of("session"), is_served, strict=True) if served)
@@ -155,13 +156,8 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
         images=None if images is None else images.of_rows(np.flatnonzero(is_served)),
         audio=None if audio is None else audio.of_rows(np.flatnonzero(is_served)),
         num_unserved=int(np.count_nonzero(~is_served)),
-        remark=_remark(names),
+        remark=f"columns: {told}" if told else None,
     )
-
-
-def _remark(names: Mapping[str, str]) -> str | None:
-    told = ", ".join(f"{what} in {name}" for what, name in names.items() if what != name)
-    return f"columns: {told}" if told else None
 
 
 def _plain(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,8 @@ def detect(path: Path) -> str:
     text = read_text(files_of(path)[0]).lstrip()
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
-    found = _of_object(first) if is_json else _of_header(first)
+    of_header = (name for name, columns in _COLUMNS.items() if set(columns) <= first.keys())
+    found = _of_object(first) if is_json else next(of_header, None)
     if first.get("schema") == AGENTIC_SCHEMA:
         return "agentic-mooncake"
     is_session = found is None and "input_length" in first and SESSION_FIELD in first
@@ -156,11 +157,6 @@ def detect(path: Path) -> str:
     return found
 
 
-def _of_header(header: Iterable[str]) -> str | None:
-    header = set(header)
-    return next((name for name, columns in _COLUMNS.items() if header.issuperset(columns)), None)
-
-
 def _first_object(text: str) -> dict[str, Any]:
     """Return the first object of JSON lines, of a list, or of the whole file; an empty one if there is none."""
     try:
@@ -180,14 +176,8 @@ def _of_object(first: dict[str, Any]) -> str | None:
         return "otel"
     if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(first):
         return "aiperf-messages"
-    if found == "mooncake" and _has_small_blocks(first):
-        return "vllm-timed"
+    ids, length = first.get("hash_ids"), first.get("input_length")
+    if found == "mooncake" and isinstance(ids, list) and isinstance(length, int):
+        # More blocks than the prompt would have at Mooncake's block size.
+        found = "vllm-timed" if (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS >= max(length, 1) else found
     return "vllm-bench" if found is None and "input_lens" in first else found
-
-
-def _has_small_blocks(first: dict[str, Any]) -> bool:
-    """Return whether a request names more blocks than its prompt would have at Mooncake's block size."""
-    ids, length = first.get("hash_ids"), first["input_length"]
-    return (
-        isinstance(ids, list) and isinstance(length, int) and (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS >= max(length, 1)
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +30,9 @@ def read_sharegpt(path: Path) -> Trace:
         turns = row.get("conversations", row.get("conversation"))
         if not isinstance(turns, list):
             raise records.error(index, "conversations", "is not a list of turns")
-        texts = [_text(turn) for turn in turns[:2]]
-        if len(texts) == 2 and all(texts):
+        said = [turn.get("value", turn.get("content")) for turn in turns[:2] if isinstance(turn, dict)]
+        texts = [each for each in said if isinstance(each, str) and each]
+        if len(texts) == 2:
             pairs.append(tuple(math.ceil(len(text) / CHARACTERS_PER_TOKEN) for text in texts))
     if not pairs:
         raise TraceError("holds no conversation with a prompt and an answer", file=path)
@@ -44,8 +44,3 @@ def read_sharegpt(path: Path) -> Trace:
         num_unserved=len(records.rows) - len(pairs),
         remark=f"lengths are estimated, {CHARACTERS_PER_TOKEN} characters a token",
     )
-
-
-def _text(turn: Any) -> str:
-    value = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
-    return value if isinstance(value, str) else ""

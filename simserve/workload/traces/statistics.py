@@ -166,7 +166,10 @@ def task_statistics(trace: Trace) -> TaskStatistics | None:
     started_by, has_tool = _starts(tasks, agent, first_row)
     is_main = started_by < 0
     starting, fan_out = np.unique(started_by[~is_main], return_counts=True)
-    before = _before(agent)
+    # The previous call of the same agent for each call; -1: there is none.
+    order, before = np.argsort(agent, kind="stable"), np.full(len(agent), -1, dtype=np.int64)
+    is_same = agent[order[1:]] == agent[order[:-1]]
+    before[order[1:][is_same]] = order[:-1][is_same]
     further = np.flatnonzero(before >= 0)
     grown = trace.prompt_tokens[further] - (trace.prompt_tokens + trace.output_tokens)[before[further]]
     _, begins = np.unique(tasks.task, return_index=True)
@@ -207,15 +210,6 @@ def _starts(tasks: RecordedTasks, agent: Integers, first_row: Integers) -> tuple
     started_by[agent[child[foreign]]] = graph.parents[foreign]
     has_tool = (graph.num_parents > 0) & (np.bincount(child, weights=~is_own, minlength=len(graph)) == 0)
     return started_by, has_tool
-
-
-def _before(agent: Integers) -> Integers:
-    """Return the previous call of the same agent for each call; -1: there is none."""
-    order = np.argsort(agent, kind="stable")
-    before = np.full(len(agent), -1, dtype=np.int64)
-    is_same = agent[order[1:]] == agent[order[:-1]]
-    before[order[1:][is_same]] = order[:-1][is_same]
-    return before
 
 
 def _fork_share(blocks: PrefixBlocks | None, first: Integers, starters: Integers) -> float:

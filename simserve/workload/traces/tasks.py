@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.workload.dependencies import Dependencies, dependencies_of
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -101,33 +101,31 @@ class Contexts:
         key = (context.number, (piece, tokens, images, recordings))
         self._num_blocks += 1
         if key not in self._next:
-            blocks, tail = self._extended(context, piece, tokens)
+            self.charge(len(context.blocks) + tokens // BLOCK_TOKENS)
+            blocks, tail, at = list(context.blocks), list(context.tail), 0
+            filled = context.tokens % BLOCK_TOKENS
+            while at < tokens:
+                taken = min(BLOCK_TOKENS - filled, tokens - at)
+                if isinstance(piece, str):  # its characters, which other texts may contain too
+                    characters = piece[at * CHARACTERS_PER_TOKEN : (at + taken) * CHARACTERS_PER_TOKEN]
+                    tail.append((characters, 0, taken))
+                else:
+                    tail.append((piece, at, at + taken))
+                at, filled = at + taken, filled + taken
+                if filled == BLOCK_TOKENS:
+                    end = (blocks[-1] if blocks else -1, *tail)
+                    blocks.append(self._ids.setdefault(end, len(self._ids)))
+                    tail, filled = [], 0
             self._next[key] = Context(
                 number=self._num_contexts,
-                blocks=blocks,
-                tail=tail,
+                blocks=tuple(blocks),
+                tail=tuple(tail),
                 tokens=context.tokens + tokens,
                 images=context.images + images,
                 recordings=context.recordings + recordings,
             )
             self._num_contexts += 1
         return self._next[key]
-
-    def _extended(
-        self, context: Context, piece: object, tokens: int
-    ) -> tuple[tuple[int, ...], tuple[tuple[object, int, int], ...]]:
-        self.charge(len(context.blocks) + tokens // BLOCK_TOKENS)
-        blocks, tail, at = list(context.blocks), list(context.tail), 0
-        filled = context.tokens % BLOCK_TOKENS
-        while at < tokens:
-            taken = min(BLOCK_TOKENS - filled, tokens - at)
-            tail.append(_part(piece, at, at + taken))
-            at, filled = at + taken, filled + taken
-            if filled == BLOCK_TOKENS:
-                key = (blocks[-1] if blocks else -1, *tail)
-                blocks.append(self._ids.setdefault(key, len(self._ids)))
-                tail, filled = [], 0
-        return tuple(blocks), tuple(tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +175,6 @@ class History:
         else:
             context = self.contexts.with_messages(self.context, piece)
         return replace(self, context=context, pieces=(self.pieces, piece))
-
-
-def _part(piece: object, start: int, end: int) -> tuple[object, int, int]:
-    """Return some tokens of a piece; those of a text as its characters, which other texts may contain too."""
-    if isinstance(piece, str):
-        return piece[start * CHARACTERS_PER_TOKEN : end * CHARACTERS_PER_TOKEN], 0, end - start
-    return piece, start, end
 
 
 def _told(message: Mapping[str, object]) -> tuple[str, int, int]:
