@@ -76,15 +76,13 @@ def has_no_way_out(result: RunResult) -> bool:
 
 def advice_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what would meet the SLO, as pairs of a sentence and its command; empty if nothing is known to."""
-    return [(_way_out(each), each["command"]) for each in summary["simserve"].get("advice") or ()]
-
-
-def _way_out(each: Mapping[str, Any]) -> str:
-    changes = _changed(each["changes"])
-    met = "" if each["attainment"] is None else f" ({share(each['attainment'])})"
-    hourly = each["usd_per_hour"]
-    paid = "" if hourly is None else f", {dollars(hourly * HOURS_PER_MONTH)} a month"
-    return f"{changes} it holds{met}{paid}:"
+    lines = []
+    for each in summary["simserve"].get("advice") or ():
+        met = "" if each["attainment"] is None else f" ({share(each['attainment'])})"
+        hourly = each["usd_per_hour"]
+        paid = "" if hourly is None else f", {dollars(hourly * HOURS_PER_MONTH)} a month"
+        lines.append((f"{_changed(each['changes'])} it holds{met}{paid}:", each["command"]))
+    return lines
 
 
 def _changed(changes: Mapping[str, Any]) -> str:
@@ -101,14 +99,11 @@ def _changed(changes: Mapping[str, Any]) -> str:
             return words[key]()
     if changes.keys() == {_READY, _REPLICAS}:
         return f"With at least {counted(changes[_READY], 'replica')}"
-    return f"With {listed([f'{key}={_yaml(value)}' for key, value in changes.items()])}"
+    told = [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
+    return f"With {listed(told)}"
 
 
 _READY, _REPLICAS = "deployment.autoscaling.min_replicas", "deployment.replicas"
-
-
-def _yaml(value: object) -> str:
-    return "null" if value is None else str(value)
 
 
 def share_asked(value: float) -> str:

@@ -120,7 +120,9 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
         if seconds.real_servers is not None:
             low, high = seconds.real_servers
             end = min(high, axis.high)
-            marks.append(Box(left=low, right=end, y=row, thickness=_RANGE, color=GREY, words=_latency_words(each)))
+            real = f"\n90% of real servers: {each.real_servers}" if each.real_servers else ""
+            words = f"{each.label}\nmean: {each.mean}\np95: {each.p95}{real}"
+            marks.append(Box(left=low, right=end, y=row, thickness=_RANGE, color=GREY, words=words))
         if seconds.limit is not None:
             ends = (seconds.limit * (1 - _LIMIT), seconds.limit * (1 + _LIMIT))
             told = f"{each.label}\nlimit: {format_seconds(seconds.limit)}"
@@ -166,12 +168,6 @@ def _by_rows(
     y = Axis(low=len(names) - 0.5, high=-0.5, ticks=list(enumerate(names)))
     bottom, top = below / height, 1 - above / height
     return Sketch(height=height, left=left, right=right, bottom=bottom, top=top, x=x, y=y, marks=marks)
-
-
-def _latency_words(line: LatencyLine) -> str:
-    """Return the words about a latency at the pointer, one line each."""
-    real = f"\n90% of real servers: {line.real_servers}" if line.real_servers else ""
-    return f"{line.label}\nmean: {line.mean}\np95: {line.p95}{real}"
 
 
 def capacity_latency(capacity: Capacity) -> Sketch:
@@ -319,7 +315,12 @@ def differences(comparison: Comparison) -> Sketch:
             if value is not None:
                 rows[difference.is_shown].append((value[0], row + offset, value[1]))
                 ends += [value[0] - value[1], value[0] + value[1]]
-        marks += _intervals(rows, place, variant.name)
+        color, _, shape = SERIES[place]
+        for is_shown, points in rows.items():
+            if points:
+                xs, ys, reach = (list(each) for each in zip(*points, strict=True))
+                marks.append(Whiskers(x=xs, y=ys, reach=reach, color=color))
+                marks.append(Dots(x=xs, y=ys, color=color, label=variant.name, shape=shape, is_hollow=not is_shown))
     height = 1.0 + 0.42 * len(names) * max(1, len(variants)) ** 0.7
     label = f"change from {comparison.base.name}, with its 95% interval"
     x = spaced(around(label, ends, _percent_words), (_RIGHT_EDGE - _NAMES) * WIDTH_INCHES * POINTS_AN_INCH)
@@ -348,19 +349,6 @@ def compared_dollars(comparison: Comparison) -> Sketch | None:
     for (time, usd), variant in zip(reach, (comparison.base, *comparison.variants), strict=True):
         add_name(sketch, variant.name, time, usd, is_needed=True)
     return sketch
-
-
-def _intervals(rows: Mapping[bool, list[tuple[float, float, float]]], place: int, name: str) -> list[Mark]:
-    """Return the points of a variant, ``is shown -> (x, y, half width)``, each with its interval."""
-    color, _, shape = SERIES[place]
-    marks: list[Mark] = []
-    for is_shown, points in rows.items():
-        if not points:
-            continue
-        xs, ys, reach = (list(each) for each in zip(*points, strict=True))
-        marks.append(Whiskers(x=xs, y=ys, reach=reach, color=color))
-        marks.append(Dots(x=xs, y=ys, color=color, label=name, shape=shape, is_hollow=not is_shown))
-    return marks
 
 
 def _percent_words(value: float) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from simserve.metrics.latency import rows_where
 from simserve.metrics.result import RunResult
 from simserve.perf.roofline import roofline
@@ -38,8 +36,18 @@ def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_pa
         return {"roofline": None, "loads": None}
     # If all requests were answered elsewhere, there is no step to place on the roofline.
     has_steps = result.summary["simserve"]["steps"]["mean_batch"] is not None
-    found = _roofline(resolved, result, done) if has_steps else None
-    loads = None
+    found = loads = None
+    if has_steps:
+        rows = rows_where(done)
+        prompt, output = float(records.prompt_tokens[rows].mean()), float(records.output_tokens[rows].mean())
+        placed = roofline(
+            resolved.shape,
+            price(resolved.shape),
+            decoding=round(result.summary["simserve"]["steps"]["mean_batch"]),
+            context_tokens=round(prompt + output / 2),
+            prompt_tokens=max(round(prompt), 1),
+        )
+        found = {**asdict(placed), "points": [asdict(point) for point in placed.points]}
     if with_page and not result.simulation.was_interrupted:
         loads = _loads(resolved, result.summary["simserve"]["finishable_throughput"])
     return {"roofline": found, "loads": loads}
@@ -53,19 +61,3 @@ def _loads(resolved: ResolvedScenario, finishable_rate: float | None) -> dict[st
         return other_loads(resolved, finishable_rate)
     except KeyboardInterrupt:
         return None
-
-
-def _roofline(
-    resolved: ResolvedScenario, result: RunResult, done: np.ndarray[Any, np.dtype[np.bool_]]
-) -> dict[str, Any]:
-    records = result.simulation.records
-    rows = rows_where(done)
-    prompt, output = float(records.prompt_tokens[rows].mean()), float(records.output_tokens[rows].mean())
-    found = roofline(
-        resolved.shape,
-        price(resolved.shape),
-        decoding=round(result.summary["simserve"]["steps"]["mean_batch"]),
-        context_tokens=round(prompt + output / 2),
-        prompt_tokens=max(round(prompt), 1),
-    )
-    return {**asdict(found), "points": [asdict(point) for point in found.points]}

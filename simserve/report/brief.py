@@ -160,7 +160,12 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
         reference: Arguments that name the scenario of the run in a command of simserve.
         folder: Where its files are; None without files.
     """
-    has_completed = bool(result.summary["completed"])
+    summary, completed = result.summary, result.summary["completed"]
+    lengths = ""
+    if completed:
+        prompt, output = summary["total_input_tokens"] / completed, summary["total_output_tokens"] / completed
+        lengths = f"; {number(prompt)} + {number(output)} tokens"
+    formats = formats_line(summary["simserve"]["formats"])
     lines = [
         Fact(
             "Cost",
@@ -172,7 +177,7 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     for name, text in (("Tasks", task_text(result)), ("Rounds", round_text(result))):
         if text is not None:
             lines.insert(0, Fact(name, text))
-    if has_completed:
+    if completed:
         lines.append(Fact("Trust", trust_text(result)))
     if folder is not None:
         asked = "".join(f" {name}" for name in ASKED_FILES if (folder / name).exists())
@@ -180,24 +185,12 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     return Brief(
         verdict="missed" if fails(result) else verdict(result),
         answer=answer(result),
-        subject=_subject(result),
+        subject=f"{facts.fleet_title(result.scenario)}, {engine_name(result)}; {formats}{lengths}",
         warnings=warning_lines(result.summary["simserve"]),
         ways=_ways(result, reference),
-        latencies=latency_lines(result) if has_completed else (),
-        facts=lines if has_completed else [line for line in lines if line.label not in ("Cost", "Load")],
+        latencies=latency_lines(result) if completed else (),
+        facts=lines if completed else [line for line in lines if line.label not in ("Cost", "Load")],
     )
-
-
-def _subject(result: RunResult) -> str:
-    """Return what ran: model, GPUs, engine, the size of a mean request, and the formats with their origin."""
-    formats, summary = result.summary["simserve"]["formats"], result.summary
-    model = facts.fleet_title(result.scenario)
-    completed = summary["completed"]
-    lengths = ""
-    if completed:
-        prompt, output = summary["total_input_tokens"] / completed, summary["total_output_tokens"] / completed
-        lengths = f"; {number(prompt)} + {number(output)} tokens"
-    return f"{model}, {engine_name(result)}; {formats_line(formats)}{lengths}"
 
 
 def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:

@@ -109,7 +109,10 @@ class Comparison(Paged, compare.Comparison):
         return f"<Comparison: {' '.join(_answer_lines(self))}>"
 
     def _repr_html_(self) -> str:
-        notes = [*_reading_lines(self), *_formats_lines(self)]
+        base = formats_line(self.base.formats)
+        others = [(each.name, formats_line(each.formats)) for each in self.variants]
+        different = [f"{name}: {told}." for name, told in others if told != base]
+        notes = [*_reading_lines(self), f"Simulated with {base}.", *different]
         return html_table(comparison_lines(self), header(self), _rows(self), notes)
 
 
@@ -203,13 +206,6 @@ def _real_lines() -> list[str]:
     return [f"{capital(told)}."] if told else []
 
 
-def _formats_lines(comparison: compare.Comparison) -> list[str]:
-    """Return the number formats of the base, and of each variant that has different ones."""
-    base = formats_line(comparison.base.formats)
-    others = [(each.name, formats_line(each.formats)) for each in comparison.variants]
-    return [f"Simulated with {base}.", *(f"{name}: {told}." for name, told in others if told != base)]
-
-
 def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = STORED) -> Brief:
     """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is.
 
@@ -278,7 +274,13 @@ def _best(comparison: compare.Comparison) -> Variant | None:
     asked = None if slo is None else slo.attainment
     best = comparison.base if _is_held(comparison.base, asked) else None
     for variant in comparison.variants:
-        if _is_held(variant, asked) and (best is None or _is_better(variant, best)):
+        if not _is_held(variant, asked):
+            continue
+        summaries: Any = variant.summary, (best or variant).summary
+        price, known = (at(each, FIGURES["usd_per_hour"]) or 0.0 for each in summaries)
+        tpot, least = (at(each, FIGURES["mean_tpot_ms"]) or 0.0 for each in summaries)
+        is_faster = variant.differences["mean_tpot_ms"].is_shown and tpot < least
+        if best is None or price < known or (price == known and is_faster):
             best = variant
     return best
 
@@ -342,14 +344,6 @@ def _is_held(variant: Variant, asked: float | None) -> bool:
     summary: Any = variant.summary
     met = at(summary, FIGURES["slo_attainment"])
     return asked is None or (met is not None and met >= asked)
-
-
-def _is_better(variant: Variant, best: Variant) -> bool:
-    """Return whether a variant costs less than the best so far, or the same with steps shown to be faster."""
-    summaries: Any = variant.summary, best.summary
-    price, known = (at(each, FIGURES["usd_per_hour"]) or 0.0 for each in summaries)
-    tpot, least = (at(each, FIGURES["mean_tpot_ms"]) or 0.0 for each in summaries)
-    return price < known or (price == known and variant.differences["mean_tpot_ms"].is_shown and tpot < least)
 
 
 def _month(variant: Variant) -> str:

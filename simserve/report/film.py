@@ -205,18 +205,13 @@ def _scene(name: str, result: RunResult, moment: Moment) -> dict[str, Any]:
     order = sorted(range(len(log.replicas)), key=lambda number: -held.get(number, 0))
     shown = sorted(order[:MOST_REPLICAS])
     is_piped = any(replica.config.pipeline_parallel_size > 1 for replica in log.replicas)
-    shapes = _shapes(result) if is_piped else []
+    resolved = resolve(from_mapping(result.scenario, folder=result.folder)) if is_piped else None
+    shapes = [] if resolved is None else list(resolved.pools or (resolved,))
     return {
         "name": name,
         "replicas": [_replica(names[number], log, number, there, moment, shapes) for number in shown],
         "hidden": len(log.replicas) - len(shown),
     }
-
-
-def _shapes(result: RunResult) -> list[ResolvedScenario]:
-    """Return the pools of a run; for a single pool the run itself."""
-    resolved = resolve(from_mapping(result.scenario, folder=result.folder))
-    return list(resolved.pools or (resolved,))
 
 
 def _replica(
@@ -241,13 +236,16 @@ def _replica(
         free_at[row : row + 1] = [end]
         span["seat"] = row
     shown = steps.between(moment.start, moment.end)
-    stages = config.pipeline_parallel_size
+    stages, drafts = config.pipeline_parallel_size, None
+    if paces is not None:  # verified per sequence in a step, and the total accepted in each step
+        accepted = np.maximum(shown.gained_tokens - shown.num_decoding, 0.0)
+        drafts = {"ahead": config.num_speculative_tokens, "accepted": np.round(accepted, 1).tolist()}
     return {
         "name": name,
         "seats": config.static_batch_size if config.batching == "static" else config.max_num_seqs,
         "kv_tokens": config.num_blocks * config.block_size if config.kv_allocation != "none" else 0,
         "steps": list(_steps(shown, moment)),
-        "drafts": _drafts(shown, config.num_speculative_tokens) if paces is not None else None,
+        "drafts": drafts,
         "pipeline": _pipeline(replica, shown, shapes) if 1 < stages <= MOST_PIPELINE_STAGES else None,
         "kv": list(_kv(log, replica, moment)),
         "requests": spans,
@@ -294,12 +292,6 @@ def _steps(steps: Steps, moment: Moment) -> Iterator[list[float]]:
     columns = (steps.start_time, steps.end_time, steps.num_decoding, steps.num_prefilling, steps.prefill_tokens)
     for begin, end, *counts in zip(*(column.tolist() for column in columns), strict=True):
         yield [_since(begin, moment), _since(end, moment), *counts]
-
-
-def _drafts(steps: Steps, ahead: int) -> dict[str, Any]:
-    """Return the drafts verified per sequence in a step, and the total accepted in each step."""
-    accepted = np.maximum(steps.gained_tokens - steps.num_decoding, 0.0)
-    return {"ahead": ahead, "accepted": np.round(accepted, 1).tolist()}
 
 
 def _pipeline(replica: Replica, steps: Steps, shapes: Sequence[ResolvedScenario]) -> dict[str, Any]:

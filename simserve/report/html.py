@@ -43,10 +43,18 @@ def render_report(result: RunResult, film: Mapping[str, Any] | None = None) -> s
         from simserve.report.film import film_fragment  # imports the timeline; only needed with a film
 
         shown = film_fragment(film)
+    from simserve.metrics.files import scenario_text
+
+    simserve = result.summary["simserve"]
     content = {
         **_answer(result),
         **_tables(result),
-        **_background(result),
+        "real_server_lines": facts.real_server_lines(result),
+        "fidelity_lines": facts.fidelity_lines(result),
+        "quality_lines": quality_lines(simserve.get("quality", ())),
+        **{name: simserve[name] for name in ("version", "scenario_hash", "seed")},
+        "has_trace": "trace" in result.scenario["workload"],
+        "scenario_text": scenario_text(result.scenario),
         "figure_groups": figure_groups(result),
         "film": shown,
     }
@@ -92,22 +100,6 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "load": LOOPS[summary["simserve"]["load"]],
         "knobs": knobs.important_knobs(result),
         "all_knobs": knobs.all_knobs(result),
-    }
-
-
-def _background(result: RunResult) -> dict[str, Any]:
-    from simserve.metrics.files import scenario_text
-
-    simserve = result.summary["simserve"]
-    return {
-        "real_server_lines": facts.real_server_lines(result),
-        "fidelity_lines": facts.fidelity_lines(result),
-        "quality_lines": quality_lines(result.summary["simserve"].get("quality", ())),
-        "version": simserve["version"],
-        "scenario_hash": simserve["scenario_hash"],
-        "seed": simserve["seed"],
-        "has_trace": "trace" in result.scenario["workload"],
-        "scenario_text": scenario_text(result.scenario),
     }
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simserve.planner.capacity.level import Trial
 from simserve.planner.capacity.probe import LoadProbe, has_two_loads, is_closed_loop, load_of, own_traffic, probe_of
 from simserve.planner.capacity.search import highest_promised, long_run_requests, settled_requests
 from simserve.planner.scaling import has_own_clock
@@ -18,9 +19,6 @@ from simserve.scenario.finishable import Finishable
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario, objective
 from simserve.workload.arrival_spec import AllAtOnceArrivals
-
-if TYPE_CHECKING:
-    from simserve.planner.capacity.level import Trial
 
 NUM_REQUESTS = 600
 """Least number of requests of the first run at a load."""

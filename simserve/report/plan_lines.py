@@ -68,14 +68,10 @@ def gpus_of(best: Mapping[str, Any]) -> str:
     """Return the GPUs of a plan in words, with those of an encoder pool; of a fleet that is scaled their mean."""
     pool = best["deployment"].get("encoder_disaggregation")
     mean = best.get("mean_gpus", best["num_gpus"])
+    has_pools = bool(best["deployment"].get("pools"))  # with autoscalers of their own
     if not math.isclose(mean, best["num_gpus"], rel_tol=_SAME_GPUS):
-        return f"{number(mean)} GPUs on average ({best['num_gpus']} {'at first' if _starts(best) else 'at most'})"
+        return f"{number(mean)} GPUs on average ({best['num_gpus']} {'at first' if has_pools else 'at most'})"
     return counted(best["num_gpus"], "GPU") + (f" and {pool['replicas']} that encode" if pool else "")
-
-
-def _starts(best: Mapping[str, Any]) -> bool:
-    """Return whether a plan's GPUs are those it starts with: pools with autoscalers of their own."""
-    return bool(best["deployment"].get("pools"))
 
 
 def answer_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -85,7 +81,9 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
     bound = "; its step times are a roofline bound, not measured" if best["fidelity"] == "roofline" else ""
     lines = [f"Deploy {best['label']}: {gpus_of(best)}{price}{bound}."]
     if scaled is not None:
-        lines = [f"Deploy {scaled['label']}: {_scaled_cost(scaled)}{bound}."]
+        month = "" if scaled["usd_per_month"] is None else f" for {dollars(scaled['usd_per_month'])} a month"
+        gpus = f"{number(scaled['mean_gpus'])} GPUs on average"
+        lines = [f"Deploy {scaled['label']}: {gpus}{month}{bound}."]
     lines += [f"{capital(formats_line(best['formats']))}."]
     if scaled is not None:
         lines += [
@@ -106,7 +104,12 @@ def answer_lines(summary: Mapping[str, Any]) -> list[str]:
             f"the bottleneck of its steps is {best['bottleneck']}"
         )
     if summary.get("faster"):
-        lines.append(_faster(summary["faster"]))
+        each = summary["faster"]
+        name, times = {"p95_ttft_ms": "TTFT", "p95_tpot_ms": "TPOT"}[each["latency"]], number(each["times"])
+        lines.append(
+            f"{dollars(each['usd_per_month_more'])} a month more buys {times}x lower {name} "
+            f"(p95 {latency(each['from_ms'])} to {latency(each['to_ms'])}): {each['label']}."
+        )
     if summary.get("kept"):
         lines.append(f"Kept as in the scenario: {listed(summary['kept'])}.")
     return lines
@@ -116,12 +119,6 @@ def worth_scaling(autoscaling: Mapping[str, Any] | None) -> Mapping[str, Any] | 
     """Return the setting that meets the SLO on every fresh seed and takes less than the fixed fleet, or None."""
     best = None if autoscaling is None else autoscaling["best"]
     return best if best is not None and best["holds"] and best["of_fixed"] < 1 else None
-
-
-def _scaled_cost(scaled: Mapping[str, Any]) -> str:
-    """Return the mean number of GPUs of a scaled fleet, and what a month of its load costs."""
-    usd = scaled["usd_per_month"]
-    return f"{number(scaled['mean_gpus'])} GPUs on average" + ("" if usd is None else f" for {dollars(usd)} a month")
 
 
 def scaled_met_line(scaled: Mapping[str, Any]) -> str:
@@ -141,32 +138,22 @@ def probability_lines(summary: Mapping[str, Any]) -> list[str]:
         f"On a real server the SLO holds with a probability of {share(best['probability'])} "
         f"({best['probability_basis'].removeprefix('foreign: ')}){wanted}."
     ]
-    measurement = best.get("measurement")
-    return lines if measurement is None else [*lines, _measuring(measurement)]
-
-
-def _measuring(after: Mapping[str, Any]) -> str:
-    """Return in words what measuring a replica at two loads would gain."""
+    after = best.get("measurement")
+    if after is None:
+        return lines
+    # What measuring a replica at two loads would gain.
     money, sure = after["saves_usd_per_month"], share(after["probability"])
+    brings = f"that probability rises to {sure}"
     if after["saves_gpus"] > 0 or (money or 0.0) > 0:
         less = counted(after["saves_gpus"], "GPU") if money is None else f"{dollars(money)} a month"
         brings = f"{after['label']} would do, {sure} sure, for {less} less"
-    else:
-        brings = f"that probability rises to {sure}"
-    return f"  Measure one replica at two loads; if it behaves as predicted, {brings}: {after['command']}"
+    measure = "  Measure one replica at two loads; if it behaves as predicted"
+    return [*lines, f"{measure}, {brings}: {after['command']}"]
 
 
 def term(name: str) -> str:
     """Return a term of an SLO in words."""
     return TERM_LABELS.get(name, name)
-
-
-def _faster(each: Mapping[str, Any]) -> str:
-    name = {"p95_ttft_ms": "TTFT", "p95_tpot_ms": "TPOT"}[each["latency"]]
-    return (
-        f"{dollars(each['usd_per_month_more'])} a month more buys {number(each['times'])}x lower {name} "
-        f"(p95 {latency(each['from_ms'])} to {latency(each['to_ms'])}): {each['label']}."
-    )
 
 
 def met_line(summary: Mapping[str, Any], *, with_latencies: bool = True) -> str:
@@ -375,28 +362,17 @@ def runners_up(summary: Mapping[str, Any]) -> Iterator[Section]:
 
 def front(summary: Mapping[str, Any]) -> Section:
     """Return the Pareto front of fleets in dollars, TTFT and TPOT."""
-    shown = summary["pareto"][:_MOST_FRONT]
-    rows = [
-        (
-            f"{each['label']}{_told_apart(each, shown)}",
-            str(each["num_gpus"]),
-            dollars(each["usd_per_month"]),
-            latency(each["p95_ttft_ms"]),
-            latency(each["p95_tpot_ms"]),
-        )
-        for each in shown
-    ]
+    shown, rows = summary["pareto"][:_MOST_FRONT], []
+    for each in shown:
+        # Fleets with the same label are told apart by the settings in which they differ.
+        alike = [other["overrides"] for other in shown if other["label"] == each["label"]]
+        keys = {key for own in alike for key in own if any(other.get(key) != own[key] for other in alike)}
+        named = [(key.rpartition(".")[2], each["overrides"].get(key)) for key in sorted(keys)]
+        apart = "".join(f", default {name}" if value is None else f", {name} {value}" for name, value in named)
+        figures = (dollars(each["usd_per_month"]), latency(each["p95_ttft_ms"]), latency(each["p95_tpot_ms"]))
+        rows.append((f"{each['label']}{apart}", str(each["num_gpus"]), *figures))
     title = "Faster for more money (the best trade-offs of dollars, TTFT and TPOT)"
     return part(title, [], (("", "GPUs", "$/month", "p95 TTFT", "p95 TPOT"), rows))
-
-
-def _told_apart(fleet: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
-    """Return the settings in which a fleet differs from others with the same label; empty if there are no others."""
-    alike = [each["overrides"] for each in shown if each["label"] == fleet["label"]]
-    keys = sorted({key for each in alike for key in each if any(other.get(key) != each[key] for other in alike)})
-    own = fleet["overrides"] if keys else {}
-    named = [(key.rpartition(".")[2], own.get(key)) for key in keys]
-    return "".join(f", default {name}" if value is None else f", {name} {value}" for name, value in named)
 
 
 def sensitivity(summary: Mapping[str, Any]) -> Section:

@@ -327,7 +327,8 @@ _Rectangle = tuple[float, float, float, float]
 
 
 def _covered(sketch: Sketch, note: Note) -> int:
-    own, (left, right) = _rectangle(sketch, note), _ends(sketch)
+    own, left = _rectangle(sketch, note), sketch.left * WIDTH_INCHES * POINTS_AN_INCH
+    right = WIDTH_INCHES * POINTS_AN_INCH
     found = _OUTSIDE * (own[0] < left or own[2] > right)
     for mark in sketch.marks:
         if isinstance(mark, Note) and mark.y is not None:
@@ -350,11 +351,6 @@ def _rectangle(sketch: Sketch, note: Note) -> _Rectangle:
 def _overlap(one: _Rectangle, other: _Rectangle) -> bool:
     beside = one[2] + _AIR <= other[0] or other[2] + _AIR <= one[0]
     return not (beside or one[3] + _AIR <= other[1] or other[3] + _AIR <= one[1])
-
-
-def _ends(sketch: Sketch) -> tuple[float, float]:
-    """Return where the axes start and the picture ends, points from the left."""
-    return sketch.left * WIDTH_INCHES * POINTS_AN_INCH, WIDTH_INCHES * POINTS_AN_INCH
 
 
 def _place(sketch: Sketch, x: float, y: float) -> tuple[float, float]:
@@ -405,7 +401,8 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
         # Even steps get closer and closer: words that would overlap their neighbour's are left out.
         if not ticks or axis.share(tick) - axis.share(ticks[-1]) >= _LEAST_SHARE:
             ticks.append(tick)
-    axis.ticks = [(tick, _time_words(tick)) for tick in ticks]
+    # Above a second always in seconds, as 200 s is not a round number of minutes.
+    axis.ticks = [(tick, format_seconds(tick) if tick < 1 else f"{tick:,.10g} s") for tick in ticks]
     return axis
 
 
@@ -453,8 +450,3 @@ def dollar_words(value: float) -> str:
     if abs(value) >= 1 and abs(value - round(value)) < 1e-9 * abs(value):
         return f"{'-' if value < 0 else ''}${abs(value):,.0f}"
     return dollars(value) if value > 0 else f"-{dollars(-value)}"
-
-
-def _time_words(seconds: float) -> str:
-    """Return a round time in words; above a second always in seconds, as 200 s is not a round number of minutes."""
-    return format_seconds(seconds) if seconds < 1 else f"{seconds:,.10g} s"

@@ -243,17 +243,11 @@ def _axes(frame: _Frame) -> Iterator[str]:
     if x.label:
         below = frame.lower + _TICK + _PAD + 2.2 * TEXT_POINTS
         yield _text(x.label, (frame.left + frame.right) / 2, below, anchor="middle")
-    if y.label:
-        yield _upright(frame, y)
-
-
-def _upright(frame: _Frame, axis: Axis) -> str:
-    """Return the label of the vertical axis, to the left of the words at its ticks."""
-    widest = max((text_width(text, TEXT_POINTS) for _, text in axis.marked), default=0.0)
-    place = max(frame.left - _TICK - _PAD - widest - 6.0, TEXT_POINTS)
-    middle = (frame.upper + frame.lower) / 2
-    turned = f'transform="rotate(-90 {_number(place)} {_number(middle)})"'
-    return _text(axis.label, place, middle, anchor="middle", more=turned)
+    if y.label:  # to the left of the words at the ticks
+        widest = max((text_width(text, TEXT_POINTS) for _, text in y.marked), default=0.0)
+        place, middle = max(frame.left - _TICK - _PAD - widest - 6.0, TEXT_POINTS), (frame.upper + frame.lower) / 2
+        turned = f'transform="rotate(-90 {_number(place)} {_number(middle)})"'
+        yield _text(y.label, place, middle, anchor="middle", more=turned)
 
 
 def _words(frame: _Frame) -> Iterator[str]:
@@ -382,7 +376,12 @@ def spots(sketch: Sketch) -> tuple[Nearest, list[Spot]]:
     if bars:
         return "x", [Spot(each.start + each.length / 2, 0.5, each.label) for each in bars]
     if boxes:
-        return "y", [_box_spot(sketch, each) for each in sorted(boxes, key=lambda each: each.y)]
+        found = []
+        for box in sorted(boxes, key=lambda each: each.y):
+            low, high = _told(sketch.x, box.left), _told(sketch.x, box.right)
+            words = box.words or f"{_told(sketch.y, box.y)}\n{_name(sketch.x)}: from {low} to {high}"
+            found.append(Spot(min(max(box.left, sketch.x.low), sketch.x.high), box.y, words))
+        return "y", found
     if lines and not any(isinstance(mark, Dots) and mark.names for mark in sketch.marks):
         return "x", _line_spots(sketch, lines)
     return "both", sorted(_dot_spots(sketch), key=lambda spot: spot.x)
@@ -449,9 +448,3 @@ def _dot_spots(sketch: Sketch) -> list[Spot]:
                 words = "\n".join([name, *(each.removeprefix(": ") for each in told)])
                 found.append(Spot(x, y, words, [(y, mark.color)]))
     return found
-
-
-def _box_spot(sketch: Sketch, box: Box) -> Spot:
-    low, high = _told(sketch.x, box.left), _told(sketch.x, box.right)
-    words = box.words or f"{_told(sketch.y, box.y)}\n{_name(sketch.x)}: from {low} to {high}"
-    return Spot(min(max(box.left, sketch.x.low), sketch.x.high), box.y, words)

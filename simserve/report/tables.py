@@ -53,9 +53,13 @@ def latency_rows(summary: Mapping[str, Any]) -> list[Row]:
     intervals = summary["simserve"]["confidence_intervals"] or {}
     rows = []
     for name, label in LATENCY_LABELS.items():
-        unit, factor = latency_unit(summary[f"p99_{name}"])
-        cells = tuple(_latency_cell(summary, f"{each}_{name}", factor, intervals) for each in STATISTICS)
-        rows.append(Row(label, unit, cells))
+        (unit, factor), cells = latency_unit(summary[f"p99_{name}"]), []
+        for key in (f"{each}_{name}" for each in STATISTICS):
+            value, half_width = summary[key], (intervals.get(key) or {}).get("half_width")
+            text = number(None if value is None else value / factor)
+            interval = "" if half_width is None else f" ±{number(half_width / factor, 2)}"
+            cells.append(Cell(key, value, text + interval))
+        rows.append(Row(label, unit, tuple(cells)))
     return rows
 
 
@@ -126,10 +130,3 @@ def memory_rows(summary: Mapping[str, Any]) -> list[Row]:
 
 def _memory_row(label: str, key: str, value: float, total: float) -> Row:
     return Row(label, "", (Cell(key, value, format_bytes(value)), Cell("", value / total, share(value / total))))
-
-
-def _latency_cell(summary: Mapping[str, Any], key: str, factor: float, intervals: Mapping[str, Any]) -> Cell:
-    value = summary[key]
-    text = number(None if value is None else value / factor)
-    half_width = (intervals.get(key) or {}).get("half_width")
-    return Cell(key, value, text if half_width is None else f"{text} ±{number(half_width / factor, 2)}")

@@ -112,7 +112,9 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     warned = [wrap(each, width) for each in brief.warnings]
     room = MOST_LINES + sum(map(len, warned))
     if not is_whole:
-        brief = _squeezed(_hinting(brief), width, room)
+        hint = "; -v prints all"
+        told = [replace(each, text=each.text + hint) if each.label == FILES else each for each in brief.facts]
+        brief = _squeezed(replace(brief, facts=told), width, room)
     gap = _label_column(brief)
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
     table = _latency_lines(brief.latencies, gap, width)
@@ -143,12 +145,6 @@ def _subject_lines(brief: Brief, width: int) -> list[str]:
     return wrap(brief.subject, width) if brief.subject else []
 
 
-def _hinting(brief: Brief) -> Brief:
-    """Return a brief whose line on files says how to see what is not printed."""
-    told = [replace(each, text=f"{each.text}; -v prints all") if each.label == FILES else each for each in brief.facts]
-    return replace(brief, facts=told)
-
-
 def _squeezed(brief: Brief, width: int, room: int) -> Brief:
     """Return a brief in which every part gets a line, without the least important parts if there are too many."""
 
@@ -162,12 +158,14 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
 
     while num_lines(brief) > room:
         extra = [place for place, each in enumerate(brief.facts) if each.is_extra]
+        instead = brief.ways[0].instead if brief.ways else None
+        has_short_way = instead is not None and not instead.command
         if extra:
             brief = replace(brief, facts=[each for place, each in enumerate(brief.facts) if place != extra[-1]])
         elif any(each.label == "ITL" for each in brief.latencies) and len(brief.latencies) > 1:
             # ITL says nearly the same as TPOT.
             brief = replace(brief, latencies=[each for each in brief.latencies if each.label != "ITL"])
-        elif brief.ways and _is_told(brief.ways[0], width):
+        elif has_short_way and len(command_lines(brief.ways[0].command, width)) > 1:
             brief = replace(brief, ways=[brief.ways[0].shorter])
         elif _shortened(brief.subject) != brief.subject:
             brief = replace(brief, subject=_shortened(brief.subject))
@@ -182,11 +180,6 @@ def _squeezed(brief: Brief, width: int, room: int) -> Brief:
         else:
             return brief
     return brief
-
-
-def _is_told(way: Way, width: int) -> bool:
-    """Return whether a single line can replace a command that takes several."""
-    return way.instead is not None and not way.instead.command and len(command_lines(way.command, width)) > 1
 
 
 def _shortened(subject: str) -> str:

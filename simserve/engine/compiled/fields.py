@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from simserve.engine.admission_control import Bucket
-from simserve.engine.cache_state import KVTier, Loras, RadixTree
+from simserve.engine.cache_state import KVTier, Loras, PrefixCache, PrefixPaths, RadixTree
 from simserve.engine.compiled.layout import (
     BOOLEAN,
     FLOAT,
@@ -30,7 +30,7 @@ from simserve.engine.compiled.layout import (
     Table,
 )
 from simserve.engine.config import EngineConfig, KVTierConfig
-from simserve.engine.gateway import FairTurns, Gateway
+from simserve.engine.gateway import FairTurns, Gateway, ResponseCache
 from simserve.engine.plane_state import Clients, ClientState, DataPlane, Delivery, FleetState, Port, Router, Transfers
 from simserve.engine.sending import Sending
 from simserve.engine.state import DataParallelReplica, Finishes, Replica, RequestTable, StepTimes, Uniforms
@@ -66,40 +66,22 @@ _NO_TIMES: dict[str, Any] = {each.name: 0.0 if each.type == "float" else () for 
 _NEW = Replica(0, _ENGINE, StepTimes(**_NO_TIMES))
 
 TIER = Record("tier", _kinds(KVTier(KVTierConfig(num_blocks=1)), order=Order(), slots=Index()))
-PATHS = Record(
-    "paths",
-    {
-        **dict.fromkeys(
-            ("cached_tokens", "ends", "is_shared", "loaded_tokens", "pinned_until", "segments"), Column("q")
-        ),
-        **dict.fromkeys(("promised_blocks", "shared_blocks", "starts"), Column("q")),
-        **dict.fromkeys(("block_size", "num_levels"), INTEGER),
-        "is_private": Column("b"),
-        "store": Pointer(TIER),
-    },
-)
+_ONE, _NONE = np.ones(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+_PATHS = PrefixPaths(np.zeros(2, dtype=np.int64), _NONE, _NONE, 1, as_lists=False)
+_READ = dict.fromkeys(("ends", "is_shared", "segments", "starts"), Column("q"))
+PATHS = Record("paths", _kinds(_PATHS, **_READ, is_private=Column("b"), store=Pointer(TIER)))
 TREE = Record("tree", _kinds(RadixTree(), children=Index(), idle=Order(), nodes=Index()))
-CACHE = Record(
-    "cache",
-    {
-        **dict.fromkeys(("free_slots", "held", "num_others", "reach_heads", "segments", "used", "users"), Items("q")),
-        "contested": Items("q"),
-        **dict.fromkeys(("num_duplicates", "num_idle", "num_loading", "num_tiers", "free_reach"), INTEGER),
-        **dict.fromkeys(("has_choice", "has_tiers"), BOOLEAN),
-        **dict.fromkeys(("loading_seconds", "pair_seconds", "token_seconds"), FLOAT),
-        **dict.fromkeys(("above", "below", "free_stretches", "shallowest"), Items("q")),
-        **dict.fromkeys(("stretch_slot", "stretch_start"), Items("q")),
-        **dict.fromkeys(("num_decoders", "num_empty", "num_fresh"), INTEGER),
-        **dict.fromkeys(("ages_empty", "evicts_by_block"), BOOLEAN),
-        "decoders": Index(),
-        "idle": Order(),
-        "paths": Pointer(PATHS),
-        "reaches": Items("qqq"),
-        "slots": Index(),
-        "tiers": Records(TIER),
-        "tree": Pointer(TREE),
-    },
+_CACHE = _kinds(
+    PrefixCache(_PATHS, _ENGINE),
+    decoders=Index(),
+    idle=Order(),
+    paths=Pointer(PATHS),
+    reaches=Items("qqq"),
+    slots=Index(),
+    tiers=Records(TIER),
+    tree=Pointer(TREE),
 )
+CACHE = Record("cache", {**_CACHE, "free_reach": INTEGER, "reach_heads": Items("q")})
 """``reaches`` holds chains of (blocks, requests, next), with 1 added to positions; ``reach_heads``: where each
 begins."""
 LORAS = Record("loras", _kinds(Loras(_ENGINE, ()), adapters=Column("i"), idle=Order(), in_host=Order()))
@@ -116,7 +98,6 @@ PROGRESS = Record(
 
 _SENT: dict[str, Kind] = {"Floats": Column("d"), "Integers": Column("q"), **_NUMBERS}
 SENDING = Record("sending", {each.name: _SENT[str(each.type)] for each in fields(Sending)})
-_ONE = np.ones(1, dtype=np.int64)
 REQUESTS = Record("requests", _kinds(RequestTable(_ONE, _ONE, _ONE, _ENGINE)))
 
 _FLOATS = ("estimate_shrinking", "estimate_sum", "late_estimate", "left_estimate", "window_sum")
@@ -221,16 +202,8 @@ PORT = Record("port", _kinds(Port(0, 1.0, []), landed=Queue()))
 TRANSFERS = Record("transfers", _kinds(Transfers([], 0.0, 0.0, 0.0, 0, 0), ports=Records(PORT), sends=Items("d")))
 _STATE = FleetState(0, 0, notes_ends=False)
 FLEET_STATE = Record("fleet_state", _kinds(_STATE, busy_seconds=Items("d"), heard_at=Items("d")))
-RESPONSE_CACHE = Record(
-    "response_cache",
-    {
-        **dict.fromkeys(("expiry", "latency"), FLOAT),
-        "is_filled": BOOLEAN,
-        "made_at": Column("d"),
-        **dict.fromkeys(("num_expired", "num_first"), INTEGER),
-        "question": Column("q"),
-    },
-)
+_NO_ANSWERS = ResponseCache((), array("d"), False, 0.0, 0.0)
+RESPONSE_CACHE = Record("response_cache", _kinds(_NO_ANSWERS, question=Column("q")))
 API = Record(
     "api",
     {
