@@ -92,6 +92,8 @@ def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: st
         return f"{named} keeps every token in every layer unless told otherwise"
     if not rules.keeps(model.family):
         return f"{named} does not for {model.family} models"
+    if engine.disable_hybrid_kv_cache_manager:
+        return f"{named} is told not to"
     capability = shape.hardware.compute_capability
     if rules.below_capability is not None and float(capability or 0.0) >= rules.below_capability:
         return f"{named} does not on GPUs of compute capability {capability}"
@@ -135,7 +137,8 @@ def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
         return _slots(shape, shape.windowed_kv.slot_multiple, kv_bytes, draft_bytes_per_token)
     if shape.windowed_kv.own_pool_ratio is None:
         return _one_pool(shape, shape.windowed_kv, kv_bytes, draft_bytes_per_token)
-    return _two_pools(shape, shape.windowed_kv.own_pool_ratio, kv_bytes, draft_bytes_per_token)
+    ratio = shape.engine.swa_full_tokens_ratio or shape.windowed_kv.own_pool_ratio
+    return _two_pools(shape, ratio, kv_bytes, draft_bytes_per_token)
 
 
 def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float | None:

@@ -440,6 +440,9 @@ _DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
 """Engine -> tokens per block where a log does not give them."""
 
 
+_CONTEXT_RANKS = "decode_context_parallel_size"
+
+
 def _room(said: _Lines, reading: Reading) -> KVRoom:
     """Return the size of the KV cache; where the log gives tokens, they take precedence over blocks."""
     figures = said.figures
@@ -452,7 +455,8 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
     )
     if room.tokens is None and room.blocks is None:
         return room
-    block = room.block_size or _DEFAULT_BLOCK[reading.engine]
+    # Ranks that divide contexts: the log counts the tokens of all of them, and blocks that span them.
+    block = (room.block_size or _DEFAULT_BLOCK[reading.engine]) * reading.deployment.get(_CONTEXT_RANKS, 1)
     if room.tokens is None and room.blocks is not None:
         return replace(room, tokens=room.blocks * block, block_size=block)
     assert room.tokens is not None
