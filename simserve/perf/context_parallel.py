@@ -24,7 +24,9 @@ from simserve.profiles.model_blocks import AttentionLayers
 LSE_BYTES = 4.0
 """Bytes of a log-sum-exp, FP32."""
 _KEY = "decode_context_parallel_size"
-_HEADS = "decode_context_parallel_heads"
+_HEADS, _STATES = "decode_context_parallel_heads", "decode_context_parallel_states"
+"""Features of versions that divide other keys than latent ones, and those of models with states of linear attention,
+which each rank keeps as without it."""
 
 
 def head_ranks(shape: ReplicaShape) -> int:
@@ -45,8 +47,15 @@ def check_context_ranks(shape: ReplicaShape) -> None:
         raise InputError(rule, key=_KEY, value=size, remedy="choose a divisor of it")
     if reason := _unsupported(shape):
         raise InputError(f"is not simulated {reason}", key=_KEY, value=size, remedy="leave one of the two out")
+    if shape.model.num_linear_layers and _STATES not in shape.engine.features:
+        rule = f"is not possible beside layers that keep a state: {_named(shape)} divides contexts of no such model"
+        raise InputError(rule, key=_KEY, value=size, remedy="leave it out")
     if shape.model.mla is None:
         _check_heads(shape)
+
+
+def _named(shape: ReplicaShape) -> str:
+    return f"{shape.engine.name} {shape.engine.requested_version or shape.engine.version}"
 
 
 def _unsupported(shape: ReplicaShape) -> str:
@@ -55,7 +64,6 @@ def _unsupported(shape: ReplicaShape) -> str:
     reasons = {
         "for sparse attention, whose indexer keeps a key of every token": model.indexer is not None,
         "for compressed attention": model.compressed_attention is not None,
-        "for layers that keep a state": model.has_states,
         "for layers with a sliding window": bool(model.num_sliding_layers),
         "without paged KV": engine.kv_allocation != "paged" or engine.batching != "continuous",
         "with preemption_mode swap": engine.preemption_mode == "swap",
@@ -73,8 +81,7 @@ def _check_heads(shape: ReplicaShape) -> None:
     size, tensor, model = shape.decode_context_parallel_size, shape.tensor_parallel_size, shape.model
     heads = model.num_key_value_heads
     if _HEADS not in shape.engine.features:
-        named = f"{shape.engine.name} {shape.engine.requested_version or shape.engine.version}"
-        rule = f"needs latent attention (MLA): {named} divides the tokens of no other KV cache"
+        rule = f"needs latent attention (MLA): {_named(shape)} divides the tokens of no other KV cache"
         raise InputError(rule, key=_KEY, value=size, remedy="leave it out")
     copies, group = max(tensor // heads, 1), model.num_attention_heads // heads
     if size > copies:

@@ -63,6 +63,7 @@ FEATURES: Mapping[str, str] = {
     "eplb": "balancing of the load of experts (EPLB)",
     "data_parallel_attention": "data-parallel attention",
     "decode_context_parallel": "division of a request's KV cache among ranks (decode context parallelism)",
+    "decode_context_parallel_states": "division of a KV cache beside states among ranks (decode context parallelism)",
     "decode_context_parallel_heads": "division of key-value heads' cache among ranks (decode context parallelism)",
     "pipeline_layer_partition": "choice of the layers of each pipeline stage",
     "grammar_overlap": "filling of grammar masks while the GPU computes",

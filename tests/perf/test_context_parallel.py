@@ -11,7 +11,7 @@ import pytest
 from simserve.errors import InputError
 from simserve.perf.collectives import all_gather_seconds, reduce_scatter_seconds
 from simserve.perf.context_parallel import context_exchange_seconds, context_gather_seconds
-from simserve.perf.memory import kv_bytes_per_token, plan_memory
+from simserve.perf.memory import MemoryPlan, kv_bytes_per_token, plan_memory
 from simserve.perf.operators import COMMUNICATION
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
@@ -229,3 +229,51 @@ def test_releases_that_cut_graphs_around_attention_wait_for_the_host() -> None:
     assert waits("0.12", 8) == pytest.approx(0.33e-3)
     assert waits("0.12", 1) == waits("0.13", 8) == 0.0
     assert waits("0.12", 8, "deployment.engine.enforce_eager=true") == 0.0
+
+
+HYBRID = ["model=kimi-linear-48b-a3b", "deployment.hardware=h200-sxm-141gb", "deployment.tensor_parallel_size=4"]
+
+
+def test_states_stay_whole_beside_latent_keys_that_ranks_divide() -> None:
+    """vLLM's one pool: blocks as many as before, four times as long; a request's state takes as many of them."""
+
+    def plan(ranks: int) -> MemoryPlan:
+        engine = "deployment.engine={name: vllm, version: '0.32', max_model_len: 65536}"
+        return plan_memory(
+            resolve(make_scenario([*HYBRID, engine, f"deployment.decode_context_parallel_size={ranks}"])).shape
+        )
+
+    alone, together = plan(1), plan(4)
+    assert alone.windows is not None
+    assert together.windows is not None
+
+    assert together.block_size == 4 * alone.block_size
+    assert together.windows.num_blocks == alone.windows.num_blocks
+    assert together.windows.window_groups == alone.windows.window_groups
+    assert kv_bytes_per_token(together.shape) == kv_bytes_per_token(alone.shape) / 4
+
+
+def test_sglang_keeps_states_apart() -> None:
+    """As many states as without; the KV cache beside them holds four times the tokens."""
+
+    def plan(ranks: int) -> MemoryPlan:
+        engine = "deployment.engine={name: sglang, version: '0.5.23', max_model_len: 65536, max_num_seqs: 64}"
+        return plan_memory(
+            resolve(make_scenario([*HYBRID, engine, f"deployment.decode_context_parallel_size={ranks}"])).shape
+        )
+
+    alone, together = plan(1), plan(4)
+
+    assert together.states_bytes == alone.states_bytes
+    tokens = [each.num_kv_blocks * each.block_size for each in (alone, together)]
+    assert tokens[1] == pytest.approx(4 * tokens[0], rel=1e-3)
+
+
+def test_releases_that_divide_no_contexts_beside_states_say_so() -> None:
+    """vLLM 0.30 was not read."""
+    engine = "deployment.engine={name: vllm, version: '0.30', max_model_len: 65536}"
+
+    with pytest.raises(
+        InputError, match=r"beside layers that keep a state: vllm 0.30 divides contexts of no such model"
+    ):
+        resolve(make_scenario([*HYBRID, engine, "deployment.decode_context_parallel_size=4"]))
