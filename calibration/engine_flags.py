@@ -42,7 +42,14 @@ _TYPES: Mapping[str, tuple[str, ...]] = {
 """Engine -> the files that hold the classes and lists which its parser uses."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "vllm": ("--kv-cache-dtype", "--quantization", "--block-size", "--scheduling-policy", "--dtype"),
-    "sglang": ("--kv-cache-dtype", "--quantization", "--schedule-policy", "--speculative-algorithm", "--dtype"),
+    "sglang": (
+        "--kv-cache-dtype",
+        "--moe-runner-backend",
+        "--quantization",
+        "--schedule-policy",
+        "--speculative-algorithm",
+        "--dtype",
+    ),
     "tensorrt-llm": ("--backend",),
 }
 """Engine -> the flags whose accepted values are kept."""

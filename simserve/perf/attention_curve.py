@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.perf.context_parallel import head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.kernel_curves import AttentionKernel, DecodeAttentionCurve, PrefillAttentionCurve
@@ -345,7 +346,8 @@ def fitted_attention(shape: ReplicaShape, layers: AttentionLayers) -> FittedAtte
     if curves is None or layers.compressed is not None or (layers.topk is not None and layers.mla is None):
         return None
     element = shape.kv_element_bytes
-    decode, prefill = _layer_heads(layers, shape.tensor_parallel_size, element)
+    prefill = _layer_heads(layers, shape.tensor_parallel_size, element)[1]
+    decode = _layer_heads(layers, head_ranks(shape), element)[0]
     kind = "heads" if layers.mla is None else "latent"
     bits = 8 if element <= NARROW_KV_BYTES else 16
     kernel = curves.kernel(shape.engine.name, kind, bits, float(decode.group) if kind == "heads" else 1.0)

@@ -92,6 +92,8 @@ def _reason_against(shape: ReplicaShape, rules: WindowedKV | None, connector: st
         return f"{named} keeps every token in every layer unless told otherwise"
     if not rules.keeps(model.family):
         return f"{named} does not for {model.family} models"
+    if engine.disable_hybrid_kv_cache_manager:
+        return f"{named} is told not to"
     capability = shape.hardware.compute_capability
     if rules.below_capability is not None and float(capability or 0.0) >= rules.below_capability:
         return f"{named} does not on GPUs of compute capability {capability}"
@@ -135,7 +137,8 @@ def window_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
         return _slots(shape, shape.windowed_kv.slot_multiple, kv_bytes, draft_bytes_per_token)
     if shape.windowed_kv.own_pool_ratio is None:
         return _one_pool(shape, shape.windowed_kv, kv_bytes, draft_bytes_per_token)
-    return _two_pools(shape, shape.windowed_kv.own_pool_ratio, kv_bytes, draft_bytes_per_token)
+    ratio = shape.engine.swa_full_tokens_ratio or shape.windowed_kv.own_pool_ratio
+    return _two_pools(shape, ratio, kv_bytes, draft_bytes_per_token)
 
 
 def pool_block_bytes(shape: ReplicaShape, draft_bytes_per_token: float) -> float | None:
@@ -325,7 +328,8 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
     step = max(engine.block_size, 32 if is_datacenter_blackwell and model.head_dim == 256 else 0)
     if any(layers.mla is not None for layers in model.attention_layers):
         pooled = 1 if model.indexer is None else model.indexer.pooled_tokens
-        step = max(step, _LATENT_ALIGNMENT, _POOLED_KEYS * pooled if pooled > 1 else 0)
+        aligned = _LATENT_ALIGNMENT * shape.decode_context_parallel_size
+        step = max(step, aligned, _POOLED_KEYS * pooled if pooled > 1 else 0)
     state = model.state_bytes(shape.tensor_parallel_size) / model.num_linear_layers
     keys = 0.0 if model.indexer is None else model.indexer.key_bytes  # they are in separate blocks
     tokens = int(step * -(-state // (step * (_kv_layer_bytes(shape) - keys))))
@@ -339,8 +343,10 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
 
 
 def _kv_layer_bytes(shape: ReplicaShape) -> float:
-    """Return the KV bytes per token in one layer with attention on one rank."""
-    return shape.model.kv_bytes_per_token_per_layer(shape.kv_element_bytes, shape.tensor_parallel_size)
+    """Return the KV bytes per token in one layer with attention on one rank; on average where ranks divide tokens."""
+    divided = shape.decode_context_parallel_size
+    ranks = shape.tensor_parallel_size // divided
+    return shape.model.kv_bytes_per_token_per_layer(shape.kv_element_bytes, ranks) / divided
 
 
 def _state_groups(shape: ReplicaShape, draft_bytes_per_token: float) -> tuple[int, int, int]:

@@ -489,8 +489,9 @@ def kv_bytes_per_token(shape: ReplicaShape) -> float:
     """Return the KV bytes per token on the GPU that holds most: its heads, in its stage's layers and the drafter's."""
     layers = shape.num_layers_per_stage * shape.model.attention_share
     element = shape.kv_element_bytes
-    target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size)
-    return target + draft_kv_bytes_per_token(shape)
+    divided = shape.decode_context_parallel_size
+    target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size // divided)
+    return target / divided + draft_kv_bytes_per_token(shape)
 
 
 def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:
@@ -647,8 +648,10 @@ def _kv_lines(
             full = f"{windows.max_concurrent_full_length:.2f} requests of full length"
             return [*windows.lines, f"{num_tokens:,} tokens / {length} = {full}"]
         return [*windows.lines, f"{num_tokens:,} tokens that every layer holds, or {requests} with windows kept"]
+    divided = shape.decode_context_parallel_size
+    among = f" among {divided} ranks" if divided > 1 else ""
     return [
-        f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block) = "
+        f"{format_bytes(kv_bytes)} / ({per_token:,.0f} B a token x {block} tokens a block{among}) = "
         f"{num_blocks:,} blocks = {num_tokens:,} tokens",
         f"{num_tokens:,} tokens / {length} = {num_tokens / engine.max_model_len:.2f} requests of full length",
     ]

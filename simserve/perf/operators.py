@@ -30,7 +30,7 @@ OPERATORS: Mapping[str, str] = {
     "sampling": "sampling",
     "all_reduce": "all-reduce",
     "all_to_all": "exchange of tokens between experts' ranks",
-    "all_gather": "gathering logits",
+    "all_gather": "gathering logits, and queries and outputs of ranks that divide contexts",
     "pipeline_transfer": "transfers between pipeline stages",
     "rank_wait": "waiting for the slowest rank",
     "host": "the host",

@@ -346,6 +346,7 @@ class ReplicaShape:
         pipeline_layer_partition: Layers of each stage; None: as vLLM assigns them.
         quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
         kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
+        decode_context_parallel_size: Tensor-parallel ranks that divide the tokens of each request's KV cache.
         data_parallel_size: Groups of tensor-parallel ranks that each hold attention and a KV cache of their own, and
             share the routed experts (data-parallel attention).
         enable_expert_parallel: Whether each routed expert is whole on one of the ranks that share the experts, instead
@@ -359,8 +360,7 @@ class ReplicaShape:
         lora_target: The layers that the workload's LoRA adapters change; without adapters, all that may have one.
         windowed_kv: How layers with a sliding window keep only their window; None: they keep everything.
         masks: Cost per step of the grammars of constrained answers; None: no answer is constrained.
-        encodes_images: Whether the model's vision tower, if any, is loaded too.
-        encodes_audio: Whether its audio encoder, if any, is loaded too.
+        encodes_images, encodes_audio: Whether the model's vision tower and audio encoder, if any, are loaded too.
         contexts: Context lengths in tokens that decode steps of the traffic see, all equally likely; layers with a
             sliding window are priced for them. None: unknown.
     """
@@ -371,6 +371,7 @@ class ReplicaShape:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     pipeline_layer_partition: tuple[int, ...] | None = None
+    decode_context_parallel_size: int = 1
     data_parallel_size: int = 1
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
@@ -794,6 +795,5 @@ class ReplicaShape:
 
     def _refuse(self, rule: str, key: str) -> InputError:
         sizes = f"tensor x pipeline is {self.tensor_parallel_size} x {self.pipeline_parallel_size}"
-        if self.data_parallel_size > 1:
-            sizes = f"{sizes}, data {self.data_parallel_size}"
+        sizes += f", data {self.data_parallel_size}" * (self.data_parallel_size > 1)
         return InputError(rule, key=key, value=getattr(self, key), remedy=f"{sizes}: make it smaller")

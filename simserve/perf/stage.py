@@ -28,6 +28,7 @@ from simserve.perf.collectives import (
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
+from simserve.perf.context_parallel import context_exchange_seconds, head_ranks
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.gemm import (
     ACTIVATION_BYTES,
@@ -197,10 +198,8 @@ def _measured_attention(
     if measured is None:
         return None
     is_narrow = kv_element_bytes(shape.kv_cache_dtype) <= NARROW_KV_BYTES
-    decode, prompts = (
-        measured.attention(table, layers, shape.tensor_parallel_size, is_narrow)
-        for table in ("generation_attention_perf", "context_attention_perf")
-    )
+    tables = (("generation_attention_perf", head_ranks(shape)), ("context_attention_perf", shape.tensor_parallel_size))
+    decode, prompts = (measured.attention(table, layers, ranks, is_narrow) for table, ranks in tables)
     return None if decode is None or prompts is None else measured_attention(decode, prompts)
 
 
@@ -294,6 +293,10 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
             kernel = each.kernel
             waves = Call("attention", partial(_row, COMPUTE, kernel.prompt_seconds))
             blocks.append(Block(stage.num_layers * each.share, (waves,)))
+        # Prompts of latent attention exchange nothing: they fetch keys. Its decodes beside them are counted apart.
+        if stage.shape.decode_context_parallel_size > 1 and not (has_prompts and each.layers.mla is not None):
+            exchange = partial(_row, COMMUNICATION, partial(context_exchange_seconds, stage.shape, each.layers))
+            blocks.append(Block(stage.num_layers * each.share, (Call("all_gather", exchange),)))
     for layer, num_layers in model.mlp_kinds():
         count = stage.num_layers * (num_layers / model.num_hidden_layers)
         calls = _mlp_calls(stage, model.mlp_gemms(layer, stage.shape.tensor_parallel_size))

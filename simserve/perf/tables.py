@@ -35,6 +35,7 @@ from simserve.perf.attention import (
 )
 from simserve.perf.attention_curve import NARROW_KV_BYTES
 from simserve.perf.collectives import all_gather_seconds
+from simserve.perf.context_parallel import context_exchange_seconds, context_gather_seconds, head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait
@@ -251,7 +252,7 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
         of_request, of_pair, of_key = _prefill_seconds(stage, each)
         request += of_request * num_layers * each.share
         attended += of_pair * growing
-        key += of_key * num_layers * growing
+        key += (of_key + context_gather_seconds(stage.shape, layers)) * num_layers * growing
         on_cpu = cpu_pair_seconds(stage.shape, _attention_shape(stage, each))
         if layers.topk is None or layers.mla is None:
             pair += (of_pair * num_layers + on_cpu) * growing
@@ -261,9 +262,11 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
     return request, pair, attended, key
 
 
-def _attention_shape(stage: Stage, attention: StageAttention) -> AttentionShape:
+def _attention_shape(stage: Stage, attention: StageAttention, *, is_decode: bool = False) -> AttentionShape:
+    """Return one layer on one rank; decodes have the queries of all ranks that divide the tokens among them."""
     shape = stage.shape
-    return attention_of(attention.layers, shape.tensor_parallel_size, shape.kv_element_bytes)
+    ranks = head_ranks(shape) if is_decode else shape.tensor_parallel_size
+    return attention_of(attention.layers, ranks, shape.kv_element_bytes)
 
 
 def _prefill_seconds(stage: Stage, attention: StageAttention) -> tuple[float, float, float]:
@@ -454,7 +457,8 @@ def _is_indexed_by_key(layers: AttentionLayers) -> bool:
 
 def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array:
     """Return the seconds per token of context in a round if all layers were of this kind, by number of sequences."""
-    width, attention, kernel = stage.shape.tokens_per_decode, _attention_shape(stage, each), each.kernel
+    width, kernel = stage.shape.tokens_per_decode, each.kernel
+    attention = _attention_shape(stage, each, is_decode=True)
     if width > 1:
         # The queries of a sequence read its keys once; each computes its own scores.
         num_heads, flops = width * attention.num_heads, width * attention.decode_flops_per_key
@@ -476,7 +480,8 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
     least = 0.0 if each.layers.mla is None else triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
-    return _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
+    held = 1.0 / stage.shape.decode_context_parallel_size  # keys of the context that a rank reads
+    return held * _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
 
 
 def _by_groups(stage: Stage, key: float | Array, sequences: Array) -> Array:
@@ -505,6 +510,8 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
             one = each.kernel.decode_base_seconds(np.ones(1))
             seconds.add_row("attention", KV, stage.num_layers * each.share * num_stages * (base - one))
     seconds.add_row("state_space", KV, step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True))
+    if stage.shape.decode_context_parallel_size > 1:
+        _add_exchanges(seconds, stage, decoding, sequences > 0)
     width = stage.shape.tokens_per_decode
     if width > 1:
         # The LM head over the drafts; over the newest token it is counted per sequence.
@@ -519,6 +526,16 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
         host = (1.0 - engine.host_overlap) * (width - 1) * engine.host_seconds_per_request * sequences
         seconds.add_row("host", HOST, host)
     return seconds
+
+
+def _add_exchanges(seconds: OperatorSeconds, stage: Stage, decoding: Array, are_there: NDArray[np.bool_]) -> None:
+    """Add what decodes of latent attention exchange in a step with prompts; other attention counts with its tokens."""
+    num_stages = stage.shape.pipeline_parallel_size
+    for each in stage.attentions:
+        if each.layers.mla is not None:
+            exchange = context_exchange_seconds(stage.shape, each.layers, decoding)
+            shown = np.where(are_there, stage.num_layers * each.share * num_stages * exchange, 0.0)
+            seconds.add_row("all_gather", COMMUNICATION, shown)
 
 
 def _marginal_token(stage: Stage) -> OperatorSeconds:

@@ -7,6 +7,7 @@ from typing import TypedDict
 import numpy as np
 
 from simserve.perf.attention import attention_of, growing_share
+from simserve.perf.context_parallel import head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.moe import expected_distinct_experts
@@ -53,7 +54,8 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
         kv_bytes_per_token=sum(
             num_ranks
             * model.num_hidden_layers
-            * layers.read_bytes(element, num_ranks)
+            * layers.read_bytes(element, head_ranks(shape))
+            / shape.decode_context_parallel_size
             * growing_share(model, layers, shape.contexts)
             for layers in model.attention_layers
         ),

@@ -84,6 +84,9 @@ class CudaGraphs(FrozenModel):
     piecewise_families: tuple[str, ...] = ()
     """Model families whose decode steps run on piecewise graphs where the user does not say which, as their attention
     cannot be captured."""
+    piecewise_with_context_ranks: bool = False
+    """Whether those of servers whose ranks divide contexts do too, whatever the user says, as collectives in attention
+    cannot be captured (vLLM, ``decode_context_parallel_size``)."""
     covers_prompts: bool = False
     """Whether steps with prompts also run on graphs, up to the largest captured size in tokens (vLLM V1)."""
     prompts: PromptGraphs | None = None

@@ -525,6 +525,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     prompt_launching, drafting = host.eager_prompt_seconds_per_layer, host.eager_draft_seconds_per_layer
     mode, piecewise = choices.asked.cudagraph_mode, known.cuda_graphs.piecewise_families
     is_piecewise = mode == "PIECEWISE" or (mode is None and place.model_family in piecewise)
+    is_piecewise |= place.traits.divides_contexts and known.cuda_graphs.piecewise_with_context_ranks and mode != "NONE"
     is_piecewise &= not choices.asked.enforce_eager  # the host launches attention between the graphs of a decode step
     ranks = place.tensor_parallel_size if place.tensor_parallel_size > 1 else 0
     splitting = host.row_split_seconds_per_layer * (ranks > 0) + host.row_split_seconds_per_layer_rank * ranks

@@ -112,6 +112,13 @@ class EngineOptions(FrozenModel):
     max_cpu_loras: Count | None = None
     """Adapters kept in host memory, including those on the GPU (SGLang's `--max-loaded-loras`); others are read from
     disk again. Absent: `max_loras`, as in vLLM; with SGLang all."""
+    swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] | None = None
+    """SGLang: tokens in the pool of layers with a sliding window, per token in that of the others, for models whose
+    windows have a pool (`--swa-full-tokens-ratio`). Less leaves long requests more room and short ones less. Absent:
+    0.8."""
+    disable_hybrid_kv_cache_manager: bool | None = None
+    """Whether layers with a sliding window keep every token, as all others do: vLLM's name; SGLang's
+    `--disable-hybrid-swa-memory`. Absent: they keep their window, where the engine's version can."""
     block_size: Count | None = None
     """Tokens per KV block."""
     max_model_len: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = None
@@ -164,12 +171,12 @@ class EngineOptions(FrozenModel):
     moe_backend: MoeBackend | None = None
     """vLLM and SGLang: whose kernels multiply experts in MXFP4, which sets their speed (H100 and H200 have both) and
     the tiles to which they are padded in memory. vLLM's `--moe-backend` from 0.17, before that
-    `VLLM_MXFP4_USE_MARLIN`. Experts in NVFP4 that Marlin multiplies have inputs in 16 bit, on GPUs with arithmetic in
-    4 bit too; dense layers keep theirs in 4. Absent: Triton's for gpt-oss on Hopper and B200, Marlin's for others; a
-    wheel of vLLM up to 0.11.2 lacks Triton's and uses Marlin's. AMD GPUs: whose kernels multiply experts in BF16 and
-    FP8, Triton's or AMD's, `aiter` (`VLLM_ROCM_USE_AITER`). An MI300X has times of both, others one rate; experts in
-    INT4 are Triton's either way. Absent: AMD's where `attention_backend` is `aiter`, as one switch sets both, and
-    otherwise Triton's."""
+    `VLLM_MXFP4_USE_MARLIN`; SGLang's `--moe-runner-backend`, whose `triton_kernel` is `triton` here. Experts in NVFP4
+    that Marlin multiplies have inputs in 16 bit, on GPUs with arithmetic in 4 bit too; dense layers keep theirs in 4.
+    Absent: Triton's for gpt-oss on Hopper and B200, Marlin's for others; a wheel of vLLM up to 0.11.2 lacks Triton's
+    and uses Marlin's. AMD GPUs: whose kernels multiply experts in BF16 and FP8, Triton's or AMD's, `aiter`
+    (`VLLM_ROCM_USE_AITER`). An MI300X has times of both, others one rate; experts in INT4 are Triton's either way.
+    Absent: AMD's where `attention_backend` is `aiter`, as one switch sets both, and otherwise Triton's."""
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, for whose weights and largest step a server otherwise reserves memory
     whatever its prompts contain: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded too."""

@@ -112,6 +112,8 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> default of `deployment.engine.attention_backend`."""
     expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
     """Maker of the GPU -> `deployment.engine.moe_backend` if neither that nor AMD's attention is set."""
+    sends_partial_outputs: bool = False
+    """Whether ranks that divide contexts send outputs and log-sum-exps of attention together, in one all-to-all."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)
     """Additional time of latent attention (MLA) per layer, seconds; the fitted kernels are newer."""
     latent_decode_flops: Mapping[str, FlopsPerSecond] = Field(default_factory=dict)

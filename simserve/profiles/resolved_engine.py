@@ -64,6 +64,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     max_loras: int = 0
     max_lora_rank: int = DEFAULT_MAX_LORA_RANK
     max_cpu_loras: int = 0
+    swa_full_tokens_ratio: float | None = None
+    disable_hybrid_kv_cache_manager: bool = False
     block_size: int
     max_model_len: int
     async_scheduling: bool

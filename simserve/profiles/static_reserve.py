@@ -34,6 +34,7 @@ class ServerTraits:
         role: What the server does for its requests.
         exchange: How tokens reach the ranks that hold their experts.
         model_name: Name of the model, without that of a format of its weights.
+        divides_contexts: Whether ranks divide contexts among them.
     """
 
     chunk_tokens: int = 0
@@ -48,6 +49,7 @@ class ServerTraits:
     role: Literal["both", "prefill", "decode"] = "both"
     exchange: str = ""
     model_name: str = ""
+    divides_contexts: bool = False
 
 
 class StaticReserve(FrozenModel):

@@ -40,7 +40,7 @@ class Delivery:
     def note_step(self, replica: int, step: Step, now: float) -> None:
         """Give a replica's server the tokens of a step that ends ``now``; it sends until and during that step."""
         server = self.servers[replica]
-        cost_per_token = self.cost / self.spec.buffer_tokens if self.spec.stream else 0.0
+        cost_per_token = self.cost / (self.spec.stream_interval or self.spec.buffer_tokens) if self.spec.stream else 0.0
         server.added = cost_per_token * sum(len(part.decoding) for part in step.parts or [step])
         left = max(0.0, server.unsent - max(0.0, step.start - server.seen_at))
         server.unsent, server.seen_at = max(0.0, left + server.added - (now - step.start)), now
@@ -86,11 +86,13 @@ class Sent:
 
 
 def events_of(request: Request, spec: StreamingSpec) -> list[Event]:
-    """Return the events of a completed answer: one per ``buffer_tokens``, and only the last one of each step."""
+    """Return the events of a completed answer: one per ``buffer_tokens``, or one for the first token and one per
+    ``stream_interval`` after it; and only the last one of each step."""
     if not spec.stream:
         return [Event(request.finish, request.generated)]
-    last, size = request.generated, spec.buffer_tokens
-    by_step = {step_of(token, request): token for token in [*range(size, last, size), last]}
+    last, size = request.generated, spec.stream_interval or spec.buffer_tokens
+    first = size if spec.stream_interval is None else 1
+    by_step = {step_of(token, request): token for token in [*range(first, last, size), last]}
     return [Event(time_of(token, request), token) for token in by_step.values()]
 
 

@@ -92,7 +92,7 @@ def _layout(deployment: Mapping[str, Any]) -> str:
 
 def _sizes(deployment: Mapping[str, Any]) -> str:
     """Return the parallelism of one replica: ``'TP 4 x DP 2 with EP, nodes of 4'``; empty without any."""
-    named = (("TP", "tensor"), ("PP", "pipeline"), ("DP", "data"))
+    named = (("TP", "tensor"), ("DCP", "decode_context"), ("PP", "pipeline"), ("DP", "data"))
     sizes = [(name, deployment.get(f"{key}_parallel_size", 1)) for name, key in named]
     cut = " x ".join(f"{name} {size}" for name, size in sizes if size > 1)
     nodes = f"nodes of {deployment['gpus_per_node']}" if deployment.get("gpus_per_node") else ""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.perf.context_parallel import check_context_ranks
 from simserve.perf.measured import measured_operators
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.catalog import load_model
@@ -433,6 +434,9 @@ def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> b
     return hardware.vendor == "NVIDIA" and is_latent and scenario.deployment.engine.attention_backend == "triton"
 
 
+_OF_WINDOWS = ("swa_full_tokens_ratio", "disable_hybrid_kv_cache_manager")
+
+
 def _of_engine(scenario: Scenario) -> list[str]:
     engine, key = scenario.deployment.engine, "deployment.engine"
     found = []
@@ -451,6 +455,7 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append(f"{key}.moe_backend has no effect: {reason}")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
+    found += _of_windows(scenario)
     states = load_model(scenario.model, scenario.folder).state_layers
     if engine.mamba_ssm_cache_dtype is not None and (states is None or not states.state_elements):
         found.append(f"{key}.mamba_ssm_cache_dtype has no effect: the model keeps no states of its past")
@@ -458,6 +463,26 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append(
             f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"
         )
+    return found
+
+
+def _of_windows(scenario: Scenario) -> list[str]:
+    """Return what is set for layers with a sliding window where none of them has memory of its own."""
+    engine, found = scenario.deployment.engine, []
+    asked = [key for key in _OF_WINDOWS if getattr(engine, key)]
+    if not asked:
+        return []
+    model = load_model(scenario.model, scenario.folder)
+    rules = load_engine(engine.name, scenario.folder).windows_of(engine.version)
+    reason = "no layer of the model has a sliding window"
+    if model.num_sliding_layers:
+        is_kept = rules is not None and rules.keeps(model.family)
+        reason = "" if is_kept else "its layers with a sliding window keep every token in this version anyway"
+    for key in asked:
+        why = reason
+        if not why and key == "swa_full_tokens_ratio" and engine.disable_hybrid_kv_cache_manager:
+            why = "with disable_hybrid_kv_cache_manager all layers share one pool"
+        found += [f"deployment.engine.{key} has no effect: {why}"] if why else []
     return found
 
 
@@ -496,6 +521,9 @@ def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
         yield AskedFeature(kv_format, "kv_cache_dtype", deployment.kv_cache_dtype)
     if deployment.data_parallel_size > 1:
         yield AskedFeature("data_parallel_attention", "data_parallel_size", deployment.data_parallel_size)
+    if deployment.decode_context_parallel_size > 1:
+        asked = deployment.decode_context_parallel_size
+        yield AskedFeature("decode_context_parallel", "decode_context_parallel_size", asked)
     if deployment.enable_expert_parallel:
         yield AskedFeature("expert_parallel", "enable_expert_parallel", True)
     if deployment.all2all_backend not in ("auto", "allgather_reducescatter"):
@@ -679,6 +707,8 @@ def check_rank_layout(shape: ReplicaShape) -> None:
     _check_shared_layers(shape)
     _check_experts(shape)
     _check_ranks(shape)
+    if shape.decode_context_parallel_size > 1:
+        check_context_ranks(shape)
     if shape.engine.preemption_mode == "swap" and shape.data_parallel_size > 1:
         rule = "must be 1 with preemption_mode swap: ranks that step together would wait for each other's copies"
         raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)

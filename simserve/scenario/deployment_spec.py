@@ -62,6 +62,7 @@ _OF_POOL = (
     "replicas",
     "tensor_parallel_size",
     "pipeline_parallel_size",
+    "decode_context_parallel_size",
     "data_parallel_size",
     "enable_expert_parallel",
     "all2all_backend",
@@ -365,6 +366,8 @@ class PoolSpec(FrozenModel):
     """GPUs that share every layer."""
     pipeline_parallel_size: Annotated[int, Field(ge=1)] | None = None
     """Groups of GPUs that hold consecutive layers."""
+    decode_context_parallel_size: Annotated[int, Field(ge=1)] | None = None
+    """GPUs that divide the tokens of each request, as `deployment.decode_context_parallel_size`."""
     data_parallel_size: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Data-parallel attention inside a replica, as `deployment.data_parallel_size`."""
     enable_expert_parallel: bool | None = None
@@ -457,6 +460,11 @@ class DeploymentSpec(FrozenModel):
     """Groups of GPUs that hold consecutive layers."""
     pipeline_layer_partition: list[Annotated[int, Field(ge=1)]] | None = None
     """Layers of each pipeline stage, first to last (vLLM's VLLM_PP_LAYER_PARTITION). Absent: as in vLLM."""
+    decode_context_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """Of the tensor-parallel GPUs, as many divide the tokens of each request's KV cache among them instead of holding
+    copies of it (vLLM's `--decode-context-parallel-size`, SGLang's `--dcp-size`): of latent attention (MLA), or of
+    key-value heads that GPUs outnumber. The cache holds as many times more tokens, in blocks as many times longer;
+    every step that decodes exchanges queries and partial outputs in every layer."""
     data_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     """Data-parallel attention inside a replica, for models with experts: the number of groups of `tensor_parallel_size`
     GPUs. Each group has its own attention, scheduler and KV cache (limits such as `max_num_seqs` apply to one group);

@@ -14,6 +14,7 @@ from simserve.errors import ScenarioError
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
+from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import pools_states, with_state_blocks, with_windowed_kv
 from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
@@ -337,6 +338,7 @@ def _shape_as_asked(
         engine=engine,
         tensor_parallel_size=deployment.tensor_parallel_size,
         pipeline_parallel_size=deployment.pipeline_parallel_size,
+        decode_context_parallel_size=deployment.decode_context_parallel_size,
         data_parallel_size=deployment.data_parallel_size,
         pipeline_layer_partition=None if partition is None else tuple(partition),
         enable_expert_parallel=deployment.enable_expert_parallel,
@@ -354,6 +356,8 @@ def _shape_as_asked(
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         check_rank_layout(shape)
+        if shape.decode_context_parallel_size > 1:
+            shape = with_context_blocks(shape)
         # A draft model takes its part of a pool that states share, but none of a pool that states have to themselves,
         # where drafts may have states of their own.
         shares = shape.model.has_states and pools_states(shape)
@@ -627,6 +631,7 @@ def server_traits(
         role=role,
         exchange=exchange,
         model_name=model.name.removesuffix("-FP8"),
+        divides_contexts=deployment.decode_context_parallel_size > 1,
     )
 
 

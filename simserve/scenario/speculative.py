@@ -179,6 +179,9 @@ def _check_engine(shape: ReplicaShape) -> None:
     if shape.pipeline_parallel_size > 1:
         rule = "must be 1 with speculative decoding: the draft would wait for every stage"
         raise ScenarioError(rule, key="pipeline_parallel_size", value=shape.pipeline_parallel_size)
+    if shape.decode_context_parallel_size > 1:
+        rule = "must be 1 with speculative decoding: drafts over contexts that ranks divide are not simulated"
+        raise ScenarioError(rule, key="decode_context_parallel_size", value=shape.decode_context_parallel_size)
     if shape.data_parallel_size > 1:
         rule = "must be 1 with speculative decoding: drafting on ranks that step together is not simulated"
         raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)

@@ -203,6 +203,9 @@ class StreamingSpec(FrozenModel):
     """Whether tokens are sent as they are generated; if not, the whole answer is sent at its end."""
     buffer_tokens: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Tokens sent together in one event; the last event may have fewer."""
+    stream_interval: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Tokens per event after the first token, which is sent at once, instead of `buffer_tokens`, which holds it back
+    too: vLLM's and SGLang's `--stream-interval`, TensorRT-LLM's `stream_interval`. Absent: `buffer_tokens`."""
     network_latency: Seconds = 0.0
     """Network time each way: from client to server, and from server to client."""
     cost_per_event: Seconds = 30e-6
@@ -218,7 +221,21 @@ class StreamingSpec(FrozenModel):
     def _check_stream(self) -> Self:
         if not self.stream and self.buffer_tokens != 1:
             raise ValueError("sends whole answers; buffer_tokens has no effect with stream: false")
+        if not self.stream and self.stream_interval is not None:
+            raise ValueError("sends whole answers; stream_interval has no effect with stream: false")
+        if self.buffer_tokens != 1 and self.stream_interval is not None:
+            raise ValueError("has buffer_tokens and also stream_interval; keep one of the two")
         return self
+
+    @property
+    def tokens_per_event(self) -> int:
+        """Tokens sent together."""
+        return self.stream_interval or self.buffer_tokens
+
+    @property
+    def sends_first(self) -> bool:
+        """Whether the first token is sent at once, and alone."""
+        return self.tokens_per_event == 1 or self.stream_interval is not None
 
     @property
     def timeouts(self) -> tuple[float | None, float | None]:

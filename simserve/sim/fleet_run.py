@@ -433,7 +433,7 @@ class AskedOnPlane:
 def delivery_of(spec: StreamingSpec, num_replicas: int) -> Delivery:
     """Return how answers travel from ``num_replicas`` replicas to their clients."""
     cost = spec.cost_per_event / spec.api_servers
-    per_token = cost / spec.buffer_tokens if spec.stream else 0.0
+    per_token = cost / spec.tokens_per_event if spec.stream else 0.0
     return Delivery(num_replicas, spec.network_latency, cost, per_token, spec.stream)
 
 

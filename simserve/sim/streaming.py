@@ -114,10 +114,10 @@ def events_of(
     if records.thinking_tokens is None:
         return events
     thinking = records.thinking_tokens[own]
-    answer = thinking // spec.buffer_tokens if spec.stream else np.zeros_like(thinking)
+    answer = _showing(thinking, spec) if spec.stream else np.zeros_like(thinking)
     if pace is not None and spec.stream:
         output = records.output_tokens[own]
-        owner, tokens, _ = _drafted_tokens(-(-output // spec.buffer_tokens), output, spec.buffer_tokens, pace)
+        owner, tokens, _ = _drafted_tokens(_num_events(output, spec), output, spec, pace)
         before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(events.counts))
         answer = before
     return replace(events, answer=np.where(thinking < records.output_tokens[own], answer, events.counts))
@@ -134,29 +134,27 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
         pace: Speculative decoding: parts of a token that each of ``own`` gains per step; None without it.
     """
     output, first, last = records.output_tokens[own], records.first_token_time[own], records.finish_time[own]
-    size = spec.buffer_tokens
+    size, sends_first = spec.tokens_per_event, spec.sends_first
     if not spec.stream:
         return _apart(np.ones_like(output), output, output, first, last)
-    # An embedding has no tokens, but is still sent as one event.
-    counts = np.maximum(-(-output // size), 1)
+    counts = _num_events(output, spec)
     if not len(clock.steps):
-        return _apart(counts, _tokens(counts, output, size), output, first, last)
+        return _apart(counts, _tokens(counts, output, spec), output, first, last)
     # An answer ends with the last leap of its replica that begins before the answer ends.
     done = clock.until[np.maximum(np.searchsorted(clock.start, last, side="left") - 1, 0)]
     is_whole = records.num_preemptions[own] == 0
     if pace is not None:
-        return _drafted(counts, output, size, first, last, clock, done, is_whole, pace)
+        return _drafted(counts, output, spec, first, last, clock, done, is_whole, pace)
     # The times of the first token, and of the last of all, are known.
-    before = 2 if size == 1 else 1
-    begin = done - output + size * before - 1
-    runs = np.maximum(counts - before, 0)
+    begin = done - output + size - (0 if sends_first else 1)
+    runs = np.maximum(counts - (2 if sends_first else 1), 0)
     is_whole &= begin >= 0
     runs[~is_whole] = 0
-    has_first = is_whole & (counts > 1) & (size == 1)
+    has_first = is_whole & (counts > 1) & sends_first
     # Most first tokens come at the end of a step with decodes all the same.
-    is_on_clock = has_first & (begin > 0)
-    is_on_clock[is_on_clock] = clock.times(begin[is_on_clock] - 1) == first[is_on_clock]
-    begin[is_on_clock] -= 1
+    is_on_clock = has_first & (begin >= size)
+    is_on_clock[is_on_clock] = clock.times(begin[is_on_clock] - size) == first[is_on_clock]
+    begin[is_on_clock] -= size
     runs[is_on_clock] += 1
     has_first &= ~is_on_clock
     ends_run = is_whole & (begin + size * runs == done - 1) & (counts > 1)
@@ -165,7 +163,7 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     others = [np.flatnonzero(has_first), np.flatnonzero(is_whole & ~ends_run)]
     broken = np.flatnonzero(~is_whole)
     spread = _apart(
-        counts[broken], _tokens(counts[broken], output[broken], size), output[broken], first[broken], last[broken]
+        counts[broken], _tokens(counts[broken], output[broken], spec), output[broken], first[broken], last[broken]
     )
     owner = np.concatenate([*others, broken[spread.owner]])
     time = np.concatenate([first[others[0]], last[others[1]], spread.time])
@@ -175,10 +173,24 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     return Events(counts, begin, runs, size, time[order], owner[order], is_before[order])
 
 
-def _tokens(counts: Integers, output: Integers, size: int) -> Integers:
+def _num_events(output: Integers, spec: StreamingSpec) -> Integers:
+    """Return the events of answers with as many tokens; one for an answer without any, such as an embedding."""
+    size = spec.tokens_per_event
+    held = 1 if spec.sends_first else size
+    return np.asarray(1 + np.maximum(-(-(output - held) // size), 0))
+
+
+def _showing(thinking: Integers, spec: StreamingSpec) -> Integers:
+    """Return which event, from 0, holds the token after so many."""
+    size = spec.tokens_per_event
+    return np.asarray(-(-thinking // size) if spec.sends_first else thinking // size)
+
+
+def _tokens(counts: Integers, output: Integers, spec: StreamingSpec) -> Integers:
     """Return the token (from 1) that completes each event, answer by answer."""
-    ends = np.cumsum(counts)
-    tokens: Integers = size * (np.arange(1, int(counts.sum()) + 1) - np.repeat(ends - counts, counts))
+    ends, size = np.cumsum(counts), spec.tokens_per_event
+    held = 1 if spec.sends_first else size
+    tokens: Integers = held + size * (np.arange(int(counts.sum())) - np.repeat(ends - counts, counts))
     tokens[ends - 1] = output
     return tokens
 
@@ -202,7 +214,7 @@ def _in_no_run(counts: Integers, times: Floats) -> Events:
 def _drafted(
     counts: Integers,
     output: Integers,
-    size: int,
+    spec: StreamingSpec,
     first: Floats,
     last: Floats,
     clock: Clock,
@@ -211,7 +223,7 @@ def _drafted(
     pace: Integers,
 ) -> Events:
     """Return the events of requests that gain several tokens per step."""
-    owner, tokens, back = _drafted_tokens(counts, output, size, pace)
+    owner, tokens, back = _drafted_tokens(counts, output, spec, pace)
     counts = np.bincount(owner, minlength=len(counts))
     times = clock.times(np.maximum(done[owner] - back, 1) - 1)
     spread = (tokens == 1) | ~is_whole[owner]
@@ -222,13 +234,13 @@ def _drafted(
 
 
 def _drafted_tokens(
-    counts: Integers, output: Integers, size: int, pace: Integers
+    counts: Integers, output: Integers, spec: StreamingSpec, pace: Integers
 ) -> tuple[Integers, Integers, Integers]:
     """Return the events of requests that gain several tokens per step; those of one step are one event.
 
     Returns, for each event, its answer, the token that completes it, and how many steps before the last it is ready.
     """
-    tokens, owner = _tokens(counts, output, size), np.repeat(np.arange(len(counts)), counts)
+    tokens, owner = _tokens(counts, output, spec), np.repeat(np.arange(len(counts)), counts)
     until_end = -(-GRID * (output - 1) // pace)
     back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
     is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)

@@ -139,6 +139,26 @@ def test_sglang_splits_memory_in_two_pools() -> None:
     assert (layout.full_groups, layout.window_groups, layout.window_blocks) == (1, 0, 256)
 
 
+def test_the_ratio_of_sglangs_pools_can_be_set() -> None:
+    """Full tokens x (18 + 0.1 x 18) layers: 1.64 times the tokens, an eighth as many of them in the other pool."""
+    layout = laid_out(windowed(engine="sglang", version="0.5.9", swa_full_tokens_ratio=0.1))
+
+    assert layout.num_blocks == int(10 * GIB // (2048 * 18 * 1.1))
+    assert layout.num_window_blocks == int(0.1 * layout.num_blocks)
+
+
+def test_pools_of_one_size_hold_what_sglang_logs() -> None:
+    """MiMo-V2-Flash over four ranks: 77.63 GiB are 1,496,958 tokens in either pool (SGLang pull request 15464)."""
+    shape = windowed(
+        "mimo-v2-flash", "sglang", "0.5.9", quantization="none", tensor_parallel_size=4, swa_full_tokens_ratio=1.0
+    )
+    layout = laid_out(shape, 77.63 * GIB)
+
+    tokens = layout.num_blocks * shape.engine.block_size
+    assert tokens == pytest.approx(1_496_958, rel=2e-4)
+    assert layout.num_window_blocks == layout.num_blocks
+
+
 def test_drafts_count_as_layers_that_see_everything() -> None:
     """An EAGLE layer beside 12 + 12: 13 and 12, padded to two groups of 13 (vLLM's own example)."""
     layout = window_layout(windowed("gpt-oss-20b"), 10 * GIB, 2048.0)
@@ -161,6 +181,8 @@ def test_drafts_count_as_layers_that_see_everything() -> None:
         ({"model": "llama-4-scout", "quantization": "none"}, "llama4_text models"),
         ({"connector": "a KV connector between pools"}, "a KV connector between pools"),
         ({"engine_fields": {"plugin": "tpu-inference"}}, "tpu-inference"),
+        ({"disable_hybrid_kv_cache_manager": True}, "vllm 0.12 is told not to"),
+        ({"engine": "sglang", "version": "0.5.9", "disable_hybrid_kv_cache_manager": True}, "is told not to"),
         ({"admission": "reserve"}, "taken on demand"),
         ({"preemption_mode": "swap"}, "held whole"),
     ],

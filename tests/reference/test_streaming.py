@@ -57,6 +57,14 @@ def test_a_server_that_falls_behind_sends_later_and_later() -> None:
     assert (shared.first_token_time[0], shared.finish_time[0]) == (1.75, 3.75)
 
 
+def test_an_interval_begins_after_the_first_token() -> None:
+    """Tokens 1, 3, 5 and 6 of six at intervals of two, on the plane as here."""
+    records = both(make_specs([0.0], 4, 6), spec_of(stream_interval=2, network_latency="0.5 s"))
+
+    assert (records.first_token_time[0], records.finish_time[0]) == (2.0, 7.0)
+    assert records.itl_max[0] == 2.0
+
+
 def test_a_buffer_is_sent_when_it_is_full_or_the_answer_ends() -> None:
     """Five tokens by twos: the events come with the second, the fourth and the last; the network takes 0.5 s."""
     records = both(make_specs([0.0], 4, 5), spec_of(buffer_tokens=2, network_latency="0.5 s"))

@@ -386,6 +386,7 @@ _SGLANG_RANKS = [
     "deployment.data_parallel_size=2",
 ]
 _DELAYING = [*_SGLANG_RANKS, "deployment.engine.enable_prefill_delayer=true"]
+_SGLANG_WINDOWS = ["model=gpt-oss-20b", "deployment.engine={name: sglang, version: '0.5.12'}"]
 SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "batching": ("static", []),
     "scheduler": ("prefill_first", []),
@@ -404,6 +405,8 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "gpu_memory_utilization": (0.5, []),
     "num_gpu_blocks_override": (3000, []),
     "kv_cache_memory_bytes": (10**10, []),
+    "swa_full_tokens_ratio": (0.2, _SGLANG_WINDOWS),
+    "disable_hybrid_kv_cache_manager": ("true", _SGLANG_WINDOWS),
     "max_loras": (4, []),
     "max_lora_rank": (64, ["deployment.engine.max_loras=2"]),
     "max_cpu_loras": (9, ["deployment.engine.max_loras=2", "workload.loras={num_adapters: 20}"]),
@@ -444,6 +447,23 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "mm_encoder_tp_mode": ("data", ["model=qwen3-vl-4b", "deployment.tensor_parallel_size=2"]),
 }
 """Option -> a value that is no default, and what it goes with."""
+
+
+def test_windows_without_effect_say_why() -> None:
+    """No layer with a window, a release or a family that keeps everything, and one pool for all."""
+    told = "deployment.engine.swa_full_tokens_ratio has no effect: "
+
+    def why(model: str, engine: str) -> list[str]:
+        scenario = make_scenario([f"model={model}", f"deployment.engine={{name: sglang, {engine}}}"])
+        found = [each.removeprefix(told) for each in without_effect(scenario, None) if told in each]
+        return [each.partition(" ")[0] for each in found]
+
+    assert why("gpt-oss-20b", "version: '0.5.12', swa_full_tokens_ratio: 0.2") == []
+    assert why("llama-3.1-8b", "version: '0.5.12', swa_full_tokens_ratio: 0.2") == ["no"]
+    assert why("gemma-3-27b", "version: '0.5.12', swa_full_tokens_ratio: 0.2") == ["its"]
+    assert why("gpt-oss-20b", "version: '0.5.4', swa_full_tokens_ratio: 0.2") == ["its"]
+    both = "version: '0.5.12', swa_full_tokens_ratio: 0.2, disable_hybrid_kv_cache_manager: true"
+    assert why("gpt-oss-20b", both) == ["with"]
 
 
 def test_every_option_has_a_sample() -> None:

@@ -226,6 +226,28 @@ def test_answers_of_an_api_pass_no_api_server_of_ours() -> None:
     assert (run.stream.num_events, run.stream.num_tokens) == (3, 3)
 
 
+def test_an_interval_sends_the_first_token_at_once() -> None:
+    """Ten tokens, a second each, four an event: 1, 5, 9 and 10; gaps of four seconds, the mean per token unchanged."""
+    run, plain = (streamed(make_specs([0.0], 4, 10), **way) for way in ({"stream_interval": 4}, {}))
+
+    assert run.stream is not None
+    assert run.stream.num_events == 4
+    assert run.records.first_token_time[0] == plain.records.first_token_time[0] == 1.0
+    assert run.records.finish_time[0] == plain.records.finish_time[0] == 10.0
+    assert run.records.itl_max[0] == 4.0
+    assert run.totals.itl.count == 3
+
+
+def test_an_interval_takes_load_off_the_api_server() -> None:
+    """1.5 s an event: ten tokens are sent by 16 s; in four events the last leaves 1.5 s after it is there."""
+    run, plain = (
+        streamed(make_specs([0.0], 4, 10), cost_per_event="1.5 s", **way) for way in ({"stream_interval": 4}, {})
+    )
+
+    assert plain.records.finish_time[0] == 16.0
+    assert run.records.finish_time[0] == 12.0
+
+
 def test_drafted_tokens_of_a_step_are_one_event() -> None:
     """Two and a half tokens a step: nine tokens after the first come in four steps, so five events, not ten."""
     specs = replace(make_specs([0.0], 4, 10), pace=np.array([5 * GRID // 2], dtype=np.int64))
@@ -315,7 +337,8 @@ def _events(
     last = float(records.finish_time[index])
     if not spec.stream:
         return [(last, index)]
-    tokens = [*range(spec.buffer_tokens, output, spec.buffer_tokens), output]
+    size, begin = spec.stream_interval or spec.buffer_tokens, 1 if spec.stream_interval else spec.buffer_tokens
+    tokens = [*range(begin, output, size), output]
     done = until[max(sum(each < last for each in starts) - 1, 0)] if until else 0
     back = [output - token for token in tokens]
     if pace is not None:
@@ -342,7 +365,8 @@ def test_clients_see_what_a_walk_over_all_tokens_says(kind: str, data: st.DataOb
         "network_latency": "0 s",
         "cost_per_event": data.draw(st.sampled_from(["0 s", "0.013 s", "0.37 s"])),
     }
-    way |= data.draw(st.sampled_from([{}, {}, {"buffer_tokens": 2}, {"buffer_tokens": 5}, {"stream": False}]))
+    ways = [{}, {"buffer_tokens": 2}, {"buffer_tokens": 5}, {"stream_interval": 2}, {"stream_interval": 5}]
+    way |= data.draw(st.sampled_from([*ways, {"stream": False}]))
     spec = validate(StreamingSpec, way)
     seen: dict[str, Any] = {}
     original = streaming.client_view
@@ -388,13 +412,13 @@ def uncompiled(sending: Sending) -> Sending:
     return sending
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("way", ["buffer_tokens: 1", "buffer_tokens: 3", "stream_interval: 4"])
 @pytest.mark.parametrize("replicas", [1, 4])
-def test_compiled_code_sends_events_as_numpy_does(replicas: int, size: int) -> None:
+def test_compiled_code_sends_events_as_numpy_does(replicas: int, way: str) -> None:
     """Servers that keep up and servers that fall behind, with preemptions: the same bytes."""
     for cost in ("0 s", "30 us", "400 us"):
         changes = (
-            f"deployment.streaming={{cost_per_event: {cost}, buffer_tokens: {size}}}",
+            f"deployment.streaming={{cost_per_event: {cost}, {way}}}",
             f"deployment.replicas={replicas}",
             "deployment.engine={max_model_len: 8192, num_gpu_blocks_override: 900}",
             "workload.num_requests=300",
@@ -407,7 +431,9 @@ def test_compiled_code_sends_events_as_numpy_does(replicas: int, size: int) -> N
         assert summary_text(compiled.summary) == summary_text(interpreted.summary)
 
 
-@pytest.mark.parametrize("way", ["{}", "{stream: false}", "{buffer_tokens: 3, cost_per_event: 5 ms}"])
+@pytest.mark.parametrize(
+    "way", ["{}", "{stream: false}", "{buffer_tokens: 3, cost_per_event: 5 ms}", "{stream_interval: 3}"]
+)
 def test_an_embedding_is_sent_in_one_event(way: str) -> None:
     """An answer without tokens passes the API server too, in the plane as in the reference."""
     few = (f"deployment.streaming={way}", "workload.arrivals.rate=35", "workload.num_requests=100")

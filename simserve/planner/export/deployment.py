@@ -193,6 +193,11 @@ class Deployment:
         return self.resolved.shape.engine
 
     @property
+    def block_size(self) -> int:
+        """Tokens of a KV block on one GPU; GPUs that divide contexts count theirs together."""
+        return self.engine.block_size // self.resolved.shape.decode_context_parallel_size
+
+    @property
     def model(self) -> ModelProfile:
         """The model."""
         return self.resolved.shape.model

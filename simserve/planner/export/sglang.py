@@ -10,6 +10,7 @@ from simserve.planner.export.shared_flags import (
     adapter_words,
     arithmetic_dtype,
     balancing_words,
+    interval_words,
     kv_cache_words,
     offload_words,
     option_words,
@@ -33,7 +34,13 @@ _BACKENDS = {
     "attention_backend": "--attention-backend",
     "mamba_ssm_cache_dtype": "--mamba-ssm-dtype",
 }
-_SWITCHES = {"enforce_eager": "--disable-cuda-graph", "language_model_only": "--language-model-only"}
+_EXPERTS = "--moe-runner-backend"
+_SWITCHES = {
+    "enforce_eager": "--disable-cuda-graph",
+    "language_model_only": "--language-model-only",
+    "swa_full_tokens_ratio": "--swa-full-tokens-ratio",
+    "disable_hybrid_kv_cache_manager": "--disable-hybrid-swa-memory",
+}
 _ADMISSION = {
     "schedule_conservativeness": "--schedule-conservativeness",
     "enable_prefill_delayer": "--enable-prefill-delayer",
@@ -74,6 +81,8 @@ def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
     for key, (flag, size) in sizes.items():
         if size > 1 or (deployment.is_explicit and flags.has(flag)):
             words += flags.render(flag, size, key=f"deployment.{key}")
+    if (size := deployment.take("decode_context_parallel_size") or 1) > 1:
+        words += flags.render("--dcp-size", size, key="deployment.decode_context_parallel_size")
     if asked.enable_expert_parallel:
         key = "deployment.enable_expert_parallel"
         if flags.takes.get("--enable-ep-moe") == "switch":
@@ -94,6 +103,11 @@ def _experts(deployment: Deployment, flags: Flags) -> list[str]:
         words += flags.render("--moe-a2a-backend", "deepep", key=key)
         words += flags.render("--deepep-mode", _DEEPEP_MODES[backend or "auto"], key=key)
     words += overlap_words(deployment, flags, "--enable-two-batch-overlap")
+    kernels = deployment.take("engine.moe_backend")
+    if kernels:
+        is_mxfp4 = kernels == "triton" and shape.hardware.vendor != "AMD"
+        name = "triton_kernel" if is_mxfp4 else kernels
+        words += flags.render(_EXPERTS, name, key="deployment.engine.moe_backend")
     copies = deployment.take("num_redundant_experts")
     return words if copies is None else words + balancing_words(flags, "--ep-num-redundant-experts", copies)
 
@@ -142,7 +156,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     engine, says, words = deployment.engine, deployment.says, list[str]()
     ranks = deployment.scenario.deployment.data_parallel_size  # SGLang divides seats and chunks among them
     for key, flag in _NUMBERS.items():
-        value = getattr(engine, key)
+        value = deployment.block_size if key == "block_size" else getattr(engine, key)
         is_absent_and_one = key == "block_size" and value == 1 and not flags.has(flag)
         if key == "max_num_seqs":
             value *= ranks
@@ -175,6 +189,7 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     words += adapter_words(deployment, flags, "--max-loras-per-batch", "--max-loaded-loras", "--lora-paths NAME=PATH")
     words += sglang_kind_words(deployment, flags)
     words += sglang_tier_words(deployment, flags)
+    words += interval_words(deployment, flags)
     is_other_default = version_key(deployment.version) < _FCFS_SINCE
     if is_other_default or deployment.is_explicit or deployment.scenario.deployment.engine.scheduling_policy:
         words += flags.render("--schedule-policy", "fcfs", key=_QUEUE_KEY)

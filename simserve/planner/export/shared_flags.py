@@ -96,6 +96,16 @@ def adapter_words(deployment: Deployment, flags: Flags, seats: str, kept: str, n
     return words + option_words(deployment, flags, {"max_cpu_loras": kept})
 
 
+def interval_words(deployment: Deployment, flags: Flags) -> list[str]:
+    """Return the flag of the tokens that are sent together after the first; the rest of `streaming` is no flag."""
+    spec = deployment.unsaid.get("streaming")
+    if spec is None or spec.stream_interval is None:
+        return []
+    if spec.model_fields_set <= {"stream_interval", "cost_per_event"}:
+        deployment.take("streaming")
+    return flags.render("--stream-interval", spec.stream_interval, key="deployment.streaming.stream_interval")
+
+
 def overlap_words(deployment: Deployment, flags: Flags, flag: str) -> list[str]:
     """Return the switch that overlaps two micro-batches, where that was simulated."""
     deployment.take("enable_two_batch_overlap")

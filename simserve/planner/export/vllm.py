@@ -13,6 +13,7 @@ from simserve.planner.export.shared_flags import (
     adapter_words,
     arithmetic_dtype,
     balancing_words,
+    interval_words,
     kv_cache_words,
     offload_words,
     option_words,
@@ -35,6 +36,7 @@ _KNOB_FLAGS = {
     "enable_prefix_caching": "--enable-prefix-caching",
     "async_scheduling": "--async-scheduling",
 }
+_SIZES = ("tensor_parallel_size", "decode_context_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _METHOD = "--speculative-config.method"
 _NGRAM_TOKENS = 4
 """Longest look-up of the prompt that vLLM's documentation uses for n-gram speculation."""
@@ -44,6 +46,7 @@ _RARE_FLAGS = {
     "enforce_eager": "--enforce-eager",
     "num_gpu_blocks_override": "--num-gpu-blocks-override",
     "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
+    "disable_hybrid_kv_cache_manager": "--disable-hybrid-kv-cache-manager",
     "long_prefill_token_threshold": "--long-prefill-token-threshold",
     "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
     "mm_encoder_tp_mode": "--mm-encoder-tp-mode",
@@ -100,7 +103,8 @@ def export_vllm(deployment: Deployment) -> Export:
 
 def _parallel(deployment: Deployment, flags: Flags) -> list[str]:
     asked, words = deployment.scenario.deployment, []
-    for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+    deployment.take("decode_context_parallel_size")
+    for key in _SIZES:
         size = getattr(asked, key)
         if size > 1 or (deployment.is_explicit and flags.has("--" + key.replace("_", "-"))):
             words += flags.render("--" + key.replace("_", "-"), size, key=f"deployment.{key}")
@@ -170,7 +174,7 @@ def _why_not_made(deployment: Deployment) -> str:
 def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     words = []
     for key, flag in _KNOB_FLAGS.items():
-        value = getattr(deployment.engine, key)
+        value = deployment.block_size if key == "block_size" else getattr(deployment.engine, key)
         is_absent_and_off = value is False and flags.takes.get(flag) in (None, "switch")
         if key in deployment.says and not is_absent_and_off:
             words += flags.render(flag, value, key=f"deployment.engine.{key}")
@@ -199,6 +203,7 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     words += adapter_words(deployment, flags, "--max-loras", "--max-cpu-loras", "--lora-modules NAME=PATH")
     words += vllm_kind_words(deployment, flags)
     words += vllm_tier_words(deployment, flags)
+    words += interval_words(deployment, flags)
     speculative = deployment.take("speculative")
     if speculative is not None:
         words += _speculative(deployment, flags, speculative)

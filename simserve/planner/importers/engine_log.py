@@ -426,6 +426,9 @@ _DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
 """Engine -> tokens per block where a log does not give them."""
 
 
+_CONTEXT_RANKS = "decode_context_parallel_size"
+
+
 def _room(said: _Lines, reading: Reading) -> KVRoom:
     """Return the size of the KV cache; where the log gives tokens, they take precedence over blocks."""
     figures = said.figures
@@ -438,7 +441,8 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
     )
     if room.tokens is None and room.blocks is None:
         return room
-    block = room.block_size or _DEFAULT_BLOCK[reading.engine]
+    # Ranks that divide contexts: the log counts the tokens of all of them, and blocks that span them.
+    block = (room.block_size or _DEFAULT_BLOCK[reading.engine]) * reading.deployment.get(_CONTEXT_RANKS, 1)
     if room.tokens is None and room.blocks is not None:
         return replace(room, tokens=room.blocks * block, block_size=block)
     assert room.tokens is not None
@@ -576,17 +580,20 @@ def _is_model(served: str, model: str, where: str) -> bool:
 
 
 def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
-    """Return the blocks of a pool shared by layers with and without a window, or a state; None: there is none.
+    """Return the blocks of the scenario's own pool that hold what the log says; None: as many as were read.
 
-    vLLM prints the tokens that every layer holds; each block of them takes one block of the pool per group of layers.
-    With states, it prints the tokens of as many requests of full length as there is room for.
+    Blocks are longer than the log's default where the kernel of the model's attention forces that (MLA), and where
+    ranks divide contexts. In a pool shared by layers with and without a window, vLLM prints the tokens that every layer
+    holds; each block of them takes one block of the pool per group of layers. With states, it prints the tokens of as
+    many requests of full length as there is room for.
     """
     resolved = _without_room(draft) if "num_gpu_blocks_override" in log.reading.options else None
     if resolved is None or log.kv.blocks is None or log.kv.block_size is None:
         return None
     block = pool_block_bytes(resolved.shape, resolved.memory.draft_kv_bytes_per_token)
     if block is None:
-        return None
+        size = resolved.memory.block_size
+        return None if size == log.kv.block_size or log.kv.tokens is None else max(log.kv.tokens // size, 1)
     if log.kv.bytes is not None:
         return int(log.kv.bytes // block)
     windows = resolved.memory.windows

@@ -394,6 +394,16 @@ def only(*known: str | bool) -> Reader:
     return read
 
 
+def read_stream_interval(reading: Reading, flag: str, value: Any) -> None:
+    """Read how many tokens are sent together after the first; an event costs what a token does, if that is known."""
+    size = reading.count(flag, value)
+    if size <= 1:
+        reading.ignored.append(flag)
+        return
+    costs = load_engine(reading.engine).nearest_version(reading.version).host.api_server_seconds_per_token
+    reading.deployment["streaming"] = {"stream_interval": size} | ({} if costs else {"cost_per_event": "0 s"})
+
+
 def _as_given(flag: str, value: Any) -> str:
     """Return a flag with its value as a line gives them: a switch that is off in its ``--no-`` form."""
     if value is False:
@@ -595,8 +605,13 @@ def _nodes(reading: Reading, deployment: dict[str, Any]) -> dict[str, int]:
     own = deployment.pop("gpus_per_node", None)
     is_one = reading.data_parallel_size == 1 or "replicas" not in deployment
     if own is None and reading.num_nodes > 1 and is_one:
-        own = math.prod(sizes) // reading.num_nodes
-        if 0 < own < usual:
+        total = math.prod(sizes)
+        own, rest = divmod(total, reading.num_nodes)
+        if rest:
+            rule = f"must divide the {total} GPUs of a replica, of which every node has as many"
+            count, remedy = reading.num_nodes, "as many nodes as share them equally, or other parallel sizes"
+            raise ScenarioError(rule, file=reading.where, key="number of nodes", value=count, remedy=remedy)
+        if own < usual:
             reading.notes.append(f"Over {reading.num_nodes} nodes, of which each has {own} of its GPUs.")
     return {"gpus_per_node": own} if own and own < usual else {}
 

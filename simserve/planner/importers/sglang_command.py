@@ -22,11 +22,13 @@ from simserve.planner.importers.server import (
     read_nodes,
     read_overrides,
     read_ranks,
+    read_stream_interval,
     said,
     switched,
     weights,
 )
-from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, StateDtype
+from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, StateDtype, version_key
+from simserve.profiles.engine_profile import load_engine
 
 _GB = 1e9
 """Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py)."""
@@ -41,9 +43,13 @@ _QUANTIZATIONS = {
     "nf4": ("bitsandbytes",),
 }
 """Weight format of a scenario -> SGLang's names of it."""
+_EXPERTS_OF_AMD_SINCE = version_key("0.5.11")
+"""First version whose `--moe-runner-backend` has `aiter` (server_args.py)."""
 _TORCHAO = {"int8wo": "int8-wo", "int4wo": "int4", "fp8wo": "fp8"}
 _ALGORITHMS = {name: method for method, name in DRAFTERS.items()} | {"EAGLE3": "eagle3"}
 """SGLang's names of speculation methods -> vLLM's."""
+_EXPERTS_IN_16_BIT = re.compile(r"gpt[-_]?oss", re.IGNORECASE)
+"""Models whose MXFP4 `--moe-runner-backend triton` turns into 16 bit on loading (layers/quantization/mxfp4.py)."""
 _OF_DELAY = ("prefill_delayer_max_delay_passes", "prefill_delayer_token_usage_low_watermark")
 _WITHOUT_EFFECT = re.compile(
     r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|random-seed|chat-.*|"
@@ -78,6 +84,7 @@ def _settle(reading: Reading) -> None:
         # `auto`, the default, is read as the mode for decoding.
         is_normal = reading.experts.get("mode") == "normal"
         reading.deployment["all2all_backend"] = "deepep_high_throughput" if is_normal else "deepep_low_latency"
+    _settle_experts(reading)
     _settle_speculation(reading)
     if not reading.switches.get("hierarchical_cache", False):
         reading.host_memory = None  # without the switch the sizes have no effect
@@ -114,6 +121,35 @@ def _all2all_backend(reading: Reading, flag: str, value: Any) -> None:
     reading.experts["backend"] = str(value)
     if value not in ("deepep", "none"):
         reading.not_simulated.append(f"{flag} {value}")
+
+
+def _expert_kernels(reading: Reading, flag: str, value: Any) -> None:
+    """Read whose kernels multiply experts; on AMD the flag decides it where `aiter` is among its values."""
+    name = {"triton_kernel": "triton", "marlin": "marlin"}.get(str(value))
+    if str(value) in ("triton", "aiter") and version_key(str(reading.version)) >= _EXPERTS_OF_AMD_SINCE:
+        name = str(value)
+    if name is not None:
+        reading.options["moe_backend"] = name
+        reading.experts["kernels"] = str(value)
+    elif value != "auto":
+        reading.not_simulated.append(f"{flag} {value}")
+
+
+def _settle_experts(reading: Reading) -> None:
+    """Leave out Triton's kernels for 16 bit, where they change the format of the experts."""
+    asked = reading.asked or reading.model or ""
+    if reading.experts.get("kernels") == "triton" and _EXPERTS_IN_16_BIT.search(asked):
+        del reading.options["moe_backend"]
+        reading.not_simulated.append("--moe-runner-backend triton, which turns MXFP4 into 16 bit")
+
+
+def _context_backend(reading: Reading, flag: str, value: Any) -> None:
+    """Read how ranks that divide contexts exchange outputs, which is simulated as each version does by itself."""
+    known = load_engine("sglang").nearest_version(reading.version).kernels.sends_partial_outputs
+    if (value == "ag_rs") is known:
+        reading.not_simulated.append(f"{flag} {value}")
+    else:
+        reading.ignored.append(flag)
 
 
 def _chunk(reading: Reading, flag: str, value: Any) -> None:
@@ -173,6 +209,7 @@ SGLANG = Program(
         "--pipeline-parallel-size": "--pp-size",
         "--dp": "--dp-size",
         "--data-parallel-size": "--dp-size",
+        "--decode-context-parallel-size": "--dcp-size",
         "--ep": "--ep-size",
         "--expert-parallel-size": "--ep-size",
         "--speculative-draft-model": "--speculative-draft-model-path",
@@ -182,6 +219,10 @@ SGLANG = Program(
     readers={
         "--tp-size": counted("tensor_parallel_size", "deployment"),
         "--pp-size": counted("pipeline_parallel_size", "deployment"),
+        "--dcp-size": counted("decode_context_parallel_size", "deployment"),
+        "--dcp-comm-backend": _context_backend,
+        "--attn-cp-size": only("1"),
+        "--attention-context-parallel-size": only("1"),
         "--nnodes": read_nodes,
         "--context-length": counted("max_model_len"),
         "--max-running-requests": counted("max_num_seqs"),
@@ -198,14 +239,17 @@ SGLANG = Program(
         "--disable-cuda-graph": switched("enforce_eager"),
         "--disable-cuda-graph-padding": switched("cuda_graph_padding", False),
         "--language-model-only": switched("language_model_only"),
+        "--swa-full-tokens-ratio": measured("swa_full_tokens_ratio", "is not a share"),
+        "--disable-hybrid-swa-memory": switched("disable_hybrid_kv_cache_manager"),
         "--schedule-conservativeness": measured("schedule_conservativeness", "is not a number"),
-        "--stream-interval": only("1"),
+        "--stream-interval": read_stream_interval,
         "--model-path": said("model"),
         "--dp-size": read_ranks,
         "--enable-dp-attention": said("shares_attention_ranks"),
         "--ep-size": read_expert_ranks,
         "--enable-ep-moe": read_expert_ranks,
         "--moe-a2a-backend": _all2all_backend,
+        "--moe-runner-backend": _expert_kernels,
         "--attention-backend": chosen("attention_backend", get_args(AttentionBackend)),
         "--mamba-ssm-dtype": chosen("mamba_ssm_cache_dtype", get_args(StateDtype)),
         "--fp8-gemm-backend": chosen("fp8_gemm_backend", get_args(Fp8GemmBackend), default="auto"),

@@ -22,14 +22,26 @@ from simserve.planner.importers.server import (
     only,
     read_expert_ranks,
     read_kv_cache_dtype,
+    read_stream_interval,
     switched,
 )
 from simserve.profiles.engine_options import version_key
+
+
+def _context_ranks(reading: Reading, flag: str, value: Any) -> None:
+    """Refuse further GPUs that divide contexts: without them another number of GPUs would be simulated."""
+    if (count := reading.count(flag, value)) > 1:
+        rule = "adds GPUs that divide contexts (helix parallelism), which is not simulated"
+        remedy = "leave it out, and raise tp_size by as much to simulate as many GPUs"
+        raise ScenarioError(rule, file=reading.where, key=flag, value=count, remedy=remedy)
+
 
 _COUNTS: Mapping[str, Reader] = {
     "--tp_size": counted("tensor_parallel_size", "deployment"),
     "--tensor_parallel_size": counted("tensor_parallel_size", "deployment"),
     "--pp_size": counted("pipeline_parallel_size", "deployment"),
+    "--cp_size": _context_ranks,
+    "--context_parallel_size": _context_ranks,
     "--gpus_per_node": counted("gpus_per_node", "deployment"),
     "--pipeline_parallel_size": counted("pipeline_parallel_size", "deployment"),
     "--max_batch_size": counted("max_num_seqs"),
@@ -163,6 +175,7 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
 
 _KEYS: Mapping[str, Reader] = {
     "moe_expert_parallel_size": read_expert_ranks,
+    "stream_interval": read_stream_interval,
     "kv_cache_config.tokens_per_block": counted("block_size"),
     "kv_cache_config.free_gpu_memory_fraction": measured("gpu_memory_utilization", "is not a share"),
     "kv_cache_config.max_tokens": counted("kv_tokens"),

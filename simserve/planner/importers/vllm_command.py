@@ -29,6 +29,7 @@ from simserve.planner.importers.server import (
     read_overrides,
     read_ranks,
     read_rope_scaling,
+    read_stream_interval,
     said,
     switched,
     weights,
@@ -56,7 +57,7 @@ _WITHOUT_EFFECT = re.compile(
     r"revision|code-revision|ssl-.*|(?:disable-)?uvicorn-.*|disable-fastapi-docs|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
     r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|"
     r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|node-rank|master-(?:addr|port)|headless|"
-    r"ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
+    r"(?:d?cp)-kv-cache-interleave-size|ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
 )
 """Flags without effect on the simulation."""
 _VARIABLES_WITH_EFFECT = re.compile(r"(?:VLLM|NCCL|TORCH|PYTORCH)_\w+")
@@ -103,6 +104,14 @@ def _max_model_len(reading: Reading, flag: str, value: Any) -> None:
         reading.notes.append("--max-model-len auto takes what fits; here it is the model's own length.")
     else:
         reading.options["max_model_len"] = reading.count(flag, value)
+
+
+def _prompt_ranks(reading: Reading, flag: str, value: Any) -> None:
+    """Refuse further GPUs that split prompts: without them another number of GPUs would be simulated."""
+    if (count := reading.count(flag, value)) > 1:
+        rule = "adds GPUs that split prompts (prefill context parallelism), which is not simulated"
+        remedy = "leave it out to simulate the tensor-parallel GPUs alone"
+        raise ScenarioError(rule, file=reading.where, key=flag, value=count, remedy=remedy)
 
 
 def _prefill_threshold(reading: Reading, flag: str, value: Any) -> None:
@@ -266,6 +275,8 @@ VLLM = Program(
     aliases={
         "-tp": "--tensor-parallel-size",
         "-pp": "--pipeline-parallel-size",
+        "-dcp": "--decode-context-parallel-size",
+        "-pcp": "--prefill-context-parallel-size",
         "-dp": "--data-parallel-size",
         "-ep": "--enable-expert-parallel",
         "-q": "--quantization",
@@ -278,6 +289,9 @@ VLLM = Program(
     readers={
         "--tensor-parallel-size": counted("tensor_parallel_size", "deployment"),
         "--pipeline-parallel-size": counted("pipeline_parallel_size", "deployment"),
+        "--decode-context-parallel-size": counted("decode_context_parallel_size", "deployment"),
+        "--prefill-context-parallel-size": _prompt_ranks,
+        "--dcp-comm-backend": only("ag_rs"),
         "--nnodes": read_nodes,
         "--max-num-seqs": counted("max_num_seqs"),
         "--max-num-batched-tokens": counted("max_num_batched_tokens"),
@@ -292,9 +306,10 @@ VLLM = Program(
         "--async-scheduling": switched("async_scheduling"),
         "--enforce-eager": switched("enforce_eager"),
         "--language-model-only": switched("language_model_only"),
+        "--disable-hybrid-kv-cache-manager": switched("disable_hybrid_kv_cache_manager"),
         "--scheduler-reserve-full-isl": only(True),
         "--prefill-schedule-interval": only("1"),
-        "--stream-interval": only("1"),
+        "--stream-interval": read_stream_interval,
         "--watermark": only("0", "0.0"),
         "--model": said("model"),
         "--max-model-len": _max_model_len,

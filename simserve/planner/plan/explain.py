@@ -70,6 +70,7 @@ def describe_worker(deployment: DeploymentSpec) -> str:
         f"{name} {size}"
         for name, size in (
             ("TP", deployment.tensor_parallel_size),
+            ("DCP", deployment.decode_context_parallel_size),
             ("PP", deployment.pipeline_parallel_size),
             ("DP", deployment.data_parallel_size),
         )

@@ -64,7 +64,8 @@ def domain_of(sides: Sequence[Side]) -> Link | None:
     domain = sides[0].hardware.intra_node
     is_one = len({each.hardware.name for each in sides}) == 1
     total = sum(each.gpus * each.number for each in sides)
-    if domain.kind not in DOMAINS or not is_one or total > domain.gpus_per_node:
+    joined = min(each.hardware.intra_node.gpus_per_node for each in sides)
+    if domain.kind not in DOMAINS or not is_one or total > joined:
         return None
     bandwidth = domain.peer_bandwidth or domain.bandwidth
     return Link(DOMAINS[domain.kind], min(each.gpus for each in sides) * bandwidth)

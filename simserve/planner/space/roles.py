@@ -16,7 +16,7 @@ from simserve.planner.overrides import Overrides
 from simserve.planner.space.formats import WEIGHTS_KEY
 from simserve.planner.space.links import Side, domain_of, network_of
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY
-from simserve.profiles.hardware import HardwareProfile
+from simserve.profiles.hardware import HardwareProfile, in_nodes, load_hardware
 from simserve.scenario.schema import Scenario
 
 PREFILL, DECODE = "prefill", "decode"
@@ -24,6 +24,8 @@ SIZE_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_si
 """Keys that a shape sets, below ``deployment`` or in a pool."""
 GPU, FORMAT = "hardware", "quantization"
 """Keys in which a role may differ from the rest of the deployment."""
+NODES = "gpus_per_node"
+"""GPUs of a node: of the deployment for its own GPU, of a pool for that pool's."""
 KIND_KEYS = (GPU, FORMAT, *SIZE_KEYS)
 """Keys that tell workers apart, besides the knob of their engine."""
 KNOBS = {PREFILL: "max_num_batched_tokens", DECODE: "max_num_seqs"}
@@ -44,8 +46,9 @@ class Roles:
         prefill: Shapes of a prefill worker, the scenario's own first.
         decode: Likewise of a decode worker.
         link: The scenario's link for KV transfers.
-        own: GPU and weight format of the deployment, which a pool need not repeat.
-        gpus: Kinds of GPU by name, which determine the links; empty if the scenario sets the link.
+        own: GPU, GPUs of a node and weight format of the deployment, which a pool need not repeat.
+        gpus: Kinds of GPU by name, in their usual nodes, which determine the links; empty if the scenario sets the
+            link.
     """
 
     prefill: tuple[Pool, ...]
@@ -81,7 +84,13 @@ class Roles:
         return self.link_of([(pool, number)]) if domain is None or is_full else domain
 
     def _sides(self, workers: Sequence[tuple[Pool, int]]) -> list[Side]:
-        return [Side(self.gpus[self.hardware_of(pool)], gpus_of_size(pool), number) for pool, number in workers]
+        return [Side(self._in_nodes(pool), gpus_of_size(pool), number) for pool, number in workers]
+
+    def _in_nodes(self, pool: Pool) -> HardwareProfile:
+        """Return the GPU of a shape in the pool's own nodes, else in the deployment's where it has the same GPU."""
+        name = self.hardware_of(pool)
+        shared = self.own[NODES] if name == self.own[GPU] else None
+        return in_nodes(self.gpus[name], pool.get(NODES) or shared)
 
     def deployed(
         self, front: Overrides, workers: Sequence[tuple[Pool, int]], *, link: Mapping[str, Any] | None = None
@@ -98,6 +107,11 @@ class Roles:
         found = {**front, POOLS_KEY: pools, LINK_KEY: link, REPLICAS_KEY: 1}
         for key in (GPU, FORMAT):
             self._share(found, key, [pool.get(key) for pool in pools])
+        if found.get(f"deployment.{GPU}", self.own[GPU]) != self.own[GPU] and self.own[NODES] is not None:
+            found[f"deployment.{NODES}"] = None  # they are those of the deployment's GPU, which is another now
+            for pool in pools:
+                if pool.get(GPU) == self.own[GPU]:
+                    pool.setdefault(NODES, self.own[NODES])
         return found
 
     def _share(self, overrides: dict[str, Any], key: str, values: Sequence[Any]) -> None:
@@ -131,12 +145,12 @@ def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: i
         base = own.get(role, {"name": role, "role": role})
         shapes[role] = tuple(_shapes(base, mapping, values, largest))
     names = {scenario.deployment.hardware, *(pool[GPU] for pool in own.values() if GPU in pool)}
-    gpus = {name: scenario.deployment.profile_of(name, scenario.folder) for name in sorted(names)}
+    gpus = {name: load_hardware(name, scenario.folder) for name in sorted(names)}
     return Roles(
         prefill=shapes[PREFILL],
         decode=shapes[DECODE],
         link=mapping.get("disaggregation", {}),
-        own={GPU: scenario.deployment.hardware, FORMAT: scenario.deployment.quantization},
+        own={key: getattr(scenario.deployment, key) for key in (GPU, NODES, FORMAT)},
         gpus={} if "disaggregation" in mapping else gpus,
     )
 

@@ -298,6 +298,24 @@ def test_the_room_of_every_engine_replaces_the_estimate(tmp_path: Path, text: st
     assert memory.num_kv_blocks * memory.block_size == found.log.kv.tokens
 
 
+@pytest.mark.parametrize(("ranks", "tokens"), [(1, 715_072), (8, 5_721_088)])
+def test_tokens_of_latent_attention_fill_blocks_as_long_as_its_kernels(tmp_path: Path, ranks: int, tokens: int) -> None:
+    """64 tokens on Hopper, on each of the ranks that divide contexts, of which the log says nothing."""
+    text = VLLM_V1.replace("Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V2-Lite").replace("1,603,136", f"{tokens:,}")
+    text = text.replace(
+        "'tensor_parallel_size': 2", f"'tensor_parallel_size': 8, 'decode_context_parallel_size': {ranks}"
+    )
+    text = text.replace("tensor_parallel_size=2", "tensor_parallel_size=8").replace("'kv_cache_dtype': 'fp8', ", "")
+    found = import_log(
+        written(tmp_path, text.replace("kv_cache_dtype=fp8", "kv_cache_dtype=auto")), hardware="h200-sxm-141gb"
+    )
+
+    assert found.draft is not None
+    memory = resolve(found.draft.scenario).memory
+    assert memory.block_size == 64 * ranks
+    assert memory.num_kv_blocks * memory.block_size == tokens
+
+
 def test_settings_go_into_a_scenario(tmp_path: Path) -> None:
     """Its traffic and targets stay; options of another engine go."""
     served = make_scenario(["deployment.engine.max_num_seqs=7", "slo={ttft: 1 s}"], model="llama-3.1-8b")

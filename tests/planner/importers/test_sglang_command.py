@@ -51,6 +51,29 @@ def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm
             "model=deepseek-v3",
             "deployment.hardware=h200-sxm-141gb",
             "deployment.quantization=fp8",
+            "deployment.tensor_parallel_size=8",
+            "deployment.decode_context_parallel_size=4",
+            "deployment.engine.version=0.5.17",
+            "deployment.engine.block_size=64",
+        ),
+        ("model=gpt-oss-20b", "deployment.engine.moe_backend=triton"),
+        ("model=gpt-oss-20b", "deployment.engine.version=0.5.12", "deployment.engine.swa_full_tokens_ratio=0.3"),
+        (
+            "model=gpt-oss-20b",
+            "deployment.engine.version=0.5.12",
+            "deployment.engine.disable_hybrid_kv_cache_manager=true",
+        ),
+        ("model=gpt-oss-20b", "deployment.engine.version=0.5.12", "deployment.engine.moe_backend=marlin"),
+        (
+            "model=qwen3-30b-a3b",
+            "deployment.hardware=mi300x-192gb",
+            "deployment.engine.version=0.5.12",
+            "deployment.engine.moe_backend=triton",
+        ),
+        (
+            "model=deepseek-v3",
+            "deployment.hardware=h200-sxm-141gb",
+            "deployment.quantization=fp8",
             "deployment.data_parallel_size=8",
             "deployment.enable_expert_parallel=true",
             "deployment.engine.max_model_len=4096",
@@ -109,11 +132,11 @@ def test_the_delay_of_prompts_needs_its_switch_and_ranks() -> None:
 
 def test_what_sglang_does_anyway_is_not_called_left_out() -> None:
     """A flag at its default, which is what is simulated; another value is named."""
-    usual = imported(f"{LINE} --stream-interval 1")
-    other = imported(f"{LINE} --stream-interval 5")
+    usual = imported(f"{LINE} --attn-cp-size 1", "0.5.15")
+    other = imported(f"{LINE} --attn-cp-size 2", "0.5.15")
 
     assert not any(note.startswith("Not simulated") for note in usual.notes)
-    assert "Not simulated: --stream-interval 5." in other.notes
+    assert "Not simulated: --attn-cp-size 2." in other.notes
 
 
 def test_seats_that_sglang_chooses_itself_leave_the_graphs_alone_once_they_are_told() -> None:
@@ -325,3 +348,63 @@ def test_one_flag_names_nvfp4_with_and_without_inputs_in_4_bit(model: str, quant
     draft = imported(line, version="0.5.15", hardware="b200-sxm-180gb")
 
     assert resolve(draft.scenario).shape.precision.name == quantization
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "backend", "told"),
+    [
+        ("marlin", "0.5.12", "marlin", ""),
+        ("triton_kernel", "0.5.8", "triton", ""),
+        ("auto", "0.5.8", None, ""),
+        ("flashinfer_mxfp4", "0.5.8", None, "Not simulated: --moe-runner-backend flashinfer_mxfp4."),
+        ("triton", "0.5.12", None, "Not simulated: --moe-runner-backend triton, which turns MXFP4 into 16 bit."),
+    ],
+)
+def test_the_kernels_of_experts_are_read(words: str, version: str, backend: str | None, told: str) -> None:
+    """`triton` expands gpt-oss to 16 bit; FlashInfer's kernels are not among those simulated."""
+    draft = imported(f"sglang serve --model-path openai/gpt-oss-20b --moe-runner-backend {words}", version)
+
+    assert draft.scenario.deployment.engine.moe_backend == backend
+    assert [each for each in draft.notes if "moe-runner" in each] == ([told] if told else [])
+
+
+def test_the_kernels_of_experts_on_amd_are_the_flags_from_the_release_that_has_aiter() -> None:
+    """Before 0.5.11 a variable decides, whatever the flag says."""
+    line = "sglang serve --model-path Qwen/Qwen3-30B-A3B --moe-runner-backend triton"
+    late, early = (imported(line, version, "mi300x-192gb") for version in ("0.5.11", "0.5.10"))
+
+    assert late.scenario.deployment.engine.moe_backend == "triton"
+    assert early.scenario.deployment.engine.moe_backend is None
+    assert "Not simulated: --moe-runner-backend triton." in early.notes
+
+
+def test_an_export_names_a_release_without_the_kernels() -> None:
+    """Marlin's are among the values from 0.5.12 on."""
+    scenario = make_scenario(
+        ["model=gpt-oss-20b", "deployment.engine={name: sglang, version: '0.5.8', moe_backend: marlin}"]
+    )
+
+    with pytest.raises(
+        ScenarioError, match=r"moe_backend: 'marlin' is not accepted by --moe-runner-backend of sglang 0.5.8"
+    ):
+        export(scenario, "sglang")
+
+
+def test_nodes_that_do_not_share_the_ranks_equally_are_refused() -> None:
+    """Eight ranks over three nodes: the server does not start either."""
+    with pytest.raises(ScenarioError, match=r"number of nodes: 3 must divide the 8 GPUs of a replica"):
+        imported(f"{LINE} --tp 8 --nnodes 3")
+    assert imported(f"{LINE} --tp 8 --nnodes 2").scenario.deployment.gpus_per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "told"),
+    [("a2a", "0.5.23", False), ("ag_rs", "0.5.23", True), ("ag_rs", "0.5.17", False), ("a2a", "0.5.17", True)],
+)
+def test_how_outputs_travel_is_simulated_as_the_version_does_by_itself(backend: str, version: str, told: bool) -> None:
+    """Another backend than the version's own is left out."""
+    line = "sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp 8 --decode-context-parallel-size 8"
+    draft = imported(f"{line} --dcp-comm-backend {backend}", version, "h200-sxm-141gb")
+
+    assert draft.scenario.deployment.decode_context_parallel_size == 8
+    assert any(f"Not simulated: --dcp-comm-backend {backend}" in each for each in draft.notes) is told

@@ -154,3 +154,11 @@ def test_what_is_no_line_is_refused(text: str, message: str) -> None:
     """On one line."""
     with pytest.raises(ScenarioError, match=re.escape(message)):
         imported(text)
+
+
+@pytest.mark.parametrize("flag", ["--cp_size", "--context_parallel_size"])
+def test_ranks_that_divide_contexts_are_refused(flag: str) -> None:
+    """They are GPUs besides those of tensor parallelism; one of them is what is simulated."""
+    with pytest.raises(ScenarioError, match=rf"{flag}: 2 adds GPUs that divide contexts \(helix parallelism\)"):
+        imported(f"{LINE} --tp_size 4 {flag} 2", version="1.2")
+    assert imported(f"{LINE} --tp_size 4 {flag} 1", version="1.2").scenario.deployment.tensor_parallel_size == 4

@@ -15,6 +15,7 @@ from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
 from simserve.planner.importers.draft import Draft
 from simserve.planner.importers.server import import_line
+from simserve.planner.importers.sglang_command import SGLANG
 from simserve.planner.importers.vllm_command import VLLM
 from simserve.profiles.catalog import load_model
 from simserve.scenario.load import load, scenario_names
@@ -55,6 +56,19 @@ def resolved_part(scenario: Scenario) -> tuple[object, ...]:
         ("deployment.engine.version=0.33", "deployment.engine.async_scheduling=false"),
         ("deployment.engine.enable_prefix_caching=false", "deployment.engine.block_size=32"),
         ("deployment.engine.gpu_memory_utilization=0.55",),
+        (
+            "model=deepseek-v2-lite",
+            "deployment.quantization=none",
+            "deployment.tensor_parallel_size=4",
+            "deployment.decode_context_parallel_size=4",
+            "deployment.engine.version=0.12",
+            "deployment.engine.block_size=64",
+        ),
+        (
+            "model=gpt-oss-20b",
+            "deployment.engine.version=0.12",
+            "deployment.engine.disable_hybrid_kv_cache_manager=true",
+        ),
         ("model=qwen3.5-9b", "deployment.engine.version=0.33", "deployment.engine.mamba_ssm_cache_dtype=float16"),
         ("model=mixtral-8x7b", "deployment.tensor_parallel_size=4", "deployment.enable_expert_parallel=true"),
         ("model=gpt-oss-20b", "deployment.quantization=mxfp4"),
@@ -250,12 +264,12 @@ def test_a_switch_that_is_turned_off_is_named_so() -> None:
     """What is not simulated is named as it was given, not as its opposite."""
     draft = imported(
         "vllm serve meta-llama/Llama-3.1-8B --no-scheduler-reserve-full-isl --no-enable-prompt-embeds "
-        "--stream-interval 4 --watermark 0.05",
+        "--dcp-comm-backend a2a --watermark 0.05",
         version="0.33",
     )
 
     said = next(note for note in draft.notes if note.startswith("Not simulated"))
-    for flag in ("--no-scheduler-reserve-full-isl", "--no-enable-prompt-embeds", "--stream-interval 4"):
+    for flag in ("--no-scheduler-reserve-full-isl", "--no-enable-prompt-embeds", "--dcp-comm-backend a2a"):
         assert flag in said
     assert "--watermark 0.05" in said
 
@@ -824,3 +838,38 @@ def test_kernels_of_experts_that_are_not_simulated_are_named() -> None:
 
     assert draft.scenario.deployment.engine.moe_backend is None
     assert "Not simulated: --moe-backend deep-gemm." in draft.notes
+
+
+def test_ranks_that_divide_contexts_are_read() -> None:
+    """Also in short; how tokens alternate among them has no effect."""
+    line = "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 -dcp 8 --cp-kv-cache-interleave-size 64 --dcp-comm-backend ag_rs"
+    draft = imported(line, version="0.33")
+
+    assert draft.scenario.deployment.decode_context_parallel_size == 8
+    assert not any("Not simulated" in note for note in draft.notes)
+    told = imported(f"{line.rpartition(' ')[0]} a2a", version="0.33").notes
+    assert any("Not simulated: --dcp-comm-backend a2a." in note for note in told)
+
+
+def test_ranks_that_split_prompts_are_refused() -> None:
+    """They are GPUs besides those of tensor parallelism; one of them is what is simulated."""
+    line = "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --prefill-context-parallel-size"
+
+    with pytest.raises(ScenarioError, match=r"--prefill-context-parallel-size: 2 adds GPUs that split prompts"):
+        imported(f"{line} 2", version="0.33")
+    assert imported(f"{line} 1", version="0.33").scenario.deployment.tensor_parallel_size == 8
+
+
+@pytest.mark.parametrize(("engine", "cost"), [("vllm", {"cost_per_event": "0 s"}), ("sglang", {})])
+def test_tokens_that_are_sent_together_come_back(engine: str, cost: dict[str, str]) -> None:
+    """With SGLang an event costs what its server takes for a token; with vLLM no cost is known."""
+    version = "0.33" if engine == "vllm" else "0.5.15"
+    program, start = (VLLM, "vllm serve") if engine == "vllm" else (SGLANG, "sglang serve --model-path")
+    draft = import_line(program, f"{start} meta-llama/Llama-3.1-8B --stream-interval 10", hardware=GPU, version=version)
+
+    assert draft.mapping["deployment"]["streaming"] == {"stream_interval": 10, **cost}
+    exported = export(draft.scenario, engine)
+    assert "--stream-interval 10" in exported.line
+    assert not any("deployment.streaming" in note for note in exported.notes)
+    once = import_line(program, f"{start} meta-llama/Llama-3.1-8B --stream-interval 1", hardware=GPU, version=version)
+    assert "streaming" not in once.mapping["deployment"]

@@ -41,9 +41,19 @@ from simserve.planner.search.roles import (
     workers_of,
 )
 from simserve.planner.search.search import Search
-from simserve.planner.space.roles import DECODE, LINK_KEY, PREFILL, SIZE_KEYS, is_plausible, is_split, roles_of
+from simserve.planner.space.roles import (
+    DECODE,
+    LINK_KEY,
+    PREFILL,
+    SIZE_KEYS,
+    Roles,
+    is_plausible,
+    is_split,
+    roles_of,
+)
 from simserve.planner.space.space import Space, space_on
 from simserve.planner.space.traffic import traffic_of
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.resolve import replica_shape, resolve
 from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario, objective
@@ -737,3 +747,48 @@ def test_the_fewest_workers_of_a_kind_are_found_in_few_runs(
 
     assert found == (None if fewest is None else Count(own if fewest[0] is None else other, fewest[1]))
     assert len(ran) <= runs
+
+
+def test_pools_in_nodes_of_their_own_have_the_links_of_these_nodes() -> None:
+    """Three H200 in nodes of two are not joined by NVLink; in usual nodes they are."""
+
+    def roles(nodes: dict[str, int]) -> Roles:
+        pools = [
+            {"name": role, "role": role, "hardware": "h200-sxm-141gb", "tensor_parallel_size": 1, **nodes}
+            for role in (PREFILL, DECODE)
+        ]
+        deployment = {"hardware": "h100-sxm-80gb", "pools": pools}
+        found = roles_of(make_scenario(model="llama-3.1-8b", deployment=deployment), FEW, 8)
+        assert found is not None
+        return replace(found, gpus={"h200-sxm-141gb": load_hardware("h200-sxm-141gb")})
+
+    usual, small = roles({}), roles({"gpus_per_node": 2})
+
+    assert usual.domain_link([(usual.prefill[0], 2), (usual.decode[0], 1)]) is not None
+    assert small.domain_link([(small.prefill[0], 2), (small.decode[0], 1)]) is None
+    assert small.domain_link([(small.prefill[0], 1), (small.decode[0], 1)]) is not None
+
+
+def test_the_nodes_of_the_deployment_stay_with_its_gpu() -> None:
+    """Where decode workers have another GPU, that becomes the deployment's, in its usual nodes."""
+    scenario = make_scenario(
+        model="llama-3.1-8b",
+        deployment={
+            "hardware": "h100-sxm-80gb",
+            "gpus_per_node": 4,
+            "pools": [
+                {"name": "a", "role": PREFILL, "hardware": "h100-sxm-80gb", "tensor_parallel_size": 1},
+                {"name": "b", "role": DECODE, "hardware": "h200-sxm-141gb", "tensor_parallel_size": 1},
+            ],
+        },
+    )
+    roles = roles_of(scenario, FEW, 8)
+    assert roles is not None
+    found = roles.deployed({}, [(roles.prefill[0], 1), (roles.decode[0], 1)])
+
+    there = with_overrides(scenario, found).deployment
+
+    workers = [there.of_pool(pool) for pool in there.pools]
+    assert [worker.hardware for worker in workers] == ["h100-sxm-80gb", "h200-sxm-141gb"]
+    nodes = [worker.profile_of(worker.hardware, None).intra_node.gpus_per_node for worker in workers]
+    assert nodes == [4, 8]
