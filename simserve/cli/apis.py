@@ -99,8 +99,19 @@ def apis(
             for row in rows
         ],
         "Dollars a million tokens, list prices. old: seen more than a year before the newest. "
-        "Tiers by prompt length: --json. ttft, tokens/s of one answer: medians that somebody measured, no promise.",
+        "Tiers by prompt length: --json. ttft, tokens/s of one answer: medians that somebody measured, no promise."
+        + _peaks(profiles),
     )
+
+
+def _peaks(profiles: Sequence[ApiProfile]) -> str:
+    """Return the sentence that names the APIs with peak hours; empty: none."""
+    told = [
+        f"{each.name} x{each.peak_hours.factor:g} in {each.peak_hours.hours_per_week:g} hours a week"
+        for each in profiles
+        if each.peak_hours is not None
+    ]
+    return f" Peak hours, which cost more than these prices: {', '.join(told)}." if told else ""
 
 
 def _from_file(file: Path, only: Sequence[str], date: str, out: Path | None, *, force: bool) -> list[ApiProfile]:
@@ -165,6 +176,7 @@ def _api(profile: ApiProfile, today: str | None) -> dict[str, Any]:
         "input_usd_per_million_tokens": profile.price.input,
         "cached_input_usd_per_million_tokens": profile.price.cached_input,
         "output_usd_per_million_tokens": profile.price.output,
+        "peak_hours": None if profile.peak_hours is None else profile.peak_hours.model_dump(),
         "prompt_tiers": [tier.model_dump() for tier in profile.prompt_tiers],
         "prompt_caching": [each.model_dump(mode="json") for each in profile.prompt_caching],
         "batch_discount": profile.batch_discount,

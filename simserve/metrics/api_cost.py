@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simserve.profiles.api import ApiLatency, ApiProfile, PromptCaching, PromptTier, TokenPrice, VolumeDiscount
+from simserve.profiles.api import (
+    ApiLatency,
+    ApiProfile,
+    PeakHours,
+    PromptCaching,
+    PromptTier,
+    TokenPrice,
+    VolumeDiscount,
+)
 from simserve.sim.records import RequestRecords
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
@@ -29,7 +37,8 @@ class ApiPrices:
 
     Attributes:
         name: Its name in results.
-        price: Dollars a million tokens.
+        price: Dollars a million tokens; with peak hours: the mean of a week.
+        peak_hours: Hours in which the provider charges more; None: none.
         prompt_tiers: Prices of long prompts, ascending.
         prompt_caching: Offers to cache prompts; empty: prefixes of any length, if cached tokens have a price.
         batch_discount: Discount for requests that may wait, as a share; None without such an offer.
@@ -48,11 +57,17 @@ class ApiPrices:
     date: str | None = None
     source: str = "given"
     latency: ApiLatency | None = None
+    peak_hours: PeakHours | None = None
 
     @classmethod
     def of(cls, profile: ApiProfile) -> ApiPrices:
-        """Return the prices of a profile."""
-        return cls(**{each.name: getattr(profile, each.name) for each in fields(cls)})
+        """Return the prices of a profile, those of a load that is even over the week where hours differ."""
+        factor = 1.0 if profile.peak_hours is None else profile.peak_hours.mean_factor
+        values = {each.name: getattr(profile, each.name) for each in fields(cls)}
+        if factor > 1:
+            tiers = tuple(tier.times(factor) for tier in profile.prompt_tiers)
+            values |= {"price": profile.price.times(factor), "prompt_tiers": tiers}
+        return cls(**values)
 
     def tokens_usd(
         self,
@@ -110,6 +125,14 @@ class ApiPrices:
             gross += step / (1 - discount)
             spent -= step
         return gross
+
+
+def peak_figures(api: ApiPrices) -> dict[str, Any] | None:
+    """Return the hours in which an API charges more and the mean that a load even over the week pays; None: none."""
+    peak = api.peak_hours
+    if peak is None:
+        return None
+    return {"factor": peak.factor, "hours_per_week": peak.hours_per_week, "mean_factor": peak.mean_factor}
 
 
 def latency_figures(api: ApiPrices) -> dict[str, Any] | None:

@@ -261,7 +261,7 @@ def _known_model(word: str) -> NamedModel:
             raise ScenarioError("is a GPU, neither a scenario nor a model", value=word, remedy=remedy) from None
         repositories = [model.stored.repository for model in catalogue_models().values()]
         of_owner = [*filter(None, repositories), *repositories_on_record()] if "/" in word else []
-        choices = of_owner or [*catalog.names("scenario"), *catalog.names("model")]
+        choices = catalog.tuned_of_family(word) or of_owner or [*catalog.names("scenario"), *catalog.names("model")]
         rule = "is neither a scenario nor a model that has a profile"
         near = nearest(word, choices)
         if not near.startswith("did you mean"):

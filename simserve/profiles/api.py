@@ -19,6 +19,7 @@ from simserve.units import PositiveSeconds
 from simserve.validation import FrozenModel, validate
 
 Usd = Annotated[float, Field(ge=0)]
+_HOURS_PER_WEEK = 168
 _Z95 = 1.6448536269514722
 """95th percentile of the standard normal distribution."""
 
@@ -37,6 +38,29 @@ class TokenPrice(FrozenModel):
     def cached(self) -> float:
         """Price of cached prompt tokens."""
         return self.input if self.cached_input is None else self.cached_input
+
+    def times(self, factor: float) -> Self:
+        """Return the price multiplied by a factor."""
+        cached = None if self.cached_input is None else self.cached_input * factor
+        return self.model_copy(
+            update={"input": self.input * factor, "output": self.output * factor, "cached_input": cached}
+        )
+
+
+class PeakHours(FrozenModel):
+    """Hours of a week in which a provider charges more."""
+
+    factor: float = Field(gt=1)
+    """Price in these hours over the price in the others."""
+    hours_per_week: float = Field(gt=0, lt=_HOURS_PER_WEEK)
+    """How many hours of a week they are."""
+    source: str = Field(min_length=1)
+    """Which hours they are, and where this was read."""
+
+    @property
+    def mean_factor(self) -> float:
+        """Mean price of a load that is even over the week, over the price outside peak hours."""
+        return 1.0 + (self.factor - 1.0) * self.hours_per_week / _HOURS_PER_WEEK
 
 
 class PromptCaching(FrozenModel):
@@ -125,7 +149,9 @@ class ApiProfile(FrozenModel):
     weights: str | None = None
     """Model profile of the same weights, if they are open: what a deployment of your own can run."""
     price: TokenPrice
-    """List price, dollars per million tokens."""
+    """List price, dollars per million tokens; with peak hours: outside them."""
+    peak_hours: PeakHours | None = None
+    """Hours in which every price is higher, if the provider has such; a load is taken to be even over the week."""
     prompt_tiers: tuple[PromptTier, ...] = ()
     """Prices of long prompts, if the provider sets them; ascending."""
     prompt_caching: tuple[PromptCaching, ...] = ()

@@ -6,6 +6,7 @@ Knows folders and names, not the content of other profiles; models are described
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -19,14 +20,17 @@ from simserve.errors import InputError, ProfileError, ScenarioError, nearest
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import (
+    SAME_SHAPE,
     TEXT_ONLY,
     context_of,
     is_on_record,
     layers_without_formula,
     letters,
+    nearest_with_formula,
     plain_name,
     stored_format,
     tuned_from,
+    without_active,
 )
 from simserve.validation import validate
 
@@ -48,7 +52,10 @@ _MEASURED: tuple[Kind, ...] = ("published", "unseen")
 """Kinds that only ship with simserve: `simserve validate FILE` takes a user's own measurements."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SIZE = re.compile(r"[ea]?\d+(?:\.\d+)?b(?:-a\d+b)?")
+_SIZE = re.compile(r"[ea]?\d+(?:\.\d+)?b(?:a\d+b)?")
+_BILLIONS = re.compile(r"(\d+(?:\.\d+)?)b")
+_ROUNDED_SIZE = 0.1
+"""How far a size in a tag may lie from the parameters of a model that it means: Phi-4 has 14.66 B."""
 _ENDINGS = (".yaml", ".yml", ".json")
 _CONFIG_NAME, _QUANTIZATION_NAME = "config.json", "hf_quant_config.json"
 
@@ -187,7 +194,7 @@ def load_model(name: str, relative_to: Path | None = None) -> ModelProfile:
         return of_repository
     layers = layers_without_formula(name) if is_repository(name, relative_to) else None
     if layers is not None:
-        raise ProfileError(layers, value=name, remedy="simserve models lists those it has")
+        raise ProfileError(layers, value=name, remedy=similar_model(name))
     path = _config_in_folder(name, relative_to) or find("model", name, relative_to)
     return _read_as(name, path) if path.suffix != ".json" and path.stem == name else _read(path)
 
@@ -231,6 +238,20 @@ def weights_name(name: str, relative_to: Path | None = None) -> str:
     return model.name if model.shape_of is not None and tuned_from(name) is not None else model.catalogue_name
 
 
+def similar_model(name: str) -> str:
+    """Return a remedy for a model without a formula: the profile that is nearest to it in kind and size."""
+    near = nearest_with_formula(name)
+    return "simserve models lists those it has" if near is None else f"the nearest in simserve models is {near}"
+
+
+def tuned_of_family(name: str) -> list[str]:
+    """Return the tuned weights whose names begin with that of a family which no profile has: ``qwen3.6``."""
+    sought = letters(plain_name(name))
+    if not sought or any(letters(profile).startswith(sought) for profile in names("model")):
+        return []
+    return [repository for repository in SAME_SHAPE if letters(plain_name(repository)).startswith(sought)]
+
+
 def profile_named_like(name: str) -> str | None:
     """Return the profile with the architecture of weights that no profile lists; None: none is similar enough.
 
@@ -247,9 +268,20 @@ def profile_named_like(name: str) -> str | None:
         known = plain_name(profile), plain_name(model.huggingface_id or profile)
         if sought in map(letters, known):
             return profile
-    rest = [(profile, profile.removeprefix(f"{wanted.replace(' ', '-')}-")) for profile in models]
-    begun = [profile for profile, size in rest if size != profile and _SIZE.fullmatch(size)]
-    return begun[0] if len(begun) == 1 else None
+    short = [profile for profile in models if sought == letters(without_active(profile))]
+    rest = [(profile, letters(profile).removeprefix(sought)) for profile in models]
+    begun = [profile for profile, size in rest if _SIZE.fullmatch(size)]
+    sized = [profile for profile, model in models.items() if _is_with_size(wanted, profile, model)]
+    return next((found[0] for found in (short, begun, sized) if len(found) == 1), None)
+
+
+def _is_with_size(wanted: str, profile: str, model: ModelProfile) -> bool:
+    """Return whether a name is a profile's followed by its size, as tags of Ollama are: ``phi4:14b``."""
+    base, _, size = wanted.rpartition("-")
+    stated = _BILLIONS.fullmatch(size)
+    if stated is None or letters(base) != letters(profile):
+        return False
+    return math.isclose(float(stated[1]) * 1e9, model.num_parameters, rel_tol=_ROUNDED_SIZE)
 
 
 def is_repository(name: str, relative_to: Path | None = None) -> bool:

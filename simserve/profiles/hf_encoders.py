@@ -142,8 +142,8 @@ def _intern_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 
 
 def _muse_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Muse Glimmer's tower: windows as large as its table of positions, but in every fourth and the last layer
-    (``MuseGlimmerVisionModel`` of transformers)."""
+    """Return the tower of Muse Glimmer and Muse Spark: windows as large as its table of positions, but in every fourth
+    and the last layer (``MuseGlimmerVisionModel`` of transformers)."""
     layers, patch, merge = tower.integer("num_hidden_layers"), tower.integer("patch_size"), tower.integer("merge_size")
     fewest = (merge * patch) ** 2
     return _grid(
@@ -223,6 +223,7 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader], dict[str, Any] | No
     "moonvit": lambda _, tower: _moonvit(tower, "MoonViT", MOONVIT_MAX_PATCHES),
     "intern_vit_6b": _intern_tower,
     "muse_glimmer_vision": _muse_tower,
+    "muse_spark_vision": _muse_tower,
     **dict.fromkeys((*_QWEN3, "qwen3_omni_moe_vision_encoder"), _qwen3_tower),
     "gemma4_vision": _gemma4_tower,
     "siglip_vision_model": _gemma3_tower,

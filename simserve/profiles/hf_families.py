@@ -1,7 +1,7 @@
 """What a Hugging Face ``model_type`` implies beyond its ``config.json``: a table of families and their kinds of layers.
 
 The kinds: layers with a window, with an indexer, linear ones, ones with a dense MLP. Sources: ``configuration_*.py``
-and ``modeling_*.py`` of huggingface/transformers for each type (5.23 for the newest), and for ``minimax_m2``,
+and ``modeling_*.py`` of huggingface/transformers for each type (5.24 for the newest), and for ``minimax_m2``,
 ``kimi_k2`` and ``deepseek_v32`` the modelling files beside their checkpoints and vLLM's.
 """
 
@@ -73,8 +73,22 @@ _BIASED = Family(fields={**_PLAIN, **_ALL_BIASES}, has_attention_bias_flag=False
 _FAMILIES: Mapping[tuple[str, ...], Family] = {
     (
         *("llama", "granite", "granitemoe", "granitemoeshared", "smollm3", "k2_horizon", "step3_text", "step3_vl"),
-        *("deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"),
+        *("deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "iquestcoder"),
     ): Family(),
+    ("youtu",): Family(defaults=_TIED),
+    ("cwm",): Family(defaults={**_EVERY_FOURTH, **_UNTIED}, sliding="pattern"),
+    ("kolibri1",): Family(
+        fields={**_HEAD_NORMS, "num_norms_per_layer": 4},
+        defaults={**_ROUTER_BIAS, **_UNTIED, "sliding_window_pattern": 5},
+        sliding="pattern",
+    ),
+    ("beam",): Family(
+        fields={**_GATED, "num_norms_per_layer": 4},
+        defaults={**_ROUTER_BIAS, **_UNTIED, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3},
+    ),
+    ("muse_spark", "muse_spark_text"): Family(
+        fields={"has_attention_gate": True, "num_norms_per_layer": 4}, defaults={**_ROUTER_BIAS, **_UNTIED}
+    ),
     ("falcon_h1",): Family(fields={"num_norms_per_layer": 1}, defaults={"mamba_rms_norm": False}, reads=_MAMBA),
     ("granitemoehybrid",): Family(defaults=_TIED, reads=_MAMBA),
     ("bamba",): Family(fields={"num_norms_per_layer": 1}, defaults=_LONG, reads=_MAMBA),
@@ -122,7 +136,7 @@ _FAMILIES: Mapping[tuple[str, ...], Family] = {
     ("qwen3_5", "qwen3_5_text"): Family(fields=_GATED, defaults=_HYBRID),
     ("qwen3_next", "qwen3_5_moe", "qwen3_5_moe_text"): Family(fields=_GATED, defaults=_HYBRID_MOE),
     ("qwen4_exp", "qwen4_exp_text"): Family(fields=_GATED, defaults={**_HYBRID_MOE, "hc_count": 4, "hc_lowrank": 320}),
-    ("hy_v4",): Family(
+    ("hy_v4", "hy_v4_vl", "hy_v4_vl_text"): Family(
         fields={"has_attention_sinks": True, "has_independent_streams": True}, defaults={**_ROUTER_BIAS, **_UNTIED}
     ),
     ("llama4", "llama4_text"): Family(

@@ -33,7 +33,7 @@ CHOSEN_KEYS = (
     "moe_topk",
     "top_k_experts",
 )
-_LATENT_KEYS = ("moe_latent_size", "routed_expert_hidden_size")
+_LATENT_KEYS = ("moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size")
 STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 

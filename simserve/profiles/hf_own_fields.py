@@ -282,6 +282,18 @@ def _hy_v4(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
+def _muse_spark(reader: ConfigReader) -> dict[str, Any]:
+    """Return what Muse Spark's layers add to attention and experts (``modeling_muse_spark.py`` of transformers).
+
+    One of the four norms of a layer has no weights; both sums with the residual have a gate per channel, the latent
+    vector and the output of each expert a norm.
+    """
+    return {
+        "num_other_parameters": reader.integer(*LAYER_KEYS)
+        * (reader.integer("hidden_size") + 2 * reader.integer("moe_hidden_size"))
+    }
+
+
 def _qwen4_exp(reader: ConfigReader) -> dict[str, Any]:
     """Return Qwen3.8-Flash-Next's residual streams, indexer and n-grams (``modular_qwen4_exp.py`` of transformers)."""
     fields: dict[str, Any] = {
@@ -337,7 +349,12 @@ _OWN: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     **dict.fromkeys(("minimax", "minimax_m1", "minimax_text_01"), _minimax_01),
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _minimax_m3),
     "deepseek_v4": _deepseek_v4,
-    "hy_v4": _hy_v4,
+    **dict.fromkeys(("hy_v4", "hy_v4_vl", "hy_v4_vl_text"), _hy_v4),
+    **dict.fromkeys(("muse_spark", "muse_spark_text"), _muse_spark),
+    # A bias of the gate per head (``BeamAttention`` of transformers).
+    "beam": lambda reader: {
+        "num_other_parameters": reader.integer(*LAYER_KEYS) * reader.integer("num_attention_heads")
+    },
     **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), _qwen4_exp),
     **dict.fromkeys(
         ("glm5_next", "glm5_next_text"),  # GLM-5.3-Flash

@@ -197,6 +197,25 @@ def _minimax(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     return {**read, "attn_type_list": [int(kind == "full_attention") for kind in types]}
 
 
+def _with_types(
+    is_full: Callable[[int, int], bool],
+) -> Callable[[Mapping[str, Any], object], Mapping[str, Any]]:
+    """Return a rewriting that names the layers with and without a window where the file leaves ``layer_types`` out.
+
+    Args:
+        is_full: Whether a layer, counted from 0, of so many sees everything.
+    """
+
+    def rewrite(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
+        if config.get("layer_types") is not None:
+            return config
+        count = ConfigReader(config, file).integer(*LAYER_KEYS)
+        kinds = ["full_attention" if is_full(layer, count) else "sliding_attention" for layer in range(count)]
+        return {**config, "layer_types": kinds}
+
+    return rewrite
+
+
 _LISTED_KEYS = ("moe_topk", "num_shared_expert", "moe_intermediate_size", "intermediate_size")
 """Keys that files of Hunyuan and Gemma 3n list per layer."""
 
@@ -222,4 +241,7 @@ _REWRITING: Mapping[str, Callable[[Mapping[str, Any], object], Mapping[str, Any]
     "minimax": _minimax,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2,
+    # Every sixth layer and the last (``BeamConfig``); every fourth from the last on (``MuseSparkTextConfig``).
+    "beam": _with_types(lambda layer, count: (layer + 1) % 6 == 0 or layer + 1 == count),
+    "muse_spark_text": _with_types(lambda layer, count: (count - 1 - layer) % 4 == 0),
 }

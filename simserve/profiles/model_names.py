@@ -71,7 +71,8 @@ _GGUF_NAME = re.compile(r"(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4_moe)")
 _BITS = re.compile(r"(?:int)?([48])[- ]?bits?")
 _SUFFIX = re.compile(
     r"[-._](?:instruct|thinking|chat|hf|it|base|text|pretrained|gguf|awq|gptq|marlin|quantized|qat|dynamic|static|pertensor|"
-    r"autoround|a?sym|kv|channel|block|i?q\d-(?:[0k](?:-[sml])?|\d)|(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt|"
+    r"autoround|a?sym|kv|channel|block|(?:ud-)?i?q\d-(?:[0k](?:-(?:x{0,2}[sml]))?|x{0,2}[sml]|nl|\d)|"
+    r"(?:int|fp|nvfp|mxfp|bf|q)\d+\w*|w\d+a\d+|\d+bit|bnb|g?128g?|v0\.\d+|\d{4}|tensor|modelopt|latest|cloud|rl|"
     r"unsloth|mlx|mixed|abliterated|gptq-4b|w-mxfp\d-a-\w+|qad|(?<=fp[48]-)(?:v2|preview)|unquantized|i1|dwq|(?<=dwq-)v\d|"
     r"(?<=abliterated-)v\d|gptqmodel)$"
 )
@@ -182,6 +183,7 @@ SAME_SHAPE = {
     "inclusionAI/Ling-3.0-flash-Fin": "ling-3.0-flash",
     "inclusionAI/Ling-3.0-flash-Sante": "ling-3.0-flash",
     "XiaomiMiMo/MiMo-V2.5": "mimo-v2-flash",
+    "XiaomiMiMo/MiMo-V2.5-Omni": "mimo-v2-flash",
     "XiaomiMiMo/MiMo-V2.6-Flash": "mimo-v2-flash",
     "XiaomiMiMo/MiMo-V2.6-Pro": "mimo-v2.5-pro",
     "nvidia/Nemotron-Cascade-2-30B-A3B": "nemotron-3-nano-30b-a3b",
@@ -245,6 +247,13 @@ SAME_SHAPE = {
     "zai-org/GLM-4.6V-Flash": "glm-4.1v-9b",
     "moonshotai/Kimi-VL-A3B-Thinking": "kimi-vl-a3b",
     "baidu/ERNIE-4.5-VL-28B-A3B-Thinking": "ernie-4.5-vl-28b-a3b",
+    "nvidia/NVIDIA-Nemotron-3.5-Super-VL-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
+    "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16": "nemotron-3-nano-30b-a3b",
+    "deepseek-ai/DeepSeek-V4-Flash-Vision-Exp": "deepseek-v4-flash",
+    "inclusionAI/Ling-3.0-flash-VL": "ling-3.0-flash",
+    "tencent/Hy4": "hy4-preview",
+    "IFM/Jais-3-32B": "k2-horizon-32b",
+    "IFM/Jais-3-7B": "k2-horizon-7b",
 }
 """Repositories of weights tuned from another model -> profile with their shape, as config.json or the model card says
 which model they were tuned from.
@@ -258,7 +267,11 @@ public code that reads it. Granite 4.1 3B: the metadata of its GGUF file on olla
 Hunyuan MT (89 rows more), LongCat-Flash-Thinking and MiniMax-M1: their config.json or model card. Ling and Ring 2.5 and
 2.6: one base, by their model cards. SmolLM, Gemma 1.1, CodeGemma, BLOOMZ, Dolly v2, LFM2.5 350M, Llama Guard 3 1B,
 MedGemma 1.5, DeepSeek-Math-V2, Kimi-VL-A3B-Thinking, ERNIE-4.5-VL-28B-A3B-Thinking: the model from which each was
-made, by its model card. GLM-4.6V-Flash: the metadata of its GGUF file on ollama.com.
+made, by its model card. GLM-4.6V-Flash: the metadata of its GGUF file on ollama.com. Nemotron 3.5 Super VL and Nemotron
+3 Nano Omni: the language models in them, by NVIDIA's pages of Megatron Bridge and models/nvidia of
+vllm-project/recipes. DeepSeek-V4-Flash-Vision-Exp and Ling-3.0-flash-VL: the same, by models/deepseek-ai and
+models/inclusionAI there. Hy4: HYV4VLTextConfig of transformers 5.24.0. Jais 3: the stored size of models/IFM there
+(34.78 B) and the class of K2 Horizon.
 """
 
 
@@ -268,8 +281,11 @@ was removed"; sarvam-m is a `MistralForCausalLM`)."""
 
 
 def stored_format(name: str) -> str | None:
-    """Return the number format that a name of weights states; None: none."""
+    """Return the number format that a name of weights states; None: none. A file behind a colon says it first."""
     last = _last_part(name)
+    tag = last.rpartition(":")[2] if ":" in last else ""
+    if _GGUF_NAME.fullmatch(tag.removeprefix("ud-")):
+        return nearest_gguf(tag)
     return next((quantization for part, quantization in (*_FORMATS, *_BITS_ALONE) if part in last), None)
 
 
@@ -338,14 +354,27 @@ AskedQuantization = Annotated[Quantization, BeforeValidator(_format_asked)]
 @lru_cache(maxsize=_KEPT_NAMES)
 def plain_name(name: str) -> str:
     """Return a name without owner, tuning and number format: ``org/Meta-Llama-3.1-8B-Instruct-FP8`` is llama-3.1-8b."""
-    plain = _PREFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf")).replace("_", "-")
+    plain = _PREFIX.sub("", name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix(".gguf"))
+    plain = plain.replace("_", "-").replace(":", "-")  # a tag of Ollama, or a file of a repository: ...-GGUF:Q4_K_M
     while (shorter := _SUFFIX.sub("", plain)) != plain:
         plain = shorter
     return plain
 
 
-_TUNED = {letters(plain_name(repository)): (repository, profile) for repository, profile in SAME_SHAPE.items()}
-"""Letters of the name without tuning and format -> repository, profile."""
+_ACTIVE = re.compile(r"(?<=\db)-a\d+(?:\.\d+)?b$")
+
+
+def without_active(plain: str) -> str:
+    """Return a plain name without the parameters that are active, which tags of Ollama leave out: ``qwen3-30b``."""
+    return _ACTIVE.sub("", plain)
+
+
+_TUNED = {
+    letters(short(plain_name(repository))): (repository, profile)
+    for short in (without_active, str)
+    for repository, profile in SAME_SHAPE.items()
+}
+"""Letters of the name without tuning and format, with active parameters and without -> repository, profile."""
 _DISTILLED = {
     "1.5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
@@ -396,6 +425,10 @@ _WITHOUT_FORMULA = {
     "bitnet": "weights of three values",
     "phi-3-small": "block-sparse attention in every second layer",
     "mamba": "a state in all layers, none with attention",
+    "jais-3-mova": "attention whose values come from routed experts (MoVA)",
+    "lfm3": "windows beside short convolutions",
+    "a.x-k2": "norms with gates of their own (Gated Norm) beside sparse gated attention",
+    "dots3-note": "windows beside latent attention that an indexer makes sparse",
     "zaya1": "attention over a compressed, convolved hidden state (CCA)",
 }
 """Prefixes of the names of models with layers that have no formula here -> those layers: from their config.json (keys
@@ -410,11 +443,42 @@ def layers_without_formula(name: str) -> str | None:
     return None if found is None else f"has layers that simserve has no formula for: {found}"
 
 
+_NEAREST = {
+    "deepseek-v4.1": "deepseek-v4-flash",
+    "phi-4-mini-flash": "phi-4-mini",
+    "phi-4-multimodal": "phi-4-mini",
+    "llama-3-3-nemotron-super": "llama-3.3-70b",
+    "llama-3-1-nemotron-ultra": "llama-3.1-405b",
+    "mamba-codestral": "nemotron-h-8b",
+    "minicpm4": "llama-3.1-8b",
+    "falcon-mamba": "falcon-h1-7b",
+    "zamba2": "falcon-h1-7b",
+    "mistral-large-4": "mistral-large-3",
+    "k2-horizon-mova": "k2-horizon-32b",
+    "k2-horizon-36b": "k2-horizon-32b",
+    "jais-3-mova": "k2-horizon-32b",
+    "gpt-oss-puzzle": "gpt-oss-120b",
+    "ernie-4.5-vl-424b": "ernie-4.5-300b-a47b",
+    "phi-3-small": "mistral-7b",
+    "lfm3": "lfm2-24b-a2b",
+    "a.x-k2": "a.x-k1",
+    "dots3-note": "deepseek-v3.2",
+}
+"""Prefixes of the names of models without a formula -> the profile nearest in kind and size, where one is near."""
+
+
+def nearest_with_formula(name: str) -> str | None:
+    """Return the profile nearest to a model that cannot be simulated; None: none is near."""
+    plain = plain_name(name)
+    return next((profile for begin, profile in _NEAREST.items() if f"{plain}-".startswith(begin)), None)
+
+
 _CONTEXTS = {
     "HuggingFaceTB/SmolLM-135M": 2_048,
     "HuggingFaceTB/SmolLM-360M": 2_048,
     "HuggingFaceTB/SmolLM-1.7B": 2_048,
     "XiaomiMiMo/MiMo-V2.5": 1_048_576,
+    "inclusionAI/Ling-3.0-flash-VL": 131_072,
     "Qwen/Qwen3-4B-Instruct-2507": 262_144,
     "Qwen/Qwen3-4B-Thinking-2507": 262_144,
     "Qwen/Qwen3-30B-A3B-Instruct-2507": 262_144,

@@ -199,7 +199,17 @@ def _api_lines(summary: Mapping[str, Any]) -> list[str]:
     seen = "" if api["date"] is None else f"; {api['name']}, price seen {api['date']}"
     if api.get("is_old"):
         seen += f", {_OLD}"
-    return [*lines, *([prices + seen] if prices else []), *_latency_lines(api)]
+    return [*lines, *([prices + seen] if prices else []), *_peak_lines(api), *_latency_lines(api)]
+
+
+def _peak_lines(api: Mapping[str, Any]) -> list[str]:
+    """Return what hours with higher prices come to; none if the API has none."""
+    found = api.get("peak_hours")
+    if found is None:
+        return []
+    charged = f"{found['factor']:g} times as much in {found['hours_per_week']:g} of 168 hours a week"
+    mean = f"priced for a load that is even over the week, {found['mean_factor']:.2f} times its lower price"
+    return [f"{api['name']} charges {charged}: {mean}"]
 
 
 def _latency_lines(api: Mapping[str, Any]) -> list[str]:
@@ -468,7 +478,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         lines.append(Fact("Also", other))
     old = [f"the price of {api['name']} was seen {api['date']}, {_OLD}"] if api.get("is_old") else []
     ranges = [fact_text(deployed, "Trust")] if deployed is not None and is_priced else []
-    trust = [*old, *(ranges or (summary.get("caveats") or ())[-1:])]
+    trust = [*old, *_peak_lines(api), *(ranges or (summary.get("caveats") or ())[-1:])]
     lines += [Fact("Trust", "; ".join(trust))] if trust else []
     return Brief(
         verdict="none",

@@ -37,6 +37,17 @@ def test_the_batch_discount_covers_its_share() -> None:
     assert prices().batch_factor(0.5) == 1.0
 
 
+def test_peak_hours_cost_their_share_of_an_even_week() -> None:
+    """DeepSeek: twice the price in 35 of 168 hours, of prompts, cached prompts and answers alike."""
+    profile = load_api("deepseek-v4-pro")
+    mean = 1 + 35 / 168
+
+    inputs, outputs = ApiPrices.of(profile).tokens_usd(1000, 100, 600)
+
+    assert inputs[0] == pytest.approx(mean * (400 * 0.66 + 600 * 0.022) / 1e6)
+    assert outputs[0] == pytest.approx(mean * 100 * 1.98 / 1e6)
+
+
 def test_volume_discounts_cover_what_lies_above_and_invert() -> None:
     """10 % off above $1,000, 20 % off above $5,000."""
     bulk = prices(

@@ -331,6 +331,18 @@ def test_llama_cpp_keeps_everything_of_models_without_windows_of_its_own() -> No
     assert slots("mistral-7b", "b8000").windowed_kv is None
 
 
+@pytest.mark.parametrize(
+    "model", ["mellum2-12b-a2.5b", "laguna-xs-2.1", "muse-glimmer-30b", "trinity-mini-26b", "step-3.5-flash"]
+)
+def test_later_builds_keep_windows_of_more_families(model: str) -> None:
+    """One slot of 8,192 tokens: window and micro-batch, rounded up to 256."""
+    later = slots(model, "b11549", max_num_seqs=1, max_model_len=8192)
+    cells = -(-(later.model.sliding_window + 512) // 256) * 256
+
+    assert laid_out(later).lines[0].startswith(f"windows: {cells:,} tokens of 1 slots, ")
+    assert slots(model, "b8000", max_num_seqs=1, max_model_len=8192).windowed_kv is None
+
+
 def test_kinds_that_differ_by_a_quarter_are_not_padded() -> None:
     """vLLM pads below 1.25 times the fewer (``max < min * 1.25``): 16 and 20 layers stay 16 each."""
     profile = make_model("gpt-oss-20b", num_hidden_layers=36, num_sliding_layers=20)

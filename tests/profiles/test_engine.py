@@ -498,6 +498,18 @@ def test_ollama_slots_and_context_follow_version_and_memory() -> None:
     assert resolve("ollama", None, model_max_len=131072).max_model_len == 131072
 
 
+def test_ollama_runs_the_server_of_llama_cpp_since_0_30() -> None:
+    """Its batches, checkpoints, windows and host times; what further sequences took was the old runner's."""
+    old, new, server = resolve("ollama", "0.24"), resolve("ollama", None), resolve("llama.cpp", None)
+
+    assert (old.max_num_batched_tokens, old.checkpoints(512), old.overlaps_chunks) == (2048, (), False)
+    assert (new.max_num_batched_tokens, new.ubatch_size, new.overlaps_chunks) == (512, 512, True)
+    assert new.checkpoints(512) == server.checkpoints(512) == (516, 4)
+    assert new.state_ubatches == server.state_ubatches
+    assert old.host_seconds_per_further_request > new.host_seconds_per_further_request == 0
+    assert new.host_seconds_per_step == server.host_seconds_per_step
+
+
 @pytest.mark.parametrize("name", ["llama.cpp", "ollama"])
 def test_engines_that_sample_on_the_cpu_take_longer_for_more_tokens_of_a_vocabulary(name: str) -> None:
     """0.23 to 0.49 ms a sequence were measured for large ones (llama.cpp pull request 24843, issue 27050)."""

@@ -20,6 +20,13 @@ from simserve.validation import validate
 # from its configuration, with score corrections of routers and scalars of layers, which are buffers there.
 EXACT_PARAMETERS = {
     "bamba-9b": 9_780_235_392,
+    "beam-1.0-501b-a23b": 501_267_612_352,
+    "cwm-32b": 32_581_097_472,
+    "granite-4.2-30b": 29_276_770_304,
+    "iquest-coder-v1-40b": 39_794_283_520,
+    "kolibri-1": 78_103_074_560,
+    "muse-spark-open-816b-a42b": 819_990_552_064,
+    "youtu-llm-2b": 1_961_560_064,
     "bloom-560m": 559_214_592,
     "bloom-7b1": 7_069_016_064,
     "exaone-4.5-33b": 32_527_504_384,
@@ -341,6 +348,7 @@ STORED_BESIDE = {
 # Published to two digits: half of the last one is more than 1 %. Kimi Linear's checkpoint has 98.2 GB in BF16. The
 # sizes published for Granite 4.1 30B add up to 28.9 B.
 ROUNDING = {
+    "cwm-32b": 0.02,
     "deepseek-v4-pro": 0.05 / 1.6,
     "kimi-linear-48b-a3b": 0.024,
     "gemma-4-e4b": 0.012,
@@ -355,9 +363,12 @@ ROUNDING = {
 }
 
 # What publishers state, billions, with the tolerance of their rounding; where they leave the embedding out (gpt-oss,
-# GLM-4.5 and 4.7, LongCat, Step, MiniMax-M3 and -01, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or the head too, it is
-# added; for LFM2.5, whose card has the figures of LFM2, the second half of its vocabulary.
+# GLM-4.5 and 4.7, LongCat, Step, Kolibri, Muse Spark, MiniMax-M3 and -01, ERNIE, DeepSeek-V2, Moonlight, Sarvam), or
+# the head too, it is added; for LFM2.5, whose card has the figures of LFM2, the second half of its vocabulary.
 ADVERTISED_ACTIVE = {
+    "kolibri-1": (3.458 + 0.328, 0.001),
+    "beam-1.0-501b-a23b": (23.4, 0.005),
+    "muse-spark-open-816b-a42b": (42 + 3.31, 0.02),
     "qwen3.8-flash-next": (6 + 1.27, 0.01),
     "step3": (38 + 0.92, 0.01),
     "ernie-4.5-vl-28b-a3b": (3 + 0.265, 0.03),
@@ -571,6 +582,7 @@ KV_BYTES_PER_TOKEN_16_BIT = {
     "nemotron-3-ultra-550b-a55b": 12 * 2 * 2 * 128 * 2,
     # latent: layers x (kv_lora_rank + qk_rope_head_dim) x 2 bytes, with the indexer 132 bytes a layer more
     "deepseek-v3": 70_272,
+    "youtu-llm-2b": 32 * (512 + 64) * 2,
     "deepseek-r1": 61 * (512 + 64) * 2,
     "kimi-k2": 61 * (512 + 64) * 2,
     "glm-5": 78 * ((512 + 64) * 2 + 132),

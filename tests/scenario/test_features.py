@@ -93,12 +93,12 @@ def on(version: str, *overrides: str) -> list[str]:
         (on("0.5.0", "deployment.engine.cpu_offload_gb=4"), "vllm 0.5.0 has no weights kept in host memory"),
         (
             ["deployment.engine={name: llama.cpp}", "deployment.engine.cpu_offload_gb=4"],
-            "cpu_offload_gb.* llama.cpp b11063 has no .* write deployment.engine.n_gpu_layers",
+            "cpu_offload_gb.* llama.cpp b11549 has no .* write deployment.engine.n_gpu_layers",
         ),
         (["deployment.engine.n_gpu_layers=4"], "vllm 0.12 has no choice .* write deployment.engine.cpu_offload_gb"),
         (
             ["deployment.engine={name: tgi, version: '3.0'}", "deployment.engine.num_gpu_blocks_override=4"],
-            r"tgi 3.0 has no number of KV blocks set by hand \(no version has\); leave it out",
+            r"tgi 3.3 has no number of KV blocks set by hand \(no version has\); leave it out",
         ),
         (
             on(

@@ -234,7 +234,7 @@ def test_memory_report_adds_up() -> None:
         (
             "gpt-oss-20b",
             "llama.cpp",
-            "enable_expert_parallel: True .* llama.cpp b11063 has no expert parallelism",
+            "enable_expert_parallel: True .* llama.cpp b11549 has no expert parallelism",
         ),
     ],
 )
@@ -437,7 +437,7 @@ def test_a_layer_partition_reaches_the_replica() -> None:
     scenario = make_scenario(model="llama-3.1-8b", deployment=deployment)
 
     assert resolve(scenario).shape.layers_per_stage == (10, 22)
-    with pytest.raises(ScenarioError, match=r"pipeline_layer_partition.*tgi 3\.0 has no choice"):
+    with pytest.raises(ScenarioError, match=r"pipeline_layer_partition.*tgi 3\.3 has no choice"):
         resolve(make_scenario(model="llama-3.1-8b", deployment={**deployment, "engine": {"name": "tgi"}}))
 
 

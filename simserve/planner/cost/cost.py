@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.errors import UsageError, nearest
-from simserve.metrics.api_cost import ApiPrices, latency_figures
+from simserve.metrics.api_cost import ApiPrices, latency_figures, peak_figures
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.model import Comparison, day_shape
 from simserve.profiles.api import catalogue_date, load_api
@@ -261,6 +261,7 @@ def _api_side(terms: CostTerms, model: Comparison | None) -> dict[str, Any]:
         "date": None if api is None else api.date,
         "source": None if api is None else api.source,
         "latency": None if api is None else latency_figures(api),
+        "peak_hours": None if api is None else peak_figures(api),
     }
 
 

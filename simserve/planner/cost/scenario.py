@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InfeasibleError, ScenarioError
-from simserve.metrics.api_cost import ApiPrices, latency_figures
+from simserve.metrics.api_cost import ApiPrices, latency_figures, peak_figures
 from simserve.metrics.cost import grid
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.model import Comparison, break_even, day_shape
@@ -478,6 +478,7 @@ def _api_side(
         "date": api.date,
         "source": api.source,
         "latency": latency_figures(api),
+        "peak_hours": peak_figures(api),
     }
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from simserve.errors import ScenarioError, nearest
 from simserve.planner.importers.pasted import is_file
-from simserve.profiles.catalog import catalogue_models, is_repository, load_model, profile_named_like
+from simserve.profiles.catalog import (
+    catalogue_models,
+    is_repository,
+    load_model,
+    profile_named_like,
+    similar_model,
+    tuned_of_family,
+)
 from simserve.profiles.model_names import (
     distilled,
     layers_without_formula,
@@ -72,8 +79,8 @@ def find_model(name: str, file: object) -> NamedModel:
         return NamedModel(known or like, stored_format(name), is_exact=False)
     layers = layers_without_formula(name)
     if layers is not None:
-        raise ScenarioError(layers, file=file, key="model", value=name, remedy="simserve models lists those it has")
-    close = nearest(plain_name(name), list(models))
+        raise ScenarioError(layers, file=file, key="model", value=name, remedy=similar_model(name))
+    close = nearest(plain_name(name), tuned_of_family(name) or list(models))
     close = close if close.startswith("did you mean") else "simserve models lists them"
     remedy = f"say which with --model, a profile or a config.json; {close}"
     raise ScenarioError("is no model that has a profile", file=file, key="model", value=name, remedy=remedy)

@@ -232,7 +232,7 @@ def test_tgi_refusals(explicit: bool) -> None:
     """What it has no flag for, said or not."""
     assert "TGI has no pipeline parallelism" in refusal("tgi", "deployment.pipeline_parallel_size=2", explicit=explicit)
     assert "has no flag for it" in refusal("tgi", "deployment.engine.block_size=32", explicit=explicit)
-    assert "tgi 3.0 has no INT8 KV cache" in refusal("tgi", "deployment.kv_cache_dtype=int8", explicit=explicit)
+    assert "tgi 3.3 has no INT8 KV cache" in refusal("tgi", "deployment.kv_cache_dtype=int8", explicit=explicit)
     fp8 = "deployment.kv_cache_dtype=fp8"
     assert "versions with it: 2.4 and newer" in refusal("tgi", fp8, version="2.0", explicit=explicit)
 
@@ -273,7 +273,7 @@ def test_ollama_refusals(explicit: bool) -> None:
     """Tensor parallelism, FP8 KV, knobs it has no setting for, formats it does not make."""
     two = "deployment.tensor_parallel_size=2"
     assert "gives each GPU layers of its own" in refusal("ollama", two, explicit=explicit)
-    assert "ollama 0.15.5 has no FP8 KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
+    assert "ollama 0.33 has no FP8 KV cache" in refusal("ollama", "deployment.kv_cache_dtype=fp8", explicit=explicit)
     assert "no setting for it" in refusal("ollama", "deployment.engine.block_size=16", explicit=explicit)
     assert "does not quantise to gguf-q2_k" in refusal("ollama", "deployment.quantization=gguf-q2_k", explicit=explicit)
 
