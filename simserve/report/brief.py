@@ -48,6 +48,8 @@ NOW = "Now"
 """Name of the line that says whether a deployment can sustain its own traffic, in answers about more than that."""
 SLO_MISSED = "SLO missed"
 """Note after GPUs that are priced although they miss the SLO."""
+_NEARLY_NOTHING = 0.01
+"""Share of the other side's bill below which a bill is told with further digits."""
 _LENGTHENS = " (--precision 5% lengthens it)"
 """Note after a run that is too short, of the command that runs it."""
 FILES = "Files"
@@ -447,7 +449,9 @@ def api_text(month: Mapping[str, Any]) -> str:
     ratio = api["usd_per_month"] / own
     if ratio >= _TOLD_AS_TIMES:
         return f"{asked}, {ratio:.1f} times as much"
-    return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
+    # "100% less" would be nothing.
+    differs = share(1 - ratio) if ratio < _NEARLY_NOTHING else f"{100 * abs(ratio - 1):.0f}%"
+    return f"{asked}, {differs} {'more' if ratio > 1 else 'less'}"
 
 
 def asked_by(api: Mapping[str, Any]) -> str:

@@ -633,8 +633,8 @@ def caveats(
     if scaling is not None and not scenario.deployment.pools:
         said.append(
             f"the fleet is scaled from {scaling.min_replicas} to {scaling.max_replicas} replicas: what is paid is "
-            "their GPU-hours from launch to end, simulated at the loads of the day; at other volumes, the replicas that "
-            "each hour needs"
+            "their GPU-hours from launch to end, simulated at the loads of the day; at other volumes, the replicas "
+            "that each hour needs"
         )
     if overflow is not None:
         said.append(
