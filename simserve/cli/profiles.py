@@ -391,17 +391,25 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
 
 
 def print_resolved(resolved: ResolvedEngine) -> None:
-    """Print every knob of an engine, its value, and where the value comes from; the common source is printed once."""
+    """Print every knob of an engine, its value, and where the value comes from; the common source is printed once.
+
+    Those that a scenario can set come first, then what is known of how this version works.
+    """
+    from simserve.scenario.deployment_spec import EngineSpec
+
     settings = resolved.model_dump()
     sources = settings.pop("sources")
     opening = f"{resolved.name} {resolved.version} default"
     defaults = [source for source in resolved.sources.values() if source.startswith(opening)]
     common = min(defaults, key=len, default=opening)
     print_lines([f"default: {common}"])
-    rows = [
-        (key, _shown(key, value), sources.get(key, "").replace(common, "default")) for key, value in settings.items()
-    ]
-    print_table(("knob", "value", "where it comes from"), rows)
+    for title, is_settable in (("set with deployment.engine.KEY", True), ("how this version works", False)):
+        rows = [
+            (key, _shown(key, value), sources.get(key, "").replace(common, "default"))
+            for key, value in settings.items()
+            if (key in EngineSpec.model_fields) == is_settable
+        ]
+        print_table((title, "value", "where it comes from"), rows)
 
 
 def _shown(key: str, value: object) -> str:

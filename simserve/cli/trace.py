@@ -99,10 +99,12 @@ def _usage(path: Path) -> Usage | None:
     """Return what an export of usage comes to; None where the file is something else."""
     from simserve.workload.traces.columns import header_of
     from simserve.workload.traces.table import read_text
-    from simserve.workload.traces.usage import is_usage, read_usage, usage_columns
+    from simserve.workload.traces.usage import is_usage, read_buckets, read_usage, usage_columns
 
     text = "" if path.is_dir() else read_text(path).lstrip()
-    names = [] if not text or text[0] in "[{" else header_of(text)
+    if text[:1] in ("[", "{"):
+        return read_buckets(path)
+    names = header_of(text) if text else []
     columns = usage_columns(names)
     return None if columns is None or not is_usage(path, names) else read_usage(path, columns)
 

@@ -571,16 +571,17 @@ def _trace(path: str, folder: Path | None) -> list[Override]:
 
 
 def _recorded_media(scenario: Scenario, flags: OneLine, notes: list[str]) -> list[Override]:
-    """Return the images and recordings of ``--trace``, unless the scenario describes its own."""
+    """Return the images and recordings of ``--trace`` that a scenario does not describe; note what it leaves out."""
     source, workload = scenario.workload.trace, scenario.workload
     if flags.trace is None or source is None:
         return []
     # Readers of traces are loaded for traces alone.
-    from simserve.planner.importers.trace import media_blocks
+    from simserve.planner.importers.trace import media_blocks, row_notes
     from simserve.workload.traces.formats import read_trace
     from simserve.workload.traces.table import find_file
 
     trace = read_trace(find_file(source.path, scenario.folder, takes_folder=True), source.format, source.columns)
+    notes += row_notes(trace)
     told: list[str] = []
     blocks = media_blocks(trace, load_model(scenario.model, scenario.folder), told)
     if not workload.has_media:

@@ -60,6 +60,8 @@ _NAMES_NO_GPU |= {
 _COUNT_BEFORE = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*|(\d{1,3})\s+(?=[a-z]))(\S.*)", re.IGNORECASE)
 _COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
 """``H100:2`` and ``H100x2``, if the part in front is the name of a GPU."""
+_MACHINES = re.compile(r"\b(?:mac[ -]?book(?:[ -](?:pro|air))?|mac[ -]?(?:studio|mini|pro)|imac(?:[ -]pro)?)\b")
+"""Machines that people name beside the chip in them: ``Mac Studio M4 Max``."""
 _LIKENESS = 0.7
 """Least share of letters that an unknown name shares with a suggested GPU: numbers alone look alike."""
 NARROW_TILE_ROWS = 16
@@ -534,8 +536,8 @@ def slice_of(name: str) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=4096)
 def _plain(name: str) -> str:
-    """Return a name without vendor, product line, kind of memory, generation, blanks and hyphens."""
-    words = re.findall(r"[a-z0-9]+", name.casefold())
+    """Return a name without vendor, product line, machine, kind of memory, generation, blanks and hyphens."""
+    words = re.findall(r"[a-z0-9]+", _MACHINES.sub(" ", name.casefold()))
     return "".join("sxm" if re.fullmatch(r"sxm\d", word) else word for word in words if word not in _NAMES_NO_GPU)
 
 

@@ -48,6 +48,10 @@ NOW = "Now"
 """Name of the line that says whether a deployment can sustain its own traffic, in answers about more than that."""
 SLO_MISSED = "SLO missed"
 """Note after GPUs that are priced although they miss the SLO."""
+_NEARLY_NOTHING = 0.01
+"""Share of the other side's bill below which a bill is told with further digits."""
+_LENGTHENS = " (--precision 5% lengthens it)"
+"""Note after a run that is too short, of the command that runs it."""
 FILES = "Files"
 """Name of the line that says where the files of an answer are."""
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
@@ -438,7 +442,9 @@ def api_text(month: Mapping[str, Any]) -> str:
     ratio = api["usd_per_month"] / own
     if ratio >= _TOLD_AS_TIMES:
         return f"{asked}, {ratio:.1f} times as much"
-    return f"{asked}, {100 * abs(ratio - 1):.0f}% {'more' if ratio > 1 else 'less'}"
+    # "100% less" would be nothing.
+    differs = share(1 - ratio) if ratio < _NEARLY_NOTHING else f"{100 * abs(ratio - 1):.0f}%"
+    return f"{asked}, {differs} {'more' if ratio > 1 else 'less'}"
 
 
 def asked_by(api: Mapping[str, Any]) -> str:
@@ -462,7 +468,7 @@ def trust_text(result: RunResult) -> str:
     if inner["replications"]["precision"] is not None and not inner["replications"]["reached"]:
         parts.append("the precision asked for was not reached")
     if inner["settled"] is False and not caveat:
-        parts.append("too short a run to have settled (--precision 5% lengthens it)")
+        parts.append(f"too short a run to have settled{_LENGTHENS}")
     if found is not None:
         parts += resting(f"ranges are for {found['level']:.0%} of real servers", found["basis"])
         if found.get("queues"):
@@ -519,7 +525,9 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
     finishable: KnownFinishable = {}
     result = run(resolved, finishable=finishable)
     inner = {**result.summary["simserve"], "month": month(resolved, result, finishable)}
-    return brief_of_run(replace(result, summary=frozen({**result.summary, "simserve": inner})), reference)
+    brief = brief_of_run(replace(result, summary=frozen({**result.summary, "simserve": inner})), reference)
+    # Only `simserve run` has that flag with that meaning.
+    return replace(brief, facts=[replace(each, text=each.text.replace(_LENGTHENS, "")) for each in brief.facts])
 
 
 def about(

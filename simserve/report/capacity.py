@@ -265,8 +265,12 @@ def _ways(capacity: capacity_answer.Capacity, reference: Sequence[str], *, is_he
     plan, more = plan_command(reference), plan_command(reference, needs_more=True)
     if not capacity.found.largest.value:
         return [Way("No load is low enough. To find a deployment that holds:", more)]
+    own, largest = getattr(capacity.scenario.workload.arrivals, capacity.load_key, None), capacity.found.largest
     if not is_held:
         return [Way("Its own traffic is more than that. To find what holds:", more)]
+    if own is not None and own > largest.value and largest.fails_at is not None:
+        longer = "longer runs do not" if capacity.found.is_promised else "others do not"
+        return [Way(f"Its own traffic is more than that: one run holds it, {longer}. To find what holds:", more)]
     key = LOAD_KEYS[capacity.is_closed_loop]
     if not hasattr(capacity.scenario.workload.arrivals, capacity.load_key):
         return [Way("It holds its own traffic. To look for a cheaper deployment:", plan)]

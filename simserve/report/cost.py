@@ -85,11 +85,17 @@ def answer(summary: Mapping[str, Any]) -> str:
         tokens = f"{dollars(api['usd_per_million_tokens'])} a million tokens"
         return f"{api['name']} costs {tokens if api['usd_per_month'] is None else month}."
     verb = "costs" if own["gpus"] == 1 else "cost"
-    text = f"{counted(own['gpus'], 'GPU')} {verb} {dollars(own['usd_per_month'])} a month"
+    text = f"{_gpus(own)} {verb} {dollars(own['usd_per_month'])} a month"
     if own["usd_per_million_output_tokens"] is not None:
         text += f", {dollars(own['usd_per_million_output_tokens'])} a million output tokens"
     even = summary["break_even"]["tokens_per_month"]
     return text + (f"; break-even at {_tokens(even)} a month." if even is not None else ".")
+
+
+def _gpus(own: Mapping[str, Any]) -> str:
+    """Return the GPUs that are paid for; of a scaled fleet how many on average."""
+    paid = own.get("gpus_paid_on_average", own["gpus"])
+    return counted(own["gpus"], "GPU") if paid == own["gpus"] else f"{number(paid)} of {own['gpus']:g} GPUs on average"
 
 
 def _tokens(amount: float | None) -> str:
@@ -142,11 +148,7 @@ def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
     if hour is not None:
         spare = f" ({own['spare_replicas']} of the replicas spare)" if own.get("spare_replicas") else ""
         source = f" ({own['gpu_hour_source']})" if own.get("gpu_hour_source") else ""
-        paid = own.get("gpus_paid_on_average", own["gpus"])
-        gpus = (
-            counted(own["gpus"], "GPU") if paid == own["gpus"] else f"{number(paid)} of {own['gpus']:g} GPUs on average"
-        )
-        fleet = f"{gpus}{spare} x {dollars(hour)} x 720 hours = {_exact(own['fleet_usd_per_month'])}"
+        fleet = f"{_gpus(own)}{spare} x {dollars(hour)} x 720 hours = {_exact(own['fleet_usd_per_month'])}"
         lines.append(f"{fleet} a month{source}")
     if terms.get("share", 1.0) != 1.0:
         lines.append(f"this use pays {share(terms['share'])} of it: {_exact(own['gpu_usd_per_month'])}")
@@ -511,7 +513,7 @@ def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
     own, api = summary["self_host"], summary["api"]
     if own["usd_per_month"] is None:
         return answer(summary).rstrip(".")
-    paid = f"{dollars(own['usd_per_month'])} a month on {counted(own['gpus'], 'GPU')}{held}"
+    paid = f"{dollars(own['usd_per_month'])} a month on {_gpus(own)}{held}"
     if api["usd_per_month"] is None:
         return f"{paid}; no API is named: --api NAME" if api["name"] is None else paid
     named = {**api, "name": _api_name(api)}

@@ -28,7 +28,7 @@ from simserve.perf.memory import (
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
-from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.scenario.combinations import model_notes
 from simserve.scenario.deployment_spec import lora_lines, tier_lines
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes, quality_of
@@ -55,6 +55,8 @@ NEAR_PEAK = 0.95
 """Share of the highest rate of a day from which on a run counts as one that has seen it."""
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 """Limits that activations grow with."""
+_FOUR_BITS: WeightFormatName = "awq-int4"
+"""Format of weights that is tried where no known checkpoint is small enough."""
 LONG_STEP_SECONDS = 1.0
 """Step time from which on every reader of an answer notices a pause: twenty times a TPOT of 50 ms."""
 SHORTER_STEP_SECONDS = 0.25
@@ -153,7 +155,7 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
             f"simulated as if {NEAR_FIT_SHARE:.0%} of the GPU more were there"
             + ("" if change is None else f"; what fits: --set {change}")
         )
-    notes += _overfull_buffer(resolved)
+    notes += [*_overfull_buffer(resolved), *_unfilled_slots(resolved)]
     if are_seats_told(shape.engine):
         notes.append(
             f"{shape.engine.name} does not start with its default of seats here, more than its KV pool has blocks for "
@@ -231,6 +233,22 @@ def _overfull_buffer(resolved: ResolvedScenario) -> Iterator[str]:
         f"{slots} slots share one KV buffer of {room:,} tokens, and requests take {tokens.mean():,.0f}: {engine.name} "
         "ends requests where it is full (Context size has been exceeded), here they wait or are computed again; a "
         "longer context helps, or fewer slots: --set deployment.engine.max_num_seqs=N"
+    )
+
+
+def _unfilled_slots(resolved: ResolvedScenario) -> Iterator[str]:
+    """Yield a note if there is no memory for all slots of a server that allocates each from the beginning."""
+    memory, engine = resolved.memory, resolved.shape.engine
+    slots, full = engine.max_num_seqs, memory.max_concurrent_full_length or 0.0
+    is_fitted = resolved.scenario.deployment.engine.max_model_len is None
+    if not _lacks_share(resolved) or is_fitted or engine.kv_unified or not 0.0 < full < slots:
+        return
+    shorter = 1 << (max(int(memory.max_model_len * full / slots), 1).bit_length() - 1)
+    yield (
+        f"{slots} slots of {memory.max_model_len:,} tokens take {format_bytes(slots / full * memory.kv_bytes)} of KV a "
+        f"GPU, and {format_bytes(memory.kv_bytes)} are there: {engine.name} does not start with all of them, or leaves "
+        f"layers to the CPU, and {'one of them is' if full < 2 else f'{int(full)} of them are'} simulated; shorter "
+        f"ones fit: --set deployment.engine.max_model_len={shorter}"
     )
 
 
@@ -331,6 +349,8 @@ def _where(resolved: ResolvedScenario, change: str) -> str:
         return ""
     available = formats_available(shape.model, shape.engine, shape.hardware)
     label = next((each.label for each in available if each.format == value and each.how != "stored"), "")
+    if value not in {each.format for each in available}:
+        label = "if there is such a checkpoint"
     return f" ({label})" if label else ""
 
 
@@ -347,7 +367,10 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     first = 100 if _lacks_share(resolved) else int(engine.gpu_memory_utilization * 100) + 1
     yield [("engine.gpu_memory_utilization", cent / 100) for cent in range(first, round(_LARGEST_SHARE * 100) + 1)]
     known = [each.format for each in formats_available(shape.model, engine, shape.hardware)]
-    yield [("quantization", each) for each in known if each != shape.quantization and each not in WIDE_FORMATS]
+    narrow = [each for each in known if each != shape.quantization and each not in WIDE_FORMATS]
+    # Of most models somebody publishes weights in 4 bit, though no checkpoint of it may be in the catalogue.
+    is_wide = shape.quantization in WIDE_FORMATS and shape.model.stored.is_wide
+    yield [("quantization", each) for each in (*narrow, *((_FOUR_BITS,) if is_wide else ()))]
     if shape.num_gpus == 1:
         layers = range(shape.model.num_hidden_layers - 1, 0, -1)
         if "n_cpu_moe" in engine.features and shape.model.moe is not None:
@@ -517,9 +540,7 @@ def _long_request(resolved: ResolvedScenario) -> _Problem | None:
 
 def _little_left(resolved: ResolvedScenario) -> _Problem | None:
     memory, share = resolved.memory, resolved.shape.engine.gpu_memory_utilization
-    if _lacks_share(resolved):
-        return _unfilled_slots(resolved)
-    if share < HIGH_UTILIZATION:
+    if _lacks_share(resolved) or share < HIGH_UTILIZATION:
         return None
     left = memory.total_bytes - memory.usable_bytes
     wrong = (
@@ -532,20 +553,6 @@ def _little_left(resolved: ResolvedScenario) -> _Problem | None:
 def _lacks_share(resolved: ResolvedScenario) -> bool:
     """Return whether the engine allocates what its slots need, and is given GPU layers instead of a share of memory."""
     return any(key in resolved.shape.engine.features for key in _GPU_LAYERS)
-
-
-def _unfilled_slots(resolved: ResolvedScenario) -> _Problem | None:
-    memory, engine = resolved.memory, resolved.shape.engine
-    slots, full = engine.max_num_seqs, memory.max_concurrent_full_length
-    is_fitted = resolved.scenario.deployment.engine.max_model_len is None
-    if is_fitted or engine.kv_unified or not 0.0 < full < slots:
-        return None
-    wrong = (
-        f"{slots} slots of {memory.max_model_len:,} tokens take {format_bytes(slots / full * memory.kv_bytes)} of KV a "
-        f"GPU, and {format_bytes(memory.kv_bytes)} are there, so that the server does not start with all of them; "
-        "fewer layers on the GPU or weights of fewer bits make room too"
-    )
-    return _Problem(wrong, "max_model_len", 1 << (max(int(memory.max_model_len * full / slots), 1).bit_length() - 1))
 
 
 def _beyond_model(resolved: ResolvedScenario) -> _Problem | None:

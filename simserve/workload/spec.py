@@ -209,8 +209,9 @@ class TraceSpec(FrozenModel):
     each prompt: `num_images` (a number, or in JSON lines a list of images), `image_sizes` (`1920x1080`, several
     with semicolons or as a list) and `audio_seconds` (`12.5`, likewise; a name that ends in `_ms` is milliseconds).
     Columns left out are found by their usual names (`timestamp`, `arrived_at`, `prompt`, `num_prefill_tokens`,
-    `completion`, ...). Times are seconds, ISO 8601 or
-    seconds (to nanoseconds) since 1970; dates count from the first request."""
+    `completion`, ...). A field of an object within the row has a dotted name (`usage.prompt_tokens`). Times are
+    seconds, ISO 8601 or seconds (to nanoseconds) since 1970; dates count from the first request. Rows are sorted by
+    them; those without tokens of a prompt or an answer are left out and counted."""
     counts_media: bool | None = None
     """Whether the lengths of its prompts include the tokens of images and recordings, as a server's counts do; these
     are then not added. Absent: yes for `azure` with NumImages, else no."""

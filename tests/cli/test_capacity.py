@@ -178,6 +178,21 @@ def test_the_answer_comes_first_in_words(simserve: Simserve, small: str) -> None
     assert "2 runs decided it" in outcome.stdout
 
 
+def test_a_short_run_beyond_the_largest_load_does_not_say_that_it_holds_its_own_traffic(
+    simserve: Simserve, small: str
+) -> None:
+    """Twenty requests are over before a queue has grown. The flag that lengthens a run is not one of this command."""
+    most = json.loads(simserve("capacity", small, "--set", _SLO, *_FAST, "--json").stdout)["max_rate"]
+    short = ("--set", f"workload.arrivals.rate={1.2 * most}", "--set", "workload.num_requests=20")
+
+    words = " ".join(simserve("capacity", small, "--set", _SLO, *_FAST, *short).stdout.split())
+
+    assert "Now The SLO holds" in words
+    assert "Its own traffic is more than that: one run holds it, " in words
+    assert "It holds its own traffic" not in words
+    assert "--precision" not in words
+
+
 def test_too_few_requests_are_said(simserve: Simserve, small: str) -> None:
     """A percentile of ten requests is luck."""
     outcome = simserve("capacity", small, "--set", _SLO, "--requests", "30", "--replications", "2", "--max", "7")

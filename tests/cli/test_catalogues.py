@@ -130,6 +130,15 @@ def test_an_engine_s_knobs_resolve_by_version_and_gpu(simserve: Simserve) -> Non
     assert "--gpus: '2xH100' is a number of GPUs" in refused.stderr
 
 
+def test_what_a_scenario_can_set_of_an_engine_comes_first(simserve: Simserve) -> None:
+    """Sixty traits of its kernels stood before the number of seats."""
+    first = [line.split()[0] for line in simserve("engines", "vllm").stdout.splitlines() if line]
+    works = first.index("how")
+
+    assert first.index("set") < first.index("max_num_seqs") < works
+    assert first.index("enable_prefix_caching") < works < first.index("has_marlin")
+
+
 def test_scenarios_are_listed_with_their_question(simserve: Simserve) -> None:
     """The list says what each one answers."""
     rows = json.loads(simserve("scenarios", "--json").stdout)["scenarios"]

@@ -17,6 +17,7 @@ from simserve.profiles.hardware import (
     counted_gpu,
     hardware_name,
     hardware_names,
+    is_known_gpu,
     load_hardware,
     slice_of,
 )
@@ -350,6 +351,22 @@ def test_geforce_runs_16_bit_products_at_half_of_its_rate(name: str) -> None:
 def test_a_number_of_gpus_is_told_from_their_name(text: str, counted: tuple[int | None, str]) -> None:
     """A name known as a whole has no number in it."""
     assert counted_gpu(text) == counted
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("Mac Studio M4 Max", "m4-max-128gb"),
+        ("MacBook Pro (M4 Max, 64 GB)", "m4-max-64gb"),
+        ("M3 Max MacBook Pro 36GB", "m3-max-36gb"),
+        ("mac mini m4 pro 48gb", "m4-pro-48gb"),
+        ("macbook air m3", "m3-24gb"),
+    ],
+)
+def test_a_mac_may_be_named_with_its_chip(name: str, profile: str) -> None:
+    """As people name what they own; such names were like no other."""
+    assert hardware_name(name) == profile
+    assert is_known_gpu(profile)
 
 
 @pytest.mark.parametrize("name", ["Moore Threads S4000", "Rubin", "Cerebras", "K80", "GTX 970"])

@@ -260,7 +260,9 @@ def test_what_ranges_rest_on_stands_in_the_clause_that_stays() -> None:
     assert alone[0] == "ranges, judging by the throughput of 93 measured ones like it"
 
 
-@pytest.mark.parametrize(("usd", "told"), [(80.0, "20% less"), (130.0, "30% more"), (600.0, "6.0 times as much")])
+@pytest.mark.parametrize(
+    ("usd", "told"), [(80.0, "20% less"), (0.26, "99.7% less"), (130.0, "30% more"), (600.0, "6.0 times as much")]
+)
 def test_an_api_is_compared_in_percent_or_in_times(usd: float, told: str) -> None:
     """Nobody reads 500% more at a glance."""
     month = {"api": {"name": "a", "usd_per_month": usd}, "self_host_usd_per_month": 100.0, "cheaper": "api"}

@@ -290,9 +290,10 @@ def test_engines_that_take_no_share_of_the_memory_are_not_told_one(engine: str, 
         resolve(make_scenario([*changes, f"deployment.quantization={each}"])) for each in ("gguf-q6_k", "gguf-q8_0")
     )
 
-    said = open_limits(small) or ""
-    assert "8 slots of 32,768 tokens take" in said
+    said = next(each for each in leading_warnings(small) if "slots" in each)
+    assert said.startswith("8 slots of 32,768 tokens take")
     assert said.endswith("--set deployment.engine.max_model_len=8192")
+    assert not any("slots" in each for each in leading_warnings(make_scenario([*changes[:-2]])))
     found = [each.partition("=")[0] for each in remedies(large)]
     assert {"deployment.engine.max_model_len", "deployment.quantization", f"deployment.engine.{key}"} <= {*found}
     assert not any("gpu_memory_utilization" in each for each in (said, *found))
@@ -312,6 +313,24 @@ def test_a_large_mixture_of_experts_is_told_to_leave_experts_to_the_cpu() -> Non
     assert found[0].index("n_cpu_moe") < found[0].index("n_gpu_layers")
     assert "n_cpu_moe" not in found[1]
     assert "n_gpu_layers" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "is_told"),
+    [("glm-4.7-flash", "vllm", True), ("qwen3-32b", "vllm", False), ("glm-4.7-flash", "llama.cpp", False)],
+)
+def test_weights_in_four_bits_are_told_where_no_known_checkpoint_is_small_enough(
+    model: str, engine: str, is_told: bool
+) -> None:
+    """Before more GPUs: only these were told. Where a known checkpoint fits, or the engine makes one, that is told."""
+    deployment = {"hardware": "rtx-5090-32gb", "engine": {"name": engine}, "quantization": "none"}
+
+    with pytest.raises(InfeasibleError) as refused:
+        check_fit(resolve(make_scenario(model=model, deployment=deployment, workload=_with_traffic(2000, 200))))
+
+    first = (refused.value.remedy or "").partition(" or ")[0]
+    assert "deployment.quantization=" in first
+    assert first.endswith("=awq-int4 (if there is such a checkpoint)") == is_told
 
 
 @pytest.mark.parametrize(

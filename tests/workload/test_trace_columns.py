@@ -62,6 +62,7 @@ def test_named_columns_go_before_usual_names(tmp_path: Path) -> None:
         ("timestamp", ["2026-11-20T10:00:00+02:00", "2026-11-20T08:00:03+00:00"], [0.0, 3.0]),
         ("timestamp", ["1763632800", "1763632801.5"], [0.0, 1.5]),
         ("timestamp", ["1763632800000", "1763632801500"], [0.0, 1.5]),
+        ("timestamp", ["2026-11-20 10:00:00.250 +0100", "2026-11-20 09:00:02.250 +0000"], [0.0, 2.0]),
         ("timestamp_ms", ["500", "2000"], [0.5, 2.0]),
         ("time (s)", ["5", "7"], [5.0, 7.0]),
     ],
@@ -126,15 +127,100 @@ def test_what_is_wrong_is_said_with_the_row_and_the_column(
         read_columns(write(tmp_path / "t.csv", header, [row]), columns)
 
 
-def test_a_row_earlier_than_the_one_before_it_is_refused(tmp_path: Path) -> None:
-    """Sorting is the user's."""
-    with pytest.raises(TraceError, match="row 3, time: '1' is earlier than the row before it"):
-        read_columns(write(tmp_path / "t.csv", "time,prompt,completion", [(5, 1, 1), (1, 1, 1)]))
+def test_rows_newest_first_are_sorted_and_it_is_said(tmp_path: Path) -> None:
+    """As dashboards export them, or as gateways write them: when a request ends."""
+    rows = [("2026-11-20T10:00:05Z", 7, 70), ("2026-11-20T10:00:02Z", 0, 0), ("2026-11-20T10:00:01Z", 5, 50)]
+    newest_first = read_columns(write(tmp_path / "t.csv", "time,prompt_tokens,completion_tokens", list(rows)))
+    ascending = read_columns(write(tmp_path / "s.csv", "time,prompt_tokens,completion_tokens", rows[::-1]))
+
+    assert newest_first.arrival_time.tolist() == ascending.arrival_time.tolist() == [0.0, 4.0]
+    assert newest_first.prompt_tokens.tolist() == ascending.prompt_tokens.tolist() == [5, 7]
+    assert newest_first.num_unserved == ascending.num_unserved == 1
+    assert "the rows are sorted by time" in (newest_first.remark or "")
+    assert "sorted" not in (ascending.remark or "")
+
+
+def test_sessions_and_limits_stay_with_their_rows_where_rows_are_sorted(tmp_path: Path) -> None:
+    """The last row is the first request."""
+    rows = [(9, 7, 70, "b", 700), (5, 5, 0, "c", 500), (1, 5, 50, "a", 500)]
+
+    trace = read_columns(write(tmp_path / "t.csv", "time,prompt,completion,session_id,max_tokens", list(rows)))
+
+    assert trace.session is not None
+    assert trace.max_tokens is not None
+    assert (trace.session.tolist(), trace.max_tokens.tolist()) == ([0, 1], [500, 700])
+
+
+@pytest.mark.parametrize("empty", ["", "null", "NaN", "-"])
+def test_requests_that_failed_have_no_counts_and_are_left_out(tmp_path: Path, empty: str) -> None:
+    """Gateways log them with their status and without usage."""
+    rows = [(0, 5, 6), (1, empty, empty), (2, 5, 7)]
+
+    trace = read_columns(write(tmp_path / "t.csv", "time,prompt,completion", rows))
+
+    assert (trace.num_unserved, trace.arrival_time.tolist()) == (1, [0.0, 2.0])
+
+
+def test_limits_that_some_requests_lack_are_not_used(tmp_path: Path) -> None:
+    """A limit of 0 was above no answer, and the file refused."""
+    trace = read_columns(write(tmp_path / "t.csv", "time,prompt,completion,max_tokens", [(0, 5, 6, 9), (1, 5, 7, "")]))
+
+    assert trace.max_tokens is None
+    assert "max_tokens is not used: some requests have none" in (trace.remark or "")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"@timestamp": "T", "usage": {"prompt_tokens": 5, "completion_tokens": 6}},
+        {"startTime": "T", "input": [{"role": "user"}], "output": "text", "usageDetails": {"input": 5, "output": 6}},
+        {"request": {"created_at": "T"}, "response": {"usage": {"input_tokens": 5, "output_tokens": 6}}},
+        {"received_at": "T", "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 6}},
+        {"time_received": "T", "prompt": "text", "cost": {"input": 0.1, "output": 0.2}, "tokens": {"in": 1}}
+        | {"tokens_in": 5, "tokens_out": 6},
+    ],
+)
+def test_fields_within_fields_are_found(tmp_path: Path, row: dict[str, object]) -> None:
+    """Gateways nest the counts; texts and dollars of the same names are none. The first request may have failed."""
+    file = tmp_path / "log.jsonl"
+    failed = {name: value for name, value in row.items() if not isinstance(value, dict)}
+    times = ("2026-11-20T10:00:00Z", "2026-11-20T10:00:01.5Z", "2026-11-20T10:00:03Z")
+    lines = [json.dumps(failed if index == 0 and "request" not in row else row) for index in range(len(times))]
+    file.write_text("\n".join(line.replace('"T"', f'"{time}"') for line, time in zip(lines, times, strict=True)))
+
+    trace = read_trace(file)
+
+    assert detect(file) == "columns"
+    assert trace.arrival_time[-1] - trace.arrival_time[-2] == pytest.approx(1.5)
+    assert (trace.prompt_tokens[-1], trace.output_tokens[-1]) == (5, 6)
+
+
+def test_columns_within_fields_can_be_named(tmp_path: Path) -> None:
+    """A dotted name says where a count lies; a wrong cell is told by it."""
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps({"ts": 3, "llm": {"n": {"sent": 5}, "got": 6}}))
+    named = {"prompt_tokens": "llm.n.sent", "output_tokens": "llm.got"}
+
+    assert read_trace(file, columns=named).prompt_tokens.tolist() == [5]
+
+    file.write_text(json.dumps({"ts": 3, "llm": {"n": {"sent": "many"}, "got": 6}}))
+    with pytest.raises(TraceError, match=r"row 1, llm\.n\.sent: 'many' is not a whole number of tokens"):
+        read_trace(file, columns=named)
+
+
+def test_a_log_of_several_models_is_told(tmp_path: Path) -> None:
+    """One server would be asked to serve them all."""
+    rows = [(0, 5, 6, "large"), (1, 5, 6, "large"), (2, 5, 6, "small"), (3, 5, 0, "none")]
+    several = read_columns(write(tmp_path / "t.csv", "time,prompt,completion,model", list(rows)))
+    single = read_columns(write(tmp_path / "s.csv", "time,prompt,completion,model", list(rows[:2])))
+
+    assert "model names 2 models (large 67%, small 33%)" in (several.remark or "")
+    assert "models" not in (single.remark or "")
 
 
 def test_the_first_of_several_usual_columns_is_taken() -> None:
     """A timestamp goes before a plain time."""
-    assert told_columns(["time", "timestamp", "prompt", "prompt_tokens"]) == {
+    assert told_columns(dict.fromkeys(["time", "timestamp", "prompt", "prompt_tokens"])) == {
         "arrival_time": "timestamp",
         "prompt_tokens": "prompt_tokens",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from simserve.errors import TraceError
 from simserve.workload.traces.columns import header_of
 from simserve.workload.traces.formats import detect
-from simserve.workload.traces.usage import is_usage, read_usage, usage_columns
+from simserve.workload.traces.usage import is_usage, read_buckets, read_usage, usage_columns
 
 
 def written(folder: Path, text: str) -> tuple[Path, list[str]]:
@@ -59,6 +60,39 @@ def test_exports_of_several_kinds_are_read(tmp_path: Path, text: str, days: int 
 
     assert (found.days, found.hourly is not None) == (days, has_hours)
     assert (found.requests_per_month is None) == (days is None)
+
+
+def test_pages_of_the_usage_api_are_read(tmp_path: Path) -> None:
+    """Buckets of hours, one of two models and one without requests."""
+    result = {"object": "organization.usage.completions.result", "input_tokens": 1000, "output_tokens": 200}
+    starts = (1790812800, 1790816400, 1790899200)
+    results = ([{**result, "num_model_requests": 30}, {**result, "num_model_requests": 10}], [], [])
+    buckets = [
+        {"object": "bucket", "start_time": start, "end_time": start + 3600, "results": each}
+        for start, each in zip(starts, results, strict=True)
+    ]
+    file = tmp_path / "usage.json"
+    file.write_text(json.dumps({"object": "page", "data": buckets, "has_more": False}, indent=1))
+
+    found = read_buckets(file)
+
+    assert found is not None
+    assert (found.requests, found.prompt_tokens, found.output_tokens, found.days) == (40, 2000, 400, 2)
+    assert found.hourly is not None
+    assert sum(found.hourly) == pytest.approx(20)
+    with pytest.raises(TraceError, match="a row stands for several requests"):
+        detect(file)
+
+
+def test_objects_that_are_no_buckets_are_no_usage(tmp_path: Path) -> None:
+    """Whatever else is called results; a sum that is no number is named."""
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps({"data": [{"results": 3}], "results": []}))
+    assert read_buckets(file) is None
+
+    file.write_text(json.dumps({"data": [{"start_time": 0, "results": [{"num_model_requests": "3"}]}]}))
+    with pytest.raises(TraceError, match="num_model_requests: '3' is not a number"):
+        read_buckets(file)
 
 
 def test_an_export_is_no_trace(tmp_path: Path) -> None:

@@ -50,9 +50,13 @@ class Comparison:
     """Costs of a month on either side.
 
     Attributes:
-        unit_usd_per_month: Dollars for one unit's GPUs, including electricity where it is paid separately.
+        unit_usd_per_month: Dollars for one unit's GPUs, including electricity where it is paid separately, for the part
+            of the month in which there are any: ``paid_share``.
         gpus_per_unit: GPUs of one unit.
         units: Units that exist whatever the volume; the staircase starts here.
+        paid_share: Mean share of the month for which each of ``units`` is paid: 1 unless the fleet is scaled.
+        is_scaled: Whether the number of units follows the load.
+        follows_day: Whether fewer units are paid in the hours that need fewer.
         spare_units: Units paid for beside those that serve.
         capacity: Requests/s that one unit can sustain; None if unknown: the fleet then never grows.
         fixed_usd_per_month: Operations and platform.
@@ -69,6 +73,9 @@ class Comparison:
     unit_usd_per_month: float
     gpus_per_unit: float
     units: int = 1
+    paid_share: float = 1.0
+    is_scaled: bool = False
+    follows_day: bool = False
     spare_units: int = 0
     capacity: float | None = None
     fixed_usd_per_month: float = 0.0
@@ -83,8 +90,21 @@ class Comparison:
 
     @property
     def from_one_unit(self) -> Comparison:
-        """The same with a staircase that starts at one unit; unchanged where a unit's capacity is unknown."""
-        return self if self.capacity is None else replace(self, units=1)
+        """The same with a staircase that starts at one unit; unchanged where a unit's capacity is unknown.
+
+        A unit of a scaled fleet was simulated at the loads of its own day. Fleets of other sizes pay for the units that
+        each hour needs, the last of them too.
+        """
+        if self.capacity is None:
+            return self
+        if not self.is_scaled:
+            return replace(self, units=1)
+        return replace(self, units=1, unit_usd_per_month=self.full_unit_usd, paid_share=1.0, follows_day=True)
+
+    @property
+    def full_unit_usd(self) -> float:
+        """Dollars for one unit's GPUs that are there all month."""
+        return self.unit_usd_per_month / self.paid_share
 
     @property
     def peak_to_mean(self) -> float:
@@ -104,8 +124,25 @@ class Comparison:
         return max(self.units, math.ceil(requests / self.capacity_per_month * (1 - 1e-12)))
 
     def fleet_usd(self, units: int) -> float:
-        """Return a month's dollars for ``units`` and the spare ones, including operations."""
-        return self.fixed_usd_per_month + (units + self.spare_units) * self.unit_usd_per_month * self.share
+        """Return a month's dollars for ``units`` and the spare ones, including operations.
+
+        Where they follow the day, its busiest hour needs all of them.
+        """
+        return self.usd_with(units, units / self.peak_to_mean)
+
+    def usd_with(self, units: int, mean: float) -> float:
+        """Return a month's dollars for at most ``units``, where the load of the mean hour fills ``mean`` of them."""
+        paid = float(units)
+        if self.follows_day:
+            needed = (math.ceil(mean * each * (1 - 1e-12)) for each in self.shape)
+            paid = sum(min(each, units) for each in needed) / len(self.shape)
+        spare = self.spare_units * self.full_unit_usd
+        return self.fixed_usd_per_month + (paid * self.unit_usd_per_month + spare) * self.share
+
+    @property
+    def filled_unit_usd(self) -> float:
+        """Dollars for one of many units that the busiest hour fills."""
+        return self.unit_usd_per_month * self.share / (self.peak_to_mean if self.follows_day else 1.0)
 
     def self_host_usd(self, requests: float) -> float:
         """Return a month's dollars with one's own GPUs, including what overflows to an API."""
@@ -169,7 +206,7 @@ def break_even(model: Comparison) -> dict[str, Any]:
 def _gains(model: Comparison) -> bool:
     """Return whether a unit filled to the end of its stair is cheaper than the API for the same requests."""
     stair = model.capacity_per_month
-    return model.api_usd(1e6 * stair) / 1e6 > model.unit_usd_per_month * model.share
+    return model.api_usd(1e6 * stair) / 1e6 > model.filled_unit_usd
 
 
 def _is_ahead(model: Comparison, stair: int) -> bool:
@@ -183,7 +220,7 @@ def _why_never(model: Comparison) -> str:
         return "no API price of a request is known"
     if model.api_usd_per_request == 0:
         return "the API costs nothing"
-    full = model.unit_usd_per_month * model.share / model.capacity_per_month
+    full = model.filled_unit_usd / model.capacity_per_month
     own, api = _told_apart(1000 * full, 1000 * model.api_usd_per_request)
     return (
         f"even fully loaded, {model.gpus_per_unit:g} {'GPU costs' if model.gpus_per_unit == 1 else 'GPUs cost'} "
@@ -223,7 +260,7 @@ def hybrid(model: Comparison) -> dict[str, Any] | None:
     splits = []
     for units in range(model.units_for(requests) + 1):
         over = sum(max(0.0, rate - units * capacity) for rate in rates) / len(rates) * SECONDS_PER_MONTH
-        own = model.fleet_usd(units) if units else 0.0
+        own = model.usd_with(units, mean / capacity) if units else 0.0
         splits.append(
             {
                 "replicas": units,

@@ -331,12 +331,14 @@ def _held_nowhere(curve: LoadCurve) -> InfeasibleError:
 
 
 def _comparison(resolved: ResolvedScenario, day: _Day, traffic: MeanRequest, api: ApiPrices) -> Comparison:
-    pricing = resolved.scenario.pricing
+    pricing, deployment = resolved.scenario.pricing, resolved.scenario.deployment
     hour = day.gpu_hour_usd * HOURS_PER_MONTH + _electricity(resolved, day)
     return Comparison(
         unit_usd_per_month=day.gpus_per_unit * day.paid_share * hour,
         gpus_per_unit=day.gpus_per_unit,
         units=day.units,
+        paid_share=day.paid_share,
+        is_scaled=deployment.autoscaling is not None and not deployment.pools,
         spare_units=pricing.spare_replicas or 0,
         capacity=day.capacity,
         fixed_usd_per_month=fixed_usd_per_month(resolved.scenario),
@@ -426,7 +428,7 @@ def _self_host(
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     prompt, output = requests * traffic.prompt_tokens, requests * traffic.output_tokens
     gpus = (day.units + model.spare_units) * model.gpus_per_unit
-    paid = gpus * day.paid_share
+    paid = (day.units * day.paid_share + model.spare_units) * model.gpus_per_unit
     full = None if day.capacity is None else day.units * day.capacity
     site = grid(pricing)
     kwh = paid * site.site_watts(day.watts_per_gpu) / 1000 * HOURS_PER_MONTH
@@ -556,18 +558,18 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
     serving = model.units_for(requests) * model.unit_usd_per_month
     rows: list[tuple[str, float, bool]] = []
     if model.capacity is not None:
-        full = requests / SECONDS_PER_MONTH / model.capacity * model.unit_usd_per_month
+        full = requests / SECONDS_PER_MONTH / model.capacity * model.full_unit_usd
         rows += [("GPUs, always full", full, True), ("whole replicas for the busiest hour", serving - full, True)]
     else:
         rows.append(("the GPUs of the deployment", serving, True))
     if model.spare_units:
-        rows.append((f"{model.spare_units} spare", model.spare_units * model.unit_usd_per_month, True))
+        rows.append((f"{model.spare_units} spare", model.spare_units * model.full_unit_usd, True))
     if model.fixed_usd_per_month:
         rows.append(("operations and platform", model.fixed_usd_per_month, True))
     else:
         rows.append(("operations (assumed: 30 hours at $100)", assumed, False))
     if not model.spare_units:
-        rows.append(("one spare replica", model.unit_usd_per_month, False))
+        rows.append(("one spare replica", model.full_unit_usd, False))
     # Where more GPUs never catch up with the API, no monthly sum gives a volume at which they would.
     crosses = bool(model.api_usd_per_request) and break_even(model.from_one_unit)["requests_per_month"] is not None
     counted = 0.0
@@ -613,7 +615,8 @@ def caveats(
     if scaling is not None and not scenario.deployment.pools:
         said.append(
             f"the fleet is scaled from {scaling.min_replicas} to {scaling.max_replicas} replicas: what is paid is "
-            "their GPU-hours from launch to end, simulated at the loads of the day"
+            "their GPU-hours from launch to end, simulated at the loads of the day; at other volumes, the replicas "
+            "that each hour needs"
         )
     if overflow is not None:
         said.append(

@@ -32,12 +32,27 @@ from simserve.planner.importers.server import ASSUMED_HARDWARE, import_line
 from simserve.planner.importers.sglang_command import SGLANG
 from simserve.planner.importers.trtllm_command import with_files
 from simserve.planner.importers.vllm_command import VLLM
+from simserve.profiles.hardware import hardware_name, is_known_gpu
 from simserve.scenario.deployment_spec import DeploymentSpec
 
 _WHERE = "manifest"
 _BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
 """Separator between two documents of a text. An indented line is part of a document."""
-_PRODUCT = "nvidia.com/gpu.product"
+_GPU_LABELS = (
+    *("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"),
+    *("karpenter.k8s.aws/instance-gpu-name", "eks.amazonaws.com/instance-gpu-name"),
+)
+"""Labels of nodes that name their GPU: of NVIDIA's GPU feature discovery, GKE, Karpenter and EKS Auto Mode
+(docs.aws.amazon.com/eks/latest/userguide/ml-workload-placement.md)."""
+_GKE_GPUS = {
+    "nvidia-tesla-a100": "a100-sxm-40gb",
+    "nvidia-h100-mega-80gb": "h100-sxm-80gb",
+    "nvidia-h200-141gb": "h200-sxm-141gb",
+}
+"""Values of GKE's label that no other name of the GPU tells (cloud.google.com/compute/docs/gpus: a2-highgpu has A100
+with 40 GB, a3-megagpu H100 and a3-ultragpu H200 on SXM boards)."""
+_SHARED = "-SHARED"
+"""Ending of NVIDIA's label on nodes whose GPUs are time-sliced."""
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?")
 _LOOK_SECONDS = 15.0
 """Default interval between checks of Kubernetes' own autoscaler (kube-controller-manager)."""
@@ -168,7 +183,33 @@ _ASSUMED_IMAGES = {"sizes": [{"width": 1024, "height": 1024}]}
 
 
 def _labelled(product: str | None) -> str | None:
-    return next((name for name, each in PRODUCTS.items() if each == product), None)
+    """Return the profile of the GPU that a node's label names; None: no label, or no GPU of the catalogue."""
+    if product is None:
+        return None
+    plain = product.removesuffix(_SHARED)
+    known = {label: name for name, label in PRODUCTS.items()} | _GKE_GPUS
+    found = known.get(plain) or hardware_name(plain)
+    return found if is_known_gpu(found) else None
+
+
+def _selected(pod: Mapping[str, Any]) -> str | None:
+    """Return the GPU of the nodes that a pod selects, by their labels; None: it does not say."""
+    affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    return _named_gpu(pod.get("nodeSelector") or {}, required.get("nodeSelectorTerms") or ())
+
+
+def _named_gpu(labels: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the first GPU among labels that nodes must have, and terms that they must match."""
+    told = [(key, str(value)) for key, value in labels.items()]
+    told += [
+        (expression["key"], str(value))
+        for term in terms
+        for expression in term.get("matchExpressions") or ()
+        if expression.get("operator", "In") == "In"
+        for value in expression.get("values") or ()
+    ]
+    return next((value for label in _GPU_LABELS for key, value in told if key == label), None)
 
 
 def _is_script(text: str) -> bool:
@@ -342,7 +383,7 @@ def _in_pod(
         replicas=replicas,
         role=role,
         version=_tag(container.get("image", "")),
-        product=(pod.get("nodeSelector") or {}).get(_PRODUCT),
+        product=_selected(pod),
         variables=_variables(container),
     )
 
@@ -464,13 +505,6 @@ def _of_production_stack(model: Mapping[str, Any]) -> _Server:
     words += _flags(_STACK_FLAGS, config)
     words += map(str, config.get("extraArgs") or ())
     is_told = "enablePrefixCaching" in config or "--enable-prefix-caching" in words
-    products = [
-        value
-        for term in model.get("nodeSelectorTerms", ())
-        for expression in term.get("matchExpressions", ())
-        if expression["key"] == _PRODUCT
-        for value in expression["values"]
-    ]
     keda = model.get("keda") or {}
     notes = [_UNCACHED] if config and not is_told else []
     notes += [_LMCACHE] if (model.get("lmcacheConfig") or {}).get("enabled") else []
@@ -479,7 +513,7 @@ def _of_production_stack(model: Mapping[str, Any]) -> _Server:
         words=["vllm", "serve", model["modelURL"], *words],
         replicas=model.get("replicaCount", 1),
         version=_tag(f"{model.get('repository', '')}:{model.get('tag', '')}"),
-        product=next(iter(products), None),
+        product=_named_gpu({}, model.get("nodeSelectorTerms") or ()),
         variables=_variables(model),
         notes=tuple(notes),
     )

@@ -295,12 +295,19 @@ def _fit_media(recorded: RecordedMedia) -> dict[str, Any]:
     return block
 
 
-def _trace_notes(trace: Trace) -> list[str]:
+def row_notes(trace: Trace) -> list[str]:
+    """Return what was left out of a trace, and how it was read."""
     notes = []
     if trace.num_unserved:
-        notes.append(f"{trace.num_unserved:,} rows are left out: nothing was served.")
+        rows = "1 row is" if trace.num_unserved == 1 else f"{trace.num_unserved:,} rows are"
+        notes.append(f"{rows} left out: nothing was served.")
     if trace.remark is not None:
         notes.append(trace.remark[:1].upper() + trace.remark[1:] + ".")
+    return notes
+
+
+def _trace_notes(trace: Trace) -> list[str]:
+    notes = row_notes(trace)
     if trace.prefix_blocks is not None:
         notes.append(
             f"Of the prefix blocks {trace.prefix_blocks.reuse:.1%} were there before; a cache finds them in the trace "

@@ -7,8 +7,10 @@ a request is.
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,24 +20,27 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError, nearest
 from simserve.workload.traces.media import MEDIA_COLUMNS, RecordedMedia, read_media
-from simserve.workload.traces.records import Records, read_records
+from simserve.workload.traces.records import Records, field_samples, read_records
 from simserve.workload.traces.table import LATEST, MAX_TOKENS, Table, delimiter_of, read_table, read_text
 from simserve.workload.traces.trace import Trace, numbered
 
 USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "arrival_time": (
         *("arrival_time", "timestamp", "arrived_at", "arrival", "arrival_timestamp", "request_time"),
-        *("request_timestamp", "start_time", "created_at", "sent_at", "send_time", "datetime", "time", "ts"),
+        *("request_timestamp", "start_time", "started_at", "request_start_time", "received_at", "time_received"),
+        *("created_at", "created", "sent_at", "send_time", "datetime", "event_time", "time", "ts"),
     ),
     "prompt_tokens": (
         *("prompt_tokens", "num_prompt_tokens", "prompt", "input_tokens", "num_input_tokens", "num_prefill_tokens"),
         *("prefill_tokens", "context_tokens", "request_tokens", "prompt_len", "prompt_length", "input_len"),
-        *("input_length", "input", "isl"),
+        *("input_length", "prompt_token_count", "input_token_count", "input_usage", "tokens_in", "tokens_input"),
+        *("tokens_prompt", "in_tokens", "input", "isl"),
     ),
     "output_tokens": (
         *("output_tokens", "num_output_tokens", "completion_tokens", "num_completion_tokens", "completion"),
         *("num_decode_tokens", "decode_tokens", "generated_tokens", "response_tokens", "output_len"),
-        *("output_length", "output", "response", "osl"),
+        *("output_length", "candidates_token_count", "output_token_count", "output_usage", "tokens_out"),
+        *("tokens_output", "tokens_completion", "out_tokens", "output", "response", "osl"),
     ),
     "max_tokens": ("max_tokens", "max_new_tokens", "max_completion_tokens"),
     "num_images": ("num_images", "image_count", "images"),
@@ -43,14 +48,25 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "audio_seconds": ("audio_seconds", "audio_duration", "audio_durations", "audio_length", "audio_lengths"),
     "session": ("session", "session_id", "conversation_id", "conversation"),
 }
-"""Field of a trace -> usual names of its column, the likeliest first; case and punctuation are ignored."""
+"""Field of a trace -> usual names of its column, the likeliest first; case and punctuation are ignored. Among them are
+those of Gemini (``promptTokenCount``), Bedrock (``inputTokenCount``), OpenRouter (``tokens_prompt``) and Langfuse
+(``inputUsage``)."""
+_MODELS = ("model", "modelname", "modelgroup")
+"""Usual names of the column that says which model served a request, without punctuation."""
+_MOST_MODELS = 3
+"""Most models of a log that are named."""
+_IS_USAGE = re.compile(r"usage|token", re.IGNORECASE)
+"""What a nested field, or an object that holds it, is called where it counts tokens: ``usage.input``."""
+_MISSING = ("", "null", "none", "nan", "-")
+"""What programs write where a request has no count, mostly because it failed."""
 _NEEDED = ("prompt_tokens", "output_tokens")
 _TIME_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _UNIT_OF_NAME = re.compile(r".*[_. (\[](ns|us|ms|s)[)\]]?", re.IGNORECASE)
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """(Least number, unit in seconds): from this number up, a time since 1970 is in this unit. The number is a date of 1973
 in its own unit, and would be one after the year 5000 in the next larger unit."""
-_FRACTION = re.compile(r"(\.\d{6})\d+")
+_FRACTION = re.compile(r"([.,]\d{6})\d+")
+_ZONE_APART = re.compile(r" (?=[+-]\d\d:?\d\d$)")
 IMAGES = "NumImages"
 _AZURE_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
 _BURSTGPT_SESSION = "Session ID"
@@ -71,16 +87,16 @@ class _Cells:
         return self.columns[self.names[what]]
 
 
-def column_names(path: Path) -> list[str]:
-    """Return the names of a table's columns, or of the fields of its first object.
+def column_samples(path: Path) -> dict[str, object]:
+    """Return the columns of a table, with None, or the fields of the first objects, each with a value.
 
     Raises:
         TraceError: The file cannot be read.
     """
     text = read_text(path).lstrip()
-    if text[0] in "[{":
-        return list(read_records(path).rows[0])
-    return header_of(text)
+    if text[0] not in "[{":
+        return dict.fromkeys(header_of(text))
+    return field_samples(text) or dict.fromkeys(read_records(path).rows[0])
 
 
 def header_of(text: str) -> list[str]:
@@ -89,75 +105,139 @@ def header_of(text: str) -> list[str]:
     return [name.strip() for name in next(csv.reader(first, delimiter=delimiter_of(text)), [])]
 
 
-def told_columns(names: Iterable[str]) -> dict[str, str]:
-    """Return the fields of a trace that are found by usual names: field -> column."""
-    plain = {_plain(name): name for name in reversed(list(names))}
-    found = {what: next((plain[each] for each in map(_plain, usual) if each in plain), None) for what, usual in _USUAL}
-    return {what: name for what, name in found.items() if name is not None}
+def told_columns(columns: Mapping[str, object]) -> dict[str, str]:
+    """Return the fields of a trace that are found by usual names: field -> column.
+
+    Args:
+        columns: The columns, each with a value that it holds, or None. A field within another has a dotted name, and
+            goes behind those that are not; it counts tokens only if it, or what it is in, is called so. Fields with
+            texts where their names promise counts are passed over: an ``input`` may be the prompt itself.
+    """
+    plain: dict[str, list[str]] = {}
+    for name in columns:
+        for each in {_plain(name), _plain(name.rpartition(".")[2])}:
+            plain.setdefault(each, []).append(name)
+    found = {}
+    for what, usual in _USUAL:
+        fitting = [name for each in usual for name in plain.get(each, ()) if _fits(what, name, columns[name])]
+        if fitting:
+            found[what] = min(fitting, key=lambda name: name.count("."))
+    return found
 
 
-def are_told(names: Iterable[str]) -> bool:
+def _fits(what: str, name: str, sample: object) -> bool:
+    """Return whether a column may hold a field of a trace, by its whole name and a value in it."""
+    if what in _NEEDED:
+        return ("." not in name or _IS_USAGE.search(name) is not None) and _is_count(sample)
+    if what in MEDIA_COLUMNS:
+        return "." not in name
+    return ("." not in name or what == "arrival_time") and not isinstance(sample, dict | list)
+
+
+def _is_count(sample: object) -> bool:
+    """Return whether a value may be a number of tokens; None is the value of a column of which none is known."""
+    if isinstance(sample, str):
+        return sample.strip().replace(".", "", 1).isdecimal()
+    return sample is None or (isinstance(sample, int | float) and not isinstance(sample, bool))
+
+
+def are_told(columns: Mapping[str, object]) -> bool:
     """Return whether the columns for the lengths of prompts and answers are found by their names."""
-    return set(_NEEDED) <= told_columns(names).keys()
+    return set(_NEEDED) <= told_columns(columns).keys()
 
 
 def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     """Return the trace in a CSV file or in JSON lines, plain or gzip.
 
-    Times are numbers or ISO 8601, in UTC unless a zone is given; dates count from the first request. A row without an
-    answer, or without a prompt, was not served and is left out. Without a column of times the trace has none.
+    Times are numbers or ISO 8601, in UTC unless a zone is given; dates count from the first request. Rows that are not
+    in the order of their times are sorted, with a remark. A row without an answer, or without a prompt, was not served
+    and is left out. Without a column of times the trace has none.
 
     Args:
         path: The file.
         columns: Column of each field of a trace (``arrival_time`` ``prompt_tokens`` ``output_tokens`` ``max_tokens``
-            ``session`` ``num_images`` ``image_sizes`` ``audio_seconds``); absent ones are found by their usual names.
+            ``session`` ``num_images`` ``image_sizes`` ``audio_seconds``), dotted within objects (``usage.input``);
+            absent ones are found by their usual names.
 
     Raises:
         TraceError: The file cannot be read, lacks a column, or a row breaks a rule.
     """
-    present = column_names(path)
+    samples = column_samples(path)
+    present = list(samples)
     asked = dict(columns or {})
     for what, name in asked.items():
         if name not in present:
             remedy = f"{nearest(name, present)} The columns are {', '.join(present[:12])}"
             raise TraceError(f"has no column {name!r} for {what}", file=path, remedy=remedy)
-    names = {**told_columns(name for name in present if name not in asked.values()), **asked}
+    names = {**told_columns({name: samples[name] for name in present if name not in asked.values()}), **asked}
     lacking = [what for what in _NEEDED if what not in names]
     if lacking:
         remedy = (
             f"say which: columns {', '.join(f'{what}=NAME' for what in lacking)}; there are {', '.join(present[:12])}"
         )
         raise TraceError(f"has no column that is known to hold {' and '.join(lacking)}", file=path, remedy=remedy)
-    cells = _cells(path, names)
+    served_by = next((name for each in _MODELS for name in present if _plain(name) == each), None)
+    cells = _cells(path, names if served_by is None else {**names, _MODEL: served_by})
     prompts, outputs = (_counts(cells, what) for what in _NEEDED)
     is_served = (prompts > 0) & (outputs > 0)
     if not is_served.any():
         raise TraceError("holds no request that was served: every prompt or answer has 0 tokens", file=path)
     times = _times(cells) if "arrival_time" in names else np.full(len(prompts), np.nan)
-    limits = _counts(cells, "max_tokens") if "max_tokens" in names else None
-    if limits is not None:
-        exceeding = np.flatnonzero(is_served & (outputs > limits))
-        if len(exceeding):
-            rule = f"is above the row's max_tokens {limits[exceeding[0]]}"
-            raise cells.error(int(exceeding[0]), "output_tokens", rule)
+    is_sorted = not (np.diff(times) < 0).any()
+    rows = np.flatnonzero(is_served)
+    if not is_sorted:
+        rows = rows[np.argsort(times[rows], kind="stable")]
+    remarks = [_where(names)]
+    if not is_sorted:
+        remarks.append(f"the rows are sorted by {names['arrival_time']}")
+    if served_by is not None:
+        remarks.append(_models(served_by, [cells.of(_MODEL)[row] for row in rows.tolist()]))
     media = {what: cells.of(what) for what in MEDIA_COLUMNS if what in names}
     images, audio = read_media(media, cells.error, _unit_of(names.get("audio_seconds", "")) or 1.0)
-    told = ", ".join(f"{what} in {name}" for what, name in names.items() if what != name)
-    session = None
-    if "session" in names:
-        kept = (cell for cell, served in zip(cells.of("session"), is_served, strict=True) if served)
-        session = numbered([cell.strip() or None for cell in kept])
-    return Trace(
-        arrival_time=times[is_served],
-        prompt_tokens=prompts[is_served],
-        output_tokens=outputs[is_served],
-        max_tokens=None if limits is None else limits[is_served],
-        session=session,
-        images=None if images is None else images.of_rows(np.flatnonzero(is_served)),
-        audio=None if audio is None else audio.of_rows(np.flatnonzero(is_served)),
-        num_unserved=int(np.count_nonzero(~is_served)),
-        remark=f"columns: {told}" if told else None,
+    session = (
+        numbered([cells.of("session")[row].strip() or None for row in rows.tolist()]) if "session" in names else None
     )
+    return Trace(
+        arrival_time=times[rows],
+        prompt_tokens=prompts[rows],
+        output_tokens=outputs[rows],
+        max_tokens=_limits(cells, outputs, rows, remarks) if "max_tokens" in names else None,
+        session=session,
+        images=None if images is None else images.of_rows(rows),
+        audio=None if audio is None else audio.of_rows(rows),
+        num_unserved=len(prompts) - len(rows),
+        remark="; ".join(filter(None, remarks)) or None,
+    )
+
+
+def _limits(
+    cells: _Cells, outputs: NDArray[np.int64], rows: NDArray[np.int64], remarks: list[str]
+) -> NDArray[np.int64] | None:
+    """Return the most tokens that the clients of some rows asked for; None, with a remark, where some named none."""
+    limits = _counts(cells, "max_tokens")[rows]
+    if not limits.all():
+        remarks.append(f"{cells.names['max_tokens']} is not used: some requests have none")
+        return None
+    exceeding = np.flatnonzero(outputs[rows] > limits)
+    if len(exceeding):
+        first = int(exceeding[0])
+        raise cells.error(int(rows[first]), "output_tokens", f"is above the row's max_tokens {limits[first]}")
+    return limits
+
+
+def _models(name: str, cells: Sequence[str]) -> str:
+    """Return the caution about a log of several models; "" if it is of one."""
+    counts = Counter(cells)
+    if len(counts) == 1:
+        return ""
+    shares = [f"{model or 'none'} {count / len(cells):.0%}" for model, count in counts.most_common(_MOST_MODELS)]
+    shares += [f"{len(counts) - _MOST_MODELS} others"] if len(counts) > _MOST_MODELS else []
+    return f"{name} names {len(counts)} models ({', '.join(shares)}), and one serves all rows here: keep those of one"
+
+
+def _where(names: Mapping[str, str]) -> str:
+    told = ", ".join(f"{what} in {name}" for what, name in names.items() if what != name)
+    return f"columns: {told}" if told else ""
 
 
 def _plain(name: str) -> str:
@@ -166,7 +246,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
-_USUAL = tuple(USUAL_NAMES.items())
+_USUAL = tuple((what, tuple(map(_plain, usual))) for what, usual in USUAL_NAMES.items())
+_MODEL = "model"
 
 
 def _cells(path: Path, names: Mapping[str, str]) -> _Cells:
@@ -174,7 +255,7 @@ def _cells(path: Path, names: Mapping[str, str]) -> _Cells:
     if read_text(path).lstrip()[0] not in "[{":
         table = read_table(path, required=wanted)
         return _Cells(table, table.columns, names)
-    records = read_records(path)
+    records = read_records(path).only(wanted)
     kinds = {name: what for what, name in names.items()}
     columns = {name: [_text(row.get(name), kinds[name]) for row in records.rows] for name in wanted}
     return _Cells(records, columns, names)
@@ -191,13 +272,17 @@ def _text(value: object, what: str) -> str:
 
 
 def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
-    """Return a column of token counts, >= 0; pandas writes whole numbers as ``12.0`` if some are missing."""
+    """Return a column of token counts, >= 0, 0 where a row has none.
+
+    pandas writes whole numbers as ``12.0`` if some are missing.
+    """
     found = np.empty(len(cells.of(what)), dtype=np.int64)
     for index, cell in enumerate(cells.of(what)):
         try:
             value = float(cell)
         except ValueError:
-            value = -0.5
+            value = 0.0 if cell.strip().lower() in _MISSING else -0.5
+        value = 0.0 if math.isnan(value) else value
         if not (0 <= value <= MAX_TOKENS and value.is_integer()):
             remedy = f"name the column that counts tokens: columns {what}=NAME"
             raise cells.error(index, what, f"is not a whole number of tokens, {MAX_TOKENS:,} at most", remedy)
@@ -206,7 +291,7 @@ def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
 
 
 def _times(cells: _Cells) -> NDArray[np.float64]:
-    """Return arrival times in seconds: dates relative to the first one, other numbers unchanged."""
+    """Return arrival times in seconds: dates relative to the earliest one, other numbers unchanged."""
     texts, what = cells.of("arrival_time"), "arrival_time"
     try:
         times = np.array([float(text) for text in texts], dtype=np.float64)
@@ -215,9 +300,8 @@ def _times(cells: _Cells) -> NDArray[np.float64]:
     if not np.isfinite(times).all() or (times < 0).any():
         wrong = int(np.flatnonzero(~np.isfinite(times) | (times < 0))[0])
         raise cells.error(wrong, what, "is not a time: a number of seconds, or ISO 8601")
-    first = float(times[0])
+    first = float(times.min())
     unit = _unit_of(cells.names[what]) or next((each for least, each in _EPOCHS if first >= least), 1.0)
-    _require_ascending(cells, times)
     is_date = first * unit > LATEST
     return np.asarray((times - first) * unit if is_date else times * unit)
 
@@ -232,25 +316,16 @@ def _from_dates(cells: _Cells, texts: Sequence[str]) -> NDArray[np.float64]:
     found: list[datetime] = []
     for index, text in enumerate(texts):
         try:
-            instant = datetime.fromisoformat(_FRACTION.sub(r"\1", text.strip()).replace(" UTC", "+00:00"))
+            plain = _ZONE_APART.sub("", _FRACTION.sub(r"\1", text.strip()).replace(" UTC", "+00:00"))
+            instant = datetime.fromisoformat(plain)
         except ValueError:
             remedy = "write 2026-11-16T18:17:03Z, or seconds"
             raise cells.error(
                 index, "arrival_time", "is not a time: a number of seconds, or ISO 8601", remedy
             ) from None
         found.append(instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC))
-    times = np.array([(each - found[0]).total_seconds() for each in found], dtype=np.float64)
-    _require_ascending(cells, times)
-    return times
-
-
-def _require_ascending(cells: _Cells, times: NDArray[np.float64]) -> None:
-    falls = np.flatnonzero(np.diff(times) < 0)
-    if len(falls):
-        index = int(falls[0]) + 1
-        before = cells.of("arrival_time")[index - 1]
-        remedy = f"sort the file by {cells.names['arrival_time']}"
-        raise cells.error(index, "arrival_time", f"is earlier than the row before it ({before})", remedy)
+    first = min(found)
+    return np.array([(each - first).total_seconds() for each in found], dtype=np.float64)
 
 
 def read_csv(path: Path) -> Trace:

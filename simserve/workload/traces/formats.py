@@ -33,10 +33,11 @@ from simserve.workload.traces.mooncake import (
 )
 from simserve.workload.traces.mooncake import SCHEMA as AGENTIC_SCHEMA
 from simserve.workload.traces.otel import read_otel
+from simserve.workload.traces.records import field_samples
 from simserve.workload.traces.sharegpt import read_sharegpt
 from simserve.workload.traces.table import files_of, read_text
 from simserve.workload.traces.trace import Trace
-from simserve.workload.traces.usage import is_usage
+from simserve.workload.traces.usage import is_usage, read_buckets
 from simserve.workload.traces.vllm_bench import read_vllm_bench
 from simserve.workload.traces.weka import read_weka
 
@@ -131,23 +132,24 @@ def detect(path: Path) -> str:
     text = read_text(files_of(path)[0]).lstrip()
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
+    samples = field_samples(text) if is_json else first
     of_header = (name for name, columns in _COLUMNS.items() if set(columns) <= first.keys())
-    found = _of_object(first) if is_json else next(of_header, None)
+    found = _of_object(first, samples) if is_json else next(of_header, None)
     if first.get("schema") == AGENTIC_SCHEMA:
         return "agentic-mooncake"
     is_session = found is None and "input_length" in first and SESSION_FIELD in first
     if (found == "mooncake" or is_session) and any(f'"{field}":' in text for field in (WAIT_FIELD, *DELAY_FIELDS)):
         # The first row of a task or session has no field that says it waits.
         found = "agentic-mooncake"
-    if found is None and not is_json and is_usage(path, list(first)):
+    if found is None and (read_buckets(path) is not None if is_json else is_usage(path, list(first))):
         rule = "holds sums: a row stands for several requests, whose own times and lengths are not known"
         remedy = f"simserve trace {path} says what they come to, and which command prices a month of them"
         raise TraceError(rule, file=path, remedy=remedy)
-    if found is None and are_told(first):
+    if found is None and are_told(columns):
         return COLUMNS
     if found is None:
-        names = list(first)[:_MOST_COLUMNS]
-        told = list(told_columns(first))
+        names = list(columns)[:_MOST_COLUMNS]
+        told = list(told_columns(columns))
         lacking = [what for what in ("arrival_time", "prompt_tokens", "output_tokens") if what not in told]
         remedy = (
             f"say which column holds what with --columns {','.join(f'{what}=COLUMN' for what in lacking)} (there are "
@@ -166,7 +168,7 @@ def _first_object(text: str) -> dict[str, Any]:
     return first if isinstance(first, dict) else {}
 
 
-def _of_object(first: dict[str, Any]) -> str | None:
+def _of_object(first: dict[str, Any], columns: Mapping[str, object]) -> str | None:
     if "session_id" in first and ("turns" in first or "orchestrator" in first):
         return "aiperf-conversations"
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
@@ -174,7 +176,7 @@ def _of_object(first: dict[str, Any]) -> str | None:
         return "dynamo"
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"
-    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(first):
+    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(columns):
         return "aiperf-messages"
     ids, length = first.get("hash_ids"), first.get("input_length")
     if found == "mooncake" and isinstance(ids, list) and isinstance(length, int):

@@ -6,6 +6,7 @@ Rows are counted from 1, as lines of the file or elements of a JSON list. Knows 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.workload.fields import Fields
 from simserve.workload.traces.table import LATEST, MAX_TOKENS, files_of, is_number, read_text
+
+_BETWEEN = re.compile(r"[\s,\[]*")
+_NUM_SAMPLED = 1_000
+"""Objects whose fields are looked at: the first one may be of a request that failed, without what others have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,11 @@ class Records:
         """Return some of the objects, in that order."""
         places = list(order)
         return Records(self.file, [self.rows[each] for each in places], [self.lines[each] for each in places])
+
+    def only(self, names: Iterable[str]) -> Records:
+        """Return the objects with these fields alone; one of an object within has a dotted name: ``usage.input``."""
+        wanted = tuple(names)
+        return Records(self.file, [{name: _field(row, name) for name in wanted} for row in self.rows], self.lines)
 
     def error(self, index: int, field: str, rule: str, remedy: str | None = None) -> TraceError:
         """Return the error about one field; ``index`` counts the objects from 0."""
@@ -116,6 +126,42 @@ def read_records(path: Path) -> Records:
     parts = [_of_file(file) for file in files_of(path)]
     rows = [row for part in parts for row in part.rows]
     return Records(path, rows, [f"{line} of {part.file.name}" for part in parts for line in part.lines])
+
+
+def field_samples(text: str) -> dict[str, object]:
+    """Return the fields of the first objects of JSON lines or a JSON list, each with its first value that is not null.
+
+    A field of an object within has a dotted name. What is no JSON ends the search: reading the file says what is wrong.
+    """
+    decoder, place = json.JSONDecoder(), 0
+    found: dict[str, object] = {}
+    for _ in range(_NUM_SAMPLED):
+        between = _BETWEEN.match(text, place)
+        try:
+            row, place = decoder.raw_decode(text, between.end() if between else place)
+        except (ValueError, RecursionError):
+            break
+        for name, value in _fields(row, "") if isinstance(row, dict) else ():
+            if found.get(name) is None:
+                found[name] = value
+    return found
+
+
+def _fields(row: Mapping[str, Any], start: str) -> Iterator[tuple[str, object]]:
+    """Yield the names of an object's fields with their values, then dotted those of objects within."""
+    for name, value in row.items():
+        yield start + name, value
+        if isinstance(value, dict):
+            yield from _fields(value, f"{start}{name}.")
+
+
+def _field(row: Mapping[str, Any], name: str) -> object:
+    """Return a field of an object by its name, dotted within others; None if it has none."""
+    if name in row:
+        return row[name]
+    first, _, rest = name.partition(".")
+    inner = row.get(first) if rest else None
+    return _field(inner, rest) if isinstance(inner, dict) else None
 
 
 def _of_file(path: Path) -> Records:

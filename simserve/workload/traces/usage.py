@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.units import DAYS_PER_MONTH, HOURS_PER_DAY
-from simserve.workload.traces.table import Table, read_table
+from simserve.workload.traces.table import Table, is_number, read_table, read_text
 
 REQUESTS = ("requests", "num_requests", "n_requests", "num_model_requests", "request_count", "requests_count", "calls")
 """Usual names of the column that counts the requests of a row (``num_model_requests``: OpenAI's usage API,
@@ -102,6 +103,49 @@ def is_usage(path: Path, names: Sequence[str]) -> bool:
     return bool((_amounts(read_table(path, required=(columns["requests"],)), columns["requests"]) > 1).any())
 
 
+def read_buckets(path: Path) -> Usage | None:
+    """Return what a file comes to that holds the answer of OpenAI's usage API; None: it holds something else.
+
+    The answer (organization/usage/completions) is a page: an object whose ``data`` are buckets with a ``start_time``
+    and ``results``, which are sums. A bucket without results is a time without requests. A list of pages will do.
+
+    Raises:
+        TraceError: The file cannot be read, or a sum is no number.
+    """
+    text = "" if path.is_dir() else read_text(path).lstrip()
+    if not text.startswith(("{", "[")) or '"results"' not in text:
+        return None
+    try:
+        pages = json.loads(text)
+    except (ValueError, RecursionError):
+        return None  # JSON lines, or damaged: readers of traces say so
+    pages = pages if isinstance(pages, list) else [pages]
+    buckets = [each for page in pages if isinstance(page, dict) for each in page.get("data") or () if _is_bucket(each)]
+    if not buckets:
+        return None
+    names = {"requests": "num_model_requests", "prompt_tokens": "input_tokens", "output_tokens": "output_tokens"}
+    columns: dict[str, list[str]] = {name: [] for name in ("start_time", *names.values())}
+    for bucket in buckets:
+        sums: list[dict[str, Any]] = bucket["results"] or [{}]
+        for result in sums:
+            columns["start_time"].append(str(bucket["start_time"]))
+            for name in names.values():
+                value = result.get(name, 0)
+                if not is_number(value, least=0):
+                    raise TraceError("is not a number", file=path, key=name, value=value)
+                columns[name].append(str(value))
+    return _summed_up(Table(path, text, dict(columns)), {**names, "time": "start_time"})
+
+
+def _is_bucket(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and type(value.get("start_time")) is int
+        and isinstance(value.get("results"), list)
+        and all(isinstance(each, dict) for each in value["results"])
+    )
+
+
 def read_usage(path: Path, columns: dict[str, str]) -> Usage:
     """Return what a usage export comes to.
 
@@ -112,12 +156,15 @@ def read_usage(path: Path, columns: dict[str, str]) -> Usage:
     Raises:
         TraceError: The file cannot be read, or a cell is no number or no time.
     """
-    table = read_table(path, required=tuple(columns.values()))
+    return _summed_up(read_table(path, required=tuple(columns.values())), columns)
+
+
+def _summed_up(table: Table, columns: dict[str, str]) -> Usage:
     counts, prompts, outputs = (
         _amounts(table, columns[what]) for what in ("requests", "prompt_tokens", "output_tokens")
     )
     if not (counts.sum() and prompts.sum() and outputs.sum()):
-        raise TraceError("counts no request, or no token", file=path, key=columns["requests"])
+        raise TraceError("counts no request, or no token", file=table.file, key=columns["requests"])
     if "hour" in columns and not _HOUR.fullmatch(table.columns[columns["hour"]][0].strip()):
         # A whole instant, as SQL's date_trunc('hour', ...) gives it: it says the day too.
         columns = {what: name for what, name in columns.items() if what != "hour"} | {"time": columns["hour"]}

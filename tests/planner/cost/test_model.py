@@ -55,6 +55,33 @@ def test_a_stair_can_be_too_low_for_its_unit() -> None:
     assert found["gpus"] == 4
 
 
+_SCALED = replace(_MODEL, units=6, unit_usd_per_month=400.0, paid_share=0.4, is_scaled=True)
+"""Six units of $1,000 that were there for 0.4 of the day, each."""
+
+
+def test_the_smallest_unit_of_a_scaled_fleet_costs_what_a_unit_costs() -> None:
+    """It was priced at the share of the month for which a unit of the larger fleet is there: $900 instead of $1,500."""
+    found = break_even(_SCALED.from_one_unit)
+
+    assert found == break_even(_MODEL)
+    assert _SCALED.fleet_usd(6) == 500.0 + 6 * 400.0
+    assert replace(_SCALED, spare_units=1).fleet_usd(6) == 500.0 + 6 * 400.0 + 1000.0
+
+
+def test_a_scaled_fleet_of_another_size_pays_for_the_units_that_each_hour_needs() -> None:
+    """Half of the day needs both units, the other half one; the split pays its units whenever the load fills them."""
+    day = tuple([1.6] * 12 + [0.4] * 12)
+    model = replace(_SCALED, shape=day, fixed_usd_per_month=0.0, requests_per_month=SECONDS_PER_MONTH * 1.25)
+    free = model.from_one_unit
+
+    splits = hybrid(free)
+
+    assert free.fleet_usd(2) == pytest.approx(1500.0)
+    assert splits is not None
+    # Hours of 2.0 and 0.5 requests/s, of which a unit holds 1.0.
+    assert [each["self_host_usd_per_month"] for each in splits["splits"]] == pytest.approx([0.0, 1000.0, 1500.0])
+
+
 def test_the_next_unit_may_bring_the_api_back() -> None:
     """Crossed at 2.5 M on one unit; the second costs 2 x 2,450 + 50 up to 4.95 M, so for good from there."""
     found = break_even(replace(_MODEL, unit_usd_per_month=2450.0, fixed_usd_per_month=50.0))

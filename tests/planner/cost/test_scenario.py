@@ -17,6 +17,8 @@ from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN, Comparison
 from simserve.planner.cost.scenario import _least_break_even, _Together
+from simserve.report.cost import cost_brief
+from simserve.report.quantities import number
 from simserve.scenario.finishable import Finishable
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
@@ -357,6 +359,11 @@ def test_a_scaled_fleet_pays_for_the_hours_it_has() -> None:
     assert 1 <= side["gpus_paid_on_average"] < side["gpus"] == 6
     assert side["gpu_usd_per_month"] == pytest.approx(side["gpus_paid_on_average"] * side["gpu_hour_usd"] * 720)
     assert any("scaled from 1 to 6 replicas" in each for each in own["caveats"])
+    gpu = side["gpu_hour_usd"] * 720
+    assert next(each for each in own["left_out"] if "spare" in each["term"])["adds_usd_per_month"] == pytest.approx(gpu)
+    assert own["break_even"]["usd_per_month"] == pytest.approx(own["break_even"]["gpus"] * gpu)
+    cost_line = next(fact.text for fact in cost_brief(own).facts if fact.label == "Cost")
+    assert f"{number(side['gpus_paid_on_average'])} of 6 GPUs on average" in cost_line
 
 
 _TWO_POOLS = (

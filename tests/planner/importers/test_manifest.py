@@ -115,6 +115,55 @@ servingEngineSpec:
 """Values of the production stack, before what each test adds to the model."""
 
 
+_POD = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: chat}}
+spec:
+  template:
+    spec:
+      {where}
+      containers:
+      - {{name: vllm, image: "vllm/vllm-openai:v0.11.0", command: [vllm, serve, Qwen/Qwen3-8B]}}
+"""
+_REQUIRED = "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{TERM}]}}}"
+
+
+@pytest.mark.parametrize(
+    ("where", "gpu"),
+    [
+        ("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}", "l4-24gb"),
+        ("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-tesla-a100}", "a100-sxm-40gb"),
+        ("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-h100-mega-80gb}", "h100-sxm-80gb"),
+        ("nodeSelector: {karpenter.k8s.aws/instance-gpu-name: l40s}", "l40s-48gb"),
+        ("nodeSelector: {nvidia.com/gpu.product: NVIDIA-GeForce-RTX-4090}", "rtx-4090-24gb"),
+        ("nodeSelector: {nvidia.com/gpu.product: NVIDIA-L4-SHARED}", "l4-24gb"),
+        (
+            _REQUIRED.replace(
+                "TERM", "matchExpressions: [{key: nvidia.com/gpu.product, operator: In, values: [NVIDIA-L40S]}]"
+            ),
+            "l40s-48gb",
+        ),
+    ],
+)
+def test_the_gpu_is_that_of_the_nodes_that_a_pod_selects(where: str, gpu: str) -> None:
+    """By the labels of clouds too: an L4 of GKE was simulated as the H100 that is assumed where nothing is said."""
+    draft = import_manifest([_POD.format(where=where)])
+
+    assert draft.scenario.deployment.hardware == gpu
+    assert not any("is assumed" in note and "GPU" in note for note in draft.notes)
+
+
+def test_nodes_that_must_not_have_a_gpu_do_not_name_it() -> None:
+    """And a label that names no GPU of the catalogue is told."""
+    term = "matchExpressions: [{key: nvidia.com/gpu.product, operator: NotIn, values: [NVIDIA-L40S]}]"
+    without = import_manifest([_POD.format(where=_REQUIRED.replace("TERM", term))])
+    unknown = import_manifest([_POD.format(where="nodeSelector: {nvidia.com/gpu.product: NVIDIA-X1}")])
+
+    assert any("does not say its GPU" in note for note in without.notes)
+    assert any(note.startswith("NVIDIA-X1 is no GPU of the catalogue") for note in unknown.notes)
+
+
 def test_the_production_stack_is_read_as_its_chart_reads_it() -> None:
     """Every key of vllmConfig is a flag, and extraArgs come last, so that they win."""
     config = """
