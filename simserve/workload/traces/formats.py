@@ -133,7 +133,7 @@ def detect(path: Path) -> str:
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
     samples = field_samples(text) if is_json else first
-    of_header = (name for name, columns in _COLUMNS.items() if set(columns) <= first.keys())
+    of_header = (name for name, columns in _COLUMNS.items() if set(samples) <= first.keys())
     found = _of_object(first, samples) if is_json else next(of_header, None)
     if first.get("schema") == AGENTIC_SCHEMA:
         return "agentic-mooncake"
@@ -145,11 +145,11 @@ def detect(path: Path) -> str:
         rule = "holds sums: a row stands for several requests, whose own times and lengths are not known"
         remedy = f"simserve trace {path} says what they come to, and which command prices a month of them"
         raise TraceError(rule, file=path, remedy=remedy)
-    if found is None and are_told(columns):
+    if found is None and are_told(samples):
         return COLUMNS
     if found is None:
-        names = list(columns)[:_MOST_COLUMNS]
-        told = list(told_columns(columns))
+        names = list(samples)[:_MOST_COLUMNS]
+        told = list(told_columns(samples))
         lacking = [what for what in ("arrival_time", "prompt_tokens", "output_tokens") if what not in told]
         remedy = (
             f"say which column holds what with --columns {','.join(f'{what}=COLUMN' for what in lacking)} (there are "
