@@ -133,7 +133,7 @@ def detect(path: Path) -> str:
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
     samples = field_samples(text) if is_json else first
-    of_header = (name for name, columns in _COLUMNS.items() if set(samples) <= first.keys())
+    of_header = (name for name, columns in _COLUMNS.items() if set(columns) <= first.keys())
     found = _of_object(first, samples) if is_json else next(of_header, None)
     if first.get("schema") == AGENTIC_SCHEMA:
         return "agentic-mooncake"
