@@ -192,6 +192,15 @@ def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_p
     full, windowed, layer, of_window = _layers(shape)
     window_blocks, peak = _window_blocks(shape)
     block, longest = shape.engine.block_size, _longest_blocks(shape)
+    if num_window_blocks := _blocks_for_seats(shape):
+        apart, a_token = num_window_blocks * block * windowed * of_window, full * layer + draft_bytes_per_token
+        num_blocks = max(int((kv_bytes - apart) // (a_token * block)), 0)
+        line = (
+            f"windows: {num_window_blocks * block:,} tokens for {shape.engine.max_num_seqs} seats, {windowed} layers x "
+            f"{of_window:,.0f} B a token: {format_bytes(apart)}; ({format_bytes(kv_bytes)} - {format_bytes(apart)}) / "
+            f"({full} layers x {layer:,.0f} B a token) = {num_blocks * block:,} tokens"
+        )
+        return _as_two_pools(num_blocks, num_window_blocks, window_blocks, peak, longest, line)
     a_token = full * layer + draft_bytes_per_token + ratio * windowed * of_window
     num_blocks = max(int(kv_bytes // (a_token * block)), 0)
     num_window_blocks = int(ratio * num_blocks)
@@ -201,6 +210,31 @@ def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_p
         f"{num_window_blocks * block:,} in the pool of the latter, where a request holds at most "
         f"{window_blocks * block:,}"
     )
+    return _as_two_pools(num_blocks, num_window_blocks, window_blocks, peak, longest, line)
+
+
+def _blocks_for_seats(shape: ReplicaShape) -> int:
+    """Return the blocks of a pool of windows that is sized by seats; 0: it is sized by its ratio.
+
+    Per seat a window, the tokens that leave it until the next look, a page to align them and the page that is written;
+    besides these the chunks of the steps in flight, and a page (SGLang 0.5.22 model_executor/pool_configurator.py,
+    ``compute_swa_request_cap``).
+    """
+    rules, engine, model = shape.windowed_kv, shape.engine, shape.model
+    is_told = engine.sources.get("max_num_seqs") == "scenario" and engine.enable_chunked_prefill
+    if rules is None or not rules.sizes_by_seats or not is_told or engine.enable_prefix_caching:
+        return 0
+    if shape.speculation is not None or model.num_sliding_layers == model.num_hidden_layers:
+        return 0
+    block, in_flight = engine.block_size, 2 if engine.async_scheduling else 1
+    a_seat = (model.sliding_window or 0) + rules.recheck_tokens + 2 * block
+    tokens = a_seat * engine.max_num_seqs + in_flight * engine.max_num_batched_tokens + block
+    return -(-tokens // block)
+
+
+def _as_two_pools(
+    num_blocks: int, num_window_blocks: int, window_blocks: int, peak: int, longest: int, line: str
+) -> WindowLayout:
     return WindowLayout(
         full_groups=1,
         window_groups=0,

@@ -709,6 +709,9 @@ class WindowedKV(FrozenModel):
     """Version from which this holds, until the next entry."""
     own_pool_ratio: float | None = Field(default=None, gt=0, le=1)
     """Tokens in the pool of window layers per token of the other pool; absent: all share one pool."""
+    sizes_by_seats: bool = False
+    """Whether that pool holds what as many requests as `max_num_seqs` need at most, whatever the ratio, if that is set,
+    no prefix is cached and nothing drafts."""
     padding_limit: float = Field(default=1.0, ge=1)
     """One pool: if one kind has fewer than this factor times the layers of the other, groups are as large as the larger
     kind and the smaller one is padded; otherwise they are as large as the smaller kind."""

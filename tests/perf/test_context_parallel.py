@@ -92,9 +92,9 @@ def test_collectives_of_heads_stay_in_their_group() -> None:
 
 
 def test_outputs_that_travel_with_their_log_sum_exp_save_a_collective() -> None:
-    """SGLang 0.5.23 sends both in one all-to-all; 0.5.17 gathers the log-sum-exps first."""
+    """SGLang 0.5.20 sends both in one all-to-all; 0.5.19 gathers the log-sum-exps first."""
     seconds = []
-    for version in ("0.5.17", "0.5.23"):
+    for version in ("0.5.19", "0.5.20"):
         engine = f"deployment.engine={{name: sglang, version: '{version}', max_model_len: 32768}}"
         shape = resolve(make_scenario([*LATENT, engine, "deployment.decode_context_parallel_size=8"])).shape
         seconds.append(float(context_exchange_seconds(shape, shape.model.attention_layers[0], np.array([16.0]))[0]))

@@ -147,6 +147,31 @@ def test_the_ratio_of_sglangs_pools_can_be_set() -> None:
     assert layout.num_window_blocks == int(0.1 * layout.num_blocks)
 
 
+def test_the_newest_pools_are_sized_by_seats_that_are_set() -> None:
+    """32 x (128 + 128 + 2) + 2 x 4,096 + 1 tokens of 18 layers with a window; what is left goes to the 18 others."""
+    told = {"engine": "sglang", "enable_prefix_caching": False, "max_num_batched_tokens": 4096}
+    layout = laid_out(windowed(version="0.5.22", max_num_seqs=32, **told))
+
+    assert layout.num_window_blocks == 32 * 258 + 2 * 4096 + 1
+    assert layout.num_blocks == int((10 * GIB - layout.num_window_blocks * 18 * 2048) // (18 * 2048))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"version": "0.5.21", "max_num_seqs": 32, "enable_prefix_caching": False},
+        {"version": "0.5.22", "enable_prefix_caching": False},
+        {"version": "0.5.22", "max_num_seqs": 32},
+        {"version": "0.5.22", "max_num_seqs": 32, "enable_prefix_caching": False, "enable_chunked_prefill": False},
+    ],
+)
+def test_other_pools_have_their_ratio(more: dict[str, Any]) -> None:
+    """Before 0.5.22, with a prefix cache, with seats that nobody set and with whole prompts."""
+    layout = laid_out(windowed(engine="sglang", **more))
+
+    assert layout.num_window_blocks == int(0.8 * layout.num_blocks)
+
+
 def test_pools_of_one_size_hold_what_sglang_logs() -> None:
     """MiMo-V2-Flash over four ranks: 77.63 GiB are 1,496,958 tokens in either pool (SGLang pull request 15464)."""
     shape = windowed(

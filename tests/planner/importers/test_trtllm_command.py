@@ -162,3 +162,12 @@ def test_ranks_that_divide_contexts_are_refused(flag: str) -> None:
     with pytest.raises(ScenarioError, match=rf"{flag}: 2 adds GPUs that divide contexts \(helix parallelism\)"):
         imported(f"{LINE} --tp_size 4 {flag} 2", version="1.2")
     assert imported(f"{LINE} --tp_size 4 {flag} 1", version="1.2").scenario.deployment.tensor_parallel_size == 4
+
+
+def test_tokens_that_are_sent_together_are_read(tmp_path: Path) -> None:
+    """What its front end takes for an event is not known: only the gaps that clients see change."""
+    file = tmp_path / "options.yaml"
+    file.write_text("stream_interval: 5\n", encoding="utf-8")
+    draft = imported(f"{LINE} --extra_llm_api_options {file}")
+
+    assert draft.mapping["deployment"]["streaming"] == {"stream_interval": 5, "cost_per_event": "0 s"}
