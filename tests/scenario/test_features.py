@@ -98,7 +98,7 @@ def on(version: str, *overrides: str) -> list[str]:
         (["deployment.engine.n_gpu_layers=4"], "vllm 0.12 has no choice .* write deployment.engine.cpu_offload_gb"),
         (
             ["deployment.engine={name: tgi, version: '3.0'}", "deployment.engine.num_gpu_blocks_override=4"],
-            r"tgi 3.3 has no number of KV blocks set by hand \(no version has\); leave it out",
+            r"tgi 3.0 has no number of KV blocks set by hand \(no version has\); leave it out",
         ),
         (
             on(
