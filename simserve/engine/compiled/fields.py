@@ -223,6 +223,7 @@ _REPLICA: dict[str, Kind] = {
             "micro_batches",
             "passed_over",
             "prefilling",
+            "recent_batches",
             "residues",
             "running",
             "stall_counts",
