@@ -157,8 +157,10 @@ class EngineConfig:
             fewer steps than this (`simserve.engine.data_parallel`); 0: they do not.
         prefill_delayer_token_usage_low_watermark: The share of KV memory in use below which a rank's prompts do not.
         delays_for_seats: Whether they also wait for seats when every rank has one (SGLang 0.5.10).
-        bounds_prompt_delay: ``delays_for_seats``: whether that wait is bounded too, and the largest batch of prompts
-            decays (SGLang pull request 32880).
+        bounds_prompt_delay: ``delays_for_seats``: whether that wait is bounded too, the largest batch of prompts
+            decays, and a rank has a prompt amid one and none if memory refuses it (SGLang 0.5.17).
+        forgets_batches: ``bounds_prompt_delay``: whether the largest batch is that of a rank's last ones, refused ones
+            among them, and does not decay (SGLang 0.5.18).
         async_scheduling: Whether a step is scheduled while the previous one runs, so that an arrival joins the step
             after next.
         releases_late: ``async_scheduling``: whether a finished request keeps its seat and blocks until the step after
@@ -253,6 +255,7 @@ class EngineConfig:
     prefill_delayer_token_usage_low_watermark: float = 0.0
     delays_for_seats: bool = False
     bounds_prompt_delay: bool = False
+    forgets_batches: bool = False
     async_scheduling: bool = False
     releases_late: bool = False
     overlaps_results: bool = False

@@ -9,10 +9,12 @@ where they add nothing.
 Two rules hold prompts back on ranks that step together, so that no rank idles while another computes a prompt.
 TensorRT-LLM's ``enable_balance`` (``_balance_adp_requests`` in its ``py_executor.py``): until every rank has one, at
 most ``timeout_iters`` steps, while all decode. SGLang's ``--enable-prefill-delayer`` (``prefill_delayer.py``): ranks
-agree before each step. A rank has a prompt if one waits, a seat is free and no refusal holds. If some have one, all
-wait, at most ``max_delay_passes - 1`` steps in a row, unless one of them uses less KV memory than the watermark. If all
-have one they also wait, from 0.5.10 on, while the fullest rank has fewer free seats than the largest batch of prompts
-so far took, except the first time. Steps without work take no time here, so nothing waits while nothing runs.
+agree before each step. A rank has a prompt if one waits, a seat is free and no refusal holds; but for 0.5.10 to 0.5.16,
+memory must not refuse it either, and from 0.5.17 on a rank has one while it computes one in chunks. If some have one,
+all wait, at most ``max_delay_passes - 1`` steps in a row, unless one of them uses less KV memory than the watermark. If
+all have one they also wait, from 0.5.10 on, while the fullest rank has fewer free seats than the largest batch of
+prompts so far took, except the first time; from 0.5.18 on the largest of a rank's last 16, of which those that had to
+wait count with the requests that wait. Steps without work take no time here, so nothing waits while nothing runs.
 """
 
 from __future__ import annotations
@@ -34,13 +36,16 @@ from simserve.engine.kernel import cut as cut_rank
 from simserve.engine.kernel import plan as plan_rank
 from simserve.engine.kernel import seen_time as seen_by_rank
 from simserve.engine.kernel import submit as submit_to_rank
+from simserve.engine.kv import estimated_room, has_room, is_passed_over, note_full, page_reserve, take_fixed
 from simserve.engine.kv import kv_share as kv_share_of_rank
-from simserve.engine.kv import take_fixed
 from simserve.engine.loras import count_decoding, has_lora_seat, take_adapter
 from simserve.engine.micro_batches import open_micro_batch
 from simserve.engine.numbers import remove_all
+from simserve.engine.prefix_cache import find_prefix
+from simserve.engine.radix_tree import look_up, looks_at_queue, touch_waiting
 from simserve.engine.state import (
     ADMITTED,
+    ESTIMATE_CLIP,
     INFINITY,
     MASK,
     SHIFT,
@@ -55,6 +60,9 @@ from simserve.engine.windows import pool_blocks, take_blocks, window_growth_of_s
 
 BATCH_DECAY = 0.998
 """Factor per step on the largest batch of prompts, where it decays (SGLang pull request 32880)."""
+RECENT_BATCHES = 16
+"""Steps with prompts, begun or not, of which a rank keeps the batches (SGLang 0.5.18, environ.py:
+``SGLANG_PREFILL_DELAYER_MAX_PREFILL_BS_WINDOW_SIZE``)."""
 NO_BOUND = 2**31 - 1
 """Steps for which prompts wait where only a request that ends lets them begin."""
 
@@ -108,12 +116,27 @@ def complete(replica: DataParallelReplica, requests: RequestTable) -> int:
 
 def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
     """Plan every rank that has requests, and set the pace of all to that of the slowest."""
-    ranks, now = replica.ranks, replica.end_time
+    ranks = replica.ranks
     if replica.num_ranks == 1:
         plan_rank(ranks[0], requests)
         replica.end_time = ranks[0].end_time
         return
-    is_held = _holds_prompts(replica)
+    slowest, num_stepping, tokens = _plan_ranks(replica, requests)
+    if not num_stepping:
+        _go_round(replica)
+        if replica.alike_steps:
+            # Batches have turned out to be empty: their loops go round once more.
+            slowest, num_stepping, tokens = _plan_ranks(replica, requests)
+    if num_stepping:
+        _keep_pace(replica, ranks[slowest], tokens)
+    else:
+        replica.end_time = INFINITY
+
+
+def _plan_ranks(replica: DataParallelReplica, requests: RequestTable) -> tuple[int, int, int]:
+    """Plan a step of every rank; return the slowest, how many have work, and the tokens of all."""
+    ranks, now = replica.ranks, replica.end_time
+    is_held = _holds_prompts(replica, requests)
     slowest, num_stepping, tokens = 0, 0, 0
     for position in range(replica.num_ranks):
         rank = ranks[position]
@@ -124,15 +147,28 @@ def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
             _plan_without_prompts(rank, requests, now)
         else:
             plan_rank(rank, requests)
+        if rank.num_tried:
+            _note_batch(rank, len(rank.chunk_requests) or rank.num_tried)
         if rank.num_steps:
             num_stepping += 1
             tokens += rank.priced_tokens
             if num_stepping == 1 or _is_slower(rank, ranks[slowest]):
                 slowest = position
-    if num_stepping:
-        _keep_pace(replica, ranks[slowest], tokens)
-    else:
-        replica.end_time = INFINITY
+        elif rank.end_time != INFINITY and not is_held:
+            # It idles along, and begins with the next step.
+            replica.alike_steps = 1
+    return slowest, num_stepping, tokens
+
+
+def _go_round(replica: DataParallelReplica) -> None:
+    """Let SGLang's new-token ratios begin anew, as no rank runs."""
+    config = replica.ranks[0].config
+    is_waiting = False
+    for position in range(replica.num_ranks):
+        is_waiting = is_waiting or len(replica.ranks[position].waiting) > 0
+    if not (is_waiting and config.keeps_ratio):
+        for position in range(replica.num_ranks):
+            replica.ranks[position].new_token_ratio = config.new_token_ratio_initial
 
 
 def _is_slower(rank: Replica, other: Replica) -> bool:
@@ -166,13 +202,13 @@ def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int) -> N
     replica.end_time = end
 
 
-def _holds_prompts(replica: DataParallelReplica) -> bool:
+def _holds_prompts(replica: DataParallelReplica, requests: RequestTable) -> bool:
     """Return whether prompts waiting at some ranks must wait for the others in the next step, and for how many."""
     replica.alike_steps = 0
     if not replica.timeout_steps:
         return False
     if replica.ranks[0].config.prefill_delayer_max_delay_passes:
-        return _delays_prompts(replica)
+        return _delays_prompts(replica, requests)
     num_waiting = num_ready = num_decoding = 0
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
@@ -192,7 +228,7 @@ def _holds_prompts(replica: DataParallelReplica) -> bool:
     return True
 
 
-def _delays_prompts(replica: DataParallelReplica) -> bool:
+def _delays_prompts(replica: DataParallelReplica, requests: RequestTable) -> bool:
     """Return what SGLang's ranks agree on."""
     config = replica.ranks[0].config
     held = max(replica.held_steps, 0)
@@ -206,43 +242,146 @@ def _delays_prompts(replica: DataParallelReplica) -> bool:
         is_running = is_running or rank.num_decoding > 0 or len(rank.prefilling) > 0
         # The next step knows which requests have left, or whether a chunk was the last one.
         is_changing = is_changing or num_done > 0 or len(rank.prefilling) > 0
-        is_full = rank.is_full and rank.num_decoding + num_done > 0
-        if rank.waiting and not is_full and rank.num_running + num_done < rank.max_num_seqs:
+        rank.num_tried = 0
+        if _has_prompt(rank, requests, num_done):
             num_ready += 1
             share = kv_share_of_rank(rank, replica.end_time)
             is_light = is_light or share < config.prefill_delayer_token_usage_low_watermark
+            if config.forgets_batches:
+                rank.num_tried = max(1, min(len(rank.waiting), rank.max_num_seqs - rank.num_decoding - num_done))
     if not num_ready:
         return False
     replica.alike_steps = 1
-    if is_light or not is_running:
-        return False
     most = replica.timeout_steps - 1 - held
+    if is_light:
+        return False
+    if not is_running:
+        if num_ready < replica.num_ranks:
+            # Steps without work, in which they wait all the same.
+            _note_refusals(replica, most)
+        return False
     if num_ready == replica.num_ranks:
         free_seats = replica.ranks[0].max_num_seqs - fullest
-        if not config.delays_for_seats or free_seats >= int(replica.largest_batch):
+        if not config.delays_for_seats or free_seats >= _largest_batch(replica):
             return False
         if not replica.has_passed:
             replica.has_passed = True
             return False
-        if config.bounds_prompt_delay:
-            most = min(most, _steps_of_decay(replica.largest_batch, free_seats, most))
-        else:
+        if not config.bounds_prompt_delay:
             most = NO_BOUND
     if most <= 0:
         return False
     replica.held_steps = held
-    if not is_changing:
+    if not (is_changing or config.bounds_prompt_delay or _asks_memory(replica.ranks[0])):
         replica.alike_steps = most
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
+        has_seat = _has_seat(rank, rank.num_left + len(rank.departing))
+        if rank.waiting and (has_seat or rank.prefilling):
+            _use_prefixes(rank, requests)
+        if rank.waiting and rank.prefilling and has_seat and _asks_memory(rank) and _lacks_memory(rank, requests):
+            note_full(rank)
     return True
 
 
-def _steps_of_decay(largest_batch: float, free_seats: int, most: int) -> int:
-    """Return for how many steps a decaying batch of prompts needs more seats than are free, at most ``most``."""
-    num_steps = 0
-    while num_steps < most and free_seats < int(largest_batch):
-        largest_batch *= BATCH_DECAY
-        num_steps += 1
-    return num_steps
+def _has_prompt(rank: Replica, requests: RequestTable, num_done: int) -> bool:
+    """Return whether a rank has a prompt to begin or to go on with, as it tells the others.
+
+    Args:
+        rank: One of the ranks.
+        requests: The table.
+        num_done: Requests that have ended and keep their seats.
+    """
+    if rank.prefilling and rank.config.bounds_prompt_delay:
+        return True
+    if not rank.waiting or not _has_seat(rank, num_done):
+        return False
+    if not _asks_memory(rank) or not _lacks_memory(rank, requests):
+        return True
+    _use_prefixes(rank, requests)
+    note_full(rank)
+    return False
+
+
+def _has_seat(rank: Replica, num_done: int) -> bool:
+    """Return whether a rank tries the head of its queue: no refusal holds, and a seat is free."""
+    is_full = rank.is_full and rank.num_decoding + num_done > 0
+    return not is_full and rank.num_running + num_done < rank.max_num_seqs
+
+
+def _asks_memory(rank: Replica) -> bool:
+    """Return whether memory may refuse a prompt before the ranks agree, by SGLang's estimate, without windows."""
+    is_asked = rank.config.bounds_prompt_delay or not rank.config.delays_for_seats
+    is_plain = not (rank.keeps_windows or rank.swaps) and rank.loras is None
+    return is_asked and rank.keeps_full and rank.is_prefill_first and is_plain
+
+
+def _lacks_memory(rank: Replica, requests: RequestTable) -> bool:
+    """Return whether memory refuses the head of a rank's queue, after what the next chunk of a prompt takes."""
+    config, cache, index = rank.config, rank.cache, rank.waiting[0]
+    budget, free, block_size, uncommitted = config.max_num_batched_tokens, rank.free_blocks, rank.block_size, 0
+    for position in range(len(rank.prefilling)):
+        one = rank.prefilling[position]
+        done = requests.computed_tokens[one]
+        remaining = requests.prompt_tokens[one] + requests.generated_tokens[one] - done
+        chunk = min(remaining, config.max_chunk_tokens, budget)
+        room = int(estimated_room(rank, free, 0))
+        if room > 0:
+            chunk = min(chunk, room)
+        free -= -(-(done + chunk) // block_size) + (-done // block_size)
+        uncommitted += min(requests.max_tokens[one], ESTIMATE_CLIP) + remaining - chunk + page_reserve(rank)
+        budget -= chunk
+    if is_passed_over(rank, budget, free, 0, uncommitted):
+        return False
+    target = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    blocks = idle = 0
+    if cache is not None:
+        blocks, idle = find_prefix(cache, index, target)
+    cached = blocks * block_size
+    chunk = target - cached
+    if config.enable_chunked_prefill:
+        chunk = min(chunk, config.max_chunk_tokens, budget)
+    return not has_room(rank, requests, index, -(-chunk // block_size), free - idle, 0, uncommitted, cached)
+
+
+def _use_prefixes(rank: Replica, requests: RequestTable) -> None:
+    """Count a look at a queue whose head does not begin, in a tree of prefixes."""
+    cache = rank.cache
+    if cache is None or cache.tree is None:
+        return
+    if rank.config.touches_waiting and looks_at_queue(rank):
+        touch_waiting(rank, requests)
+    index = rank.waiting[0]
+    if not rank.prefilling:
+        look_up(cache, index, requests.prompt_tokens[index] + requests.generated_tokens[index])
+
+
+def _largest_batch(replica: DataParallelReplica) -> int:
+    """Return the requests of the largest batch of prompts that counts."""
+    if not replica.ranks[0].config.forgets_batches:
+        return int(replica.largest_batch)
+    largest = 0
+    for position in range(replica.num_ranks):
+        recent = replica.ranks[position].recent_batches
+        for place in range(len(recent)):
+            largest = max(largest, recent[place])
+    return largest
+
+
+def _note_batch(rank: Replica, size: int) -> None:
+    """Keep the size of a rank's latest batch of prompts, begun or not."""
+    if len(rank.recent_batches) == RECENT_BATCHES:
+        rank.recent_batches.pop(0)
+    rank.recent_batches.append(size)
+
+
+def _note_refusals(replica: DataParallelReplica, num_steps: int) -> None:
+    """Keep the batches of ranks whose prompts wait in ``num_steps`` steps."""
+    for position in range(replica.num_ranks):
+        rank = replica.ranks[position]
+        if rank.num_tried:
+            for _ in range(min(num_steps, RECENT_BATCHES)):
+                _note_batch(rank, rank.num_tried)
 
 
 def _note_steps(replica: DataParallelReplica, num_steps: int) -> None:
@@ -262,8 +401,10 @@ def _plan_without_prompts(rank: Replica, requests: RequestTable, now: float) -> 
     exchange_queues(rank)
     plan_rank(rank, requests)
     exchange_queues(rank)
+    # Requests preempted meanwhile; SGLang queues them as if they came now.
+    while rank.uses_estimate and rank.held_back:
+        rank.waiting.append(rank.held_back.popleft())
     while rank.held_back:
-        # Requests preempted meanwhile.
         rank.waiting.appendleft(rank.held_back.pop())
     rank.num_queued = len(rank.waiting)
     if rank.waiting:

@@ -428,6 +428,11 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             if replica.num_decoding:
                 # The next step tries the head of the queue again.
                 is_restless = True
+            elif replica.config.data_parallel_size > 1:
+                # It idles along if other ranks run, and looks again with them.
+                _go_idle(replica)
+                replica.end_time = now
+                return
             else:
                 # The engine's loop finds an empty batch and goes round once more.
                 _go_round(replica)
@@ -638,7 +643,8 @@ def _go_idle(replica: Replica) -> None:
     replica.is_open = False
     if replica.keeps_full:
         forget_left(replica, True)
-    replica.new_token_ratio = replica.config.new_token_ratio_initial
+    if replica.config.data_parallel_size == 1:
+        replica.new_token_ratio = replica.config.new_token_ratio_initial
     replica.gap_step_runs.clear()
     replica.gap_values.clear()
     replica.running.clear()

@@ -326,11 +326,12 @@ class Replica:
         # The queue, in the order of the scheduling policy (`simserve.sim.cluster`).
         self.waiting: deque[int] | OrderedQueue = deque()
         self.is_ordered = False
-        # Requests hidden from the queue while a plan is made (`simserve.engine.data_parallel`).
+        # Requests hidden from the queue while a plan is made, and batches of prompts (`simserve.engine.data_parallel`).
         self.held_back: deque[int] = deque()
+        self.recent_batches: list[int] = []
         self.running: list[int] = []
         self.prefilling: list[int] = []
-        self.num_running = self.num_outstanding = 0
+        self.num_running = self.num_outstanding = self.num_tried = 0
         # Requests waiting when the plan was made, and the sum of the times at which others have joined them since.
         self.num_queued, self.late_arrivals_sum = 0, 0.0
 
@@ -419,10 +420,8 @@ class Replica:
         self.left_estimate: float = 0
 
         self.start_time = self.first_seconds = self.increment_seconds = 0.0
-        self.num_steps = 0
-        self.end_time = INFINITY
-        self.is_open = False
-        self.blocked_by = BLOCKED_BY_NOTHING
+        self.num_steps, self.end_time = 0, INFINITY
+        self.is_open, self.blocked_by = False, BLOCKED_BY_NOTHING
         self.num_scheduled_decodes = 0
         self.chunk_requests: list[int] = []
         self.chunk_tokens: list[int] = []

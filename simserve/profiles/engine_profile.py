@@ -189,7 +189,10 @@ class Scheduling(UbatchRules):
     delays_for_seats: bool = False
     """`enable_prefill_delayer`: whether prompts wait for seats too, those of the largest batch of prompts so far."""
     bounds_prompt_delay: bool = False
-    """`delays_for_seats`: whether that wait is bounded as the other one, and the largest batch decays."""
+    """`delays_for_seats`: whether that wait is bounded as the other one, the largest batch decays, and a rank has a
+    prompt amid one and none if memory refuses it."""
+    forgets_batches: bool = False
+    """`bounds_prompt_delay`: whether the largest batch is that of a rank's last 16, refused ones among them."""
     skips_ended: bool = False
     """`overlaps_results`: whether no request decodes beyond an end set by `max_tokens`; steps wait for their blocks."""
     reserved_decode_tokens: int = Field(default=0, ge=0)

@@ -134,6 +134,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     keeps_ratio: bool
     delays_for_seats: bool
     bounds_prompt_delay: bool
+    forgets_batches: bool
     reserved_decode_tokens: int
     """Behaviour of the release's scheduler, from the engine's profile."""
     watermark: float

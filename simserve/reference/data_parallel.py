@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BATCH_DECAY = 0.998
 """Factor per step on the largest batch of prompts (SGLang pull request 32880)."""
+RECENT_BATCHES = 16
+"""Batches of prompts, begun or not, that a rank remembers from SGLang 0.5.18 on."""
 
 
 class DataParallelReplica(Scheduler):
@@ -30,6 +32,9 @@ class DataParallelReplica(Scheduler):
         # SGLang's delayer: steps for which prompts have waited, the most prompts of a rank in a step so far, and
         # whether prompts have begun once although the fullest rank had too few seats.
         self.num_delayed, self.largest_batch, self.has_passed = 0, 0.0, False
+        # By rank: the last batches of prompts that were tried, and the requests that this step tries.
+        self.recent_batches: list[deque[int]] = [deque(maxlen=RECENT_BATCHES) for _ in self.ranks]
+        self.num_tried = [0] * len(self.ranks)
 
     def submit(self, request: Request) -> None:
         """Queue a request at the rank with the fewest requests."""
@@ -73,8 +78,14 @@ class DataParallelReplica(Scheduler):
         """Choose a common step: as long as that of the slowest rank, with the work of all ranks."""
         for rank in self.ranks:
             rank.times = self.times
-        is_held = self.is_delayed() if self.config.prefill_delayer_max_delay_passes else self.must_wait()
-        steps = [self.schedule_held(rank, now) if is_held else rank.schedule(now) for rank in self.ranks]
+        steps = self.schedule_ranks(now)
+        if not any(steps):
+            # SGLang's new-token ratios begin anew, and loops go round where batches have turned out to be empty.
+            if not (self.config.keeps_ratio and any(rank.waiting for rank in self.ranks)):
+                for rank in self.ranks:
+                    rank.ratio = self.config.new_token_ratio_initial
+            if any(rank.waiting for rank in self.ranks):
+                steps = self.schedule_ranks(now)
         parts = [step for step in steps if step is not None]
         if not parts:
             return None
@@ -86,6 +97,15 @@ class DataParallelReplica(Scheduler):
         common = Step(now, seconds=max(step.seconds for step in parts) + shared, parts=parts, num_steps=len(parts))
         self.of_rank = list(zip(self.ranks, steps, strict=True))
         return common
+
+    def schedule_ranks(self, now: float) -> list[Step | None]:
+        """Let every rank choose its part of a step; None: it has none, and idles along."""
+        is_held = self.is_delayed() if self.config.prefill_delayer_max_delay_passes else self.must_wait()
+        steps = [self.schedule_held(rank, now) if is_held else rank.schedule(now) for rank in self.ranks]
+        for recent, tried, step in zip(self.recent_batches, self.num_tried, steps, strict=True):
+            if tried:
+                recent.append((len(step.chunks) if step else 0) or tried)
+        return steps
 
     def complete(self, _step: Step, end: float, /) -> list[Request]:
         """Apply the effects of a common step."""
@@ -120,15 +140,23 @@ class DataParallelReplica(Scheduler):
         A step that none of them computes takes no time, so prompts that wait for nothing else begin at once.
         """
         config, before, self.num_delayed = self.config, self.num_delayed, 0
-        ready = [rank for rank in self.ranks if rank.waiting and self.has_seat(rank)]
+        ready = [rank for rank in self.ranks if self.has_prompt(rank)]
+        self.num_tried = [self.tries(rank) if config.forgets_batches and rank in ready else 0 for rank in self.ranks]
         is_light = any(rank.kv_share < config.prefill_delayer_token_usage_low_watermark for rank in ready)
         is_running = any(request not in rank.departing for rank in self.ranks for request in rank.running)
-        if not ready or is_light or not is_running:
+        if not ready or is_light:
             return False
-        may_wait = before < config.prefill_delayer_max_delay_passes - 1
+        num_left = config.prefill_delayer_max_delay_passes - 1 - before
+        if not is_running:
+            if len(ready) < len(self.ranks):
+                # In steps of no work they wait all the same.
+                for recent, tried in zip(self.recent_batches, self.num_tried, strict=True):
+                    recent.extend([tried] * num_left if tried else [])
+            return False
+        may_wait = num_left > 0
         if len(ready) == len(self.ranks):
             fullest = max(self.num_in_batch(rank) for rank in self.ranks)
-            lacks_seats = config.max_num_seqs - fullest < math.floor(self.largest_batch)
+            lacks_seats = config.max_num_seqs - fullest < self.num_seats_needed
             if not (config.delays_for_seats and lacks_seats):
                 return False
             if not self.has_passed:
@@ -137,7 +165,79 @@ class DataParallelReplica(Scheduler):
             may_wait = may_wait or not config.bounds_prompt_delay
         if may_wait:
             self.num_delayed = before + 1
+            for rank in self.ranks:
+                has_seat = self.has_seat(rank)
+                if rank.waiting and (has_seat or self.is_amid_prompt(rank)):
+                    self.look_at_queue(rank)
+                if rank.waiting and self.is_amid_prompt(rank) and has_seat and self.lacks_memory(rank):
+                    self.note_full(rank)
         return may_wait
+
+    @property
+    def num_seats_needed(self) -> int:
+        """Requests of the largest batch of prompts so far, or of those that the ranks remember."""
+        if self.config.forgets_batches:
+            return max((size for recent in self.recent_batches for size in recent), default=0)
+        return math.floor(self.largest_batch)
+
+    def has_prompt(self, rank: CheckedScheduler) -> bool:
+        """Whether a rank tells the others that it has a prompt; one that memory refuses counts for it as refused."""
+        if self.is_amid_prompt(rank) and self.config.bounds_prompt_delay:
+            return True
+        if not (rank.waiting and self.has_seat(rank)):
+            return False
+        if not self.lacks_memory(rank):
+            return True
+        self.look_at_queue(rank)
+        self.note_full(rank)
+        return False
+
+    def lacks_memory(self, rank: CheckedScheduler) -> bool:
+        """Whether memory refuses the head of a rank's queue before the ranks agree, after a running prompt's chunk."""
+        config = self.config
+        asks_memory = config.bounds_prompt_delay or not config.delays_for_seats
+        is_plain = not (rank.keeps_windows or config.max_loras or config.preemption_mode == "swap")
+        if not (asks_memory and is_plain and rank.keeps_full and config.scheduler == "prefill_first"):
+            return False
+        rank.sort_queue()
+        step, free = Step(0.0, budget=config.max_num_batched_tokens), rank.free
+        for request in [one for one in rank.active if not one.is_decoding]:
+            chunk = min(request.target - request.computed, config.max_chunk_tokens, step.budget)
+            room = rank.estimated_room(free)
+            chunk = min(chunk, int(room)) if room >= 1.0 else chunk
+            free -= rank.blocks_of(request.computed + chunk) - rank.blocks_of(request.computed)
+            step.chunks.append((request, chunk))
+            step.budget -= chunk
+        head = rank.waiting[0]
+        if config.strikes_at_once and step.budget == 0 and rank.room_left(step, free) > 0:
+            return False
+        found = rank.cached_prefix(head, head.prompt_tokens + head.generated)
+        target = chunk = head.prompt_tokens + head.generated - len(found) * config.block_size
+        if config.enable_chunked_prefill:
+            chunk = min(target, config.max_chunk_tokens, step.budget)
+        free -= rank.cached.num_idle(found)
+        if rank.blocks_of(chunk) > free:
+            return True
+        return bool(rank.running) and not rank.is_within_estimate(step, head, target, free)
+
+    def note_full(self, rank: CheckedScheduler) -> None:
+        """Record that the head of a rank's queue was refused, if the rank's batch holds any request."""
+        rank.is_full = rank.is_full or self.num_in_batch(rank) > 0
+
+    def tries(self, rank: CheckedScheduler) -> int:
+        """Return how many requests a rank takes its next batch of prompts for, as far as it knows."""
+        return max(1, min(len(rank.waiting), self.config.max_num_seqs - self.num_in_batch(rank)))
+
+    @staticmethod
+    def is_amid_prompt(rank: CheckedScheduler) -> bool:
+        """Whether a rank computes a prompt in chunks."""
+        return any(not (request.is_decoding or request in rank.departing) for request in rank.running)
+
+    def look_at_queue(self, rank: CheckedScheduler) -> None:
+        """Note the uses of prefixes by a look at a queue whose head does not begin."""
+        rank.look_at_queue()
+        if not self.is_amid_prompt(rank):
+            rank.look_up(Step(0.0, budget=self.config.max_num_batched_tokens))
 
     @staticmethod
     def num_in_batch(rank: CheckedScheduler) -> int:
@@ -155,5 +255,6 @@ class DataParallelReplica(Scheduler):
         """Choose a step that admits no request."""
         held, rank.waiting = rank.waiting, deque()
         step = rank.schedule(now)
-        rank.waiting.extend(held)
+        is_requeued = rank.config.admission == "estimate"
+        rank.waiting = deque([*held, *rank.waiting] if is_requeued else [*rank.waiting, *held])
         return step

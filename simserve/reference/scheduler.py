@@ -53,15 +53,13 @@ class ContinuousScheduler(Scheduler):
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
         super().__init__(config, times)
-        self.ratio = config.new_token_ratio_initial
-        self.is_full = False
+        self.ratio, self.is_full = config.new_token_ratio_initial, False
         self.left: list[int] = []
         self.in_flight: list[Request] = []
         self.has_late_results = False
         self.passed_before: list[Request] = []
         self.late_start = 0.0
-        self.unsent, self.sent_until, self.looks_at = 0.0, 0.0, math.inf
-        self.num_looks = 0
+        self.unsent, self.sent_until, self.looks_at, self.num_looks = 0.0, 0.0, math.inf, 0
 
     def check(self, step: Step) -> None:
         """Inspect a planned step before it begins."""
@@ -82,7 +80,7 @@ class ContinuousScheduler(Scheduler):
         if not self.num_outstanding and not (config.has_overlap and self.departing):
             self.release_departing()
             self.has_late_results = False
-            self.ratio = config.new_token_ratio_initial
+            self.ratio = config.new_token_ratio_initial if config.data_parallel_size == 1 else self.ratio
             self.is_full = False
             self.left.clear()
             return None
@@ -134,9 +132,11 @@ class ContinuousScheduler(Scheduler):
         elif step.requests or not self.left:
             self.check(step)
         else:
-            # Only requests that have left are in the batch: the engine's loop runs once more.
+            # Only requests that have left are in the batch: the engine's loop runs once more, or beside other ranks.
             self.left.clear()
             self.is_full = False
+            if config.data_parallel_size > 1:
+                return None
             self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
             step = self.planned(now)
             self.check(step)

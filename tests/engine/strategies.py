@@ -105,11 +105,13 @@ def waits_of_prompts(draw: st.DrawFn) -> dict[str, Any]:
 def delays_of_prompts(draw: st.DrawFn) -> dict[str, Any]:
     """Draw how SGLang delays prompts."""
     for_seats = draw(st.booleans())
+    is_bounded = for_seats and draw(st.booleans())
     return {
         "prefill_delayer_max_delay_passes": draw(among(2, 5)),
         "prefill_delayer_token_usage_low_watermark": draw(among(0.0, 0.0, 0.3)),
         "delays_for_seats": for_seats,
-        "bounds_prompt_delay": for_seats and draw(st.booleans()),
+        "bounds_prompt_delay": is_bounded,
+        "forgets_batches": is_bounded and draw(st.booleans()),
     }
 
 

@@ -91,6 +91,39 @@ def test_the_largest_batch_decays_step_by_step() -> None:
     assert times[22:] == [54.0, 54.0]
 
 
+def test_a_rank_forgets_all_but_its_last_sixteen_batches() -> None:
+    """As above; of the sixteen, one begins at 3 and fifteen wait from 6 on; at 21 the ten are forgotten."""
+    lengths = [3] * 2 + [5] * 16 + [200] * 2 + [200] * 2 + [2] * 2
+    specs = make_specs([0.0] * 20 + [0.5] * 4, 4, lengths)
+    rules = {"delays_for_seats": True, "bounds_prompt_delay": True, "forgets_batches": True}
+    limits = {"max_num_seqs": 10, "max_num_batched_tokens": 40, "prefill_delayer_max_delay_passes": 100}
+
+    times = first_tokens(specs, **limits, **rules)
+
+    assert times[20:] == [4.0, 4.0, 22.0, 22.0]
+
+
+RELEASES = [{}, {"delays_for_seats": True}, {"delays_for_seats": True, "bounds_prompt_delay": True}]
+"""Rules of SGLang 0.5.9, 0.5.10 and 0.5.17."""
+
+
+@pytest.mark.parametrize(("rules", "begins"), list(zip(RELEASES, [4.0, 1.0, 4.0], strict=True)))
+def test_a_rank_that_lacks_memory_has_no_prompt(rules: dict[str, object], begins: float) -> None:
+    """The third request finds no room beside the first, so that the fourth waits for three steps, but in 0.5.10."""
+    specs = make_specs([0.0, 0.0, 0.5, 0.5], 4, [20, 6, 8, 2])
+    limits = {"admission": "estimate", "new_token_ratio_initial": 1.0, "num_blocks": 8}
+
+    assert first_tokens(specs, **limits, **rules)[3] == begins + 1.0
+
+
+@pytest.mark.parametrize(("rules", "begins"), list(zip(RELEASES, [5.0, 5.0, 2.0], strict=True)))
+def test_a_rank_amid_a_prompt_has_one(rules: dict[str, object], begins: float) -> None:
+    """The first needs four steps for its prompt. The third comes in the second one, and waits up to 0.5.16."""
+    specs = make_specs([0.0, 0.0, 1.5], [16, 4, 4], [10, 1, 2])
+
+    assert first_tokens(specs, max_num_batched_tokens=4, **rules)[2] == begins + 1.0
+
+
 def test_as_many_seats_as_the_largest_batch_took_are_enough() -> None:
     """Two of each rank begin together, and a third in the last seat. When the two have ended, the next begins."""
     specs = make_specs([0.0] * 4 + [0.5] * 2 + [10.5] * 2, 4, [10] * 4 + [60] * 2 + [2] * 2)

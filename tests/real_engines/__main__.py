@@ -108,7 +108,7 @@ def compare_sglang(asked: argparse.Namespace, release: str) -> None:
     python = environment.make(release, "sglang")
     cases = [as_sglang(case) for case in drawn(asked, OF_SGLANG)]
     schedules = schedules_of(python, cases, "sglang")
-    simulated = (simulate_sglang(case, SGLANG[release]).records for case in cases)
+    simulated = (simulate_sglang(case, release).records for case in cases)
     print_table(asked, f"SGLang {release}", zip(cases, schedules, simulated, strict=True))
 
 

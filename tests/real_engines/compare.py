@@ -18,7 +18,7 @@ from simserve.sim.simulate import Replay, replay
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from tests.real_engines.trtllm_second import MAX_UTIL_FOR_RESUME
-from tests.real_engines.workloads import ENDING_EARLY, SHARING
+from tests.real_engines.workloads import ENDING_EARLY, RANKED, SHARING
 
 NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang", "trtllm")}
@@ -34,7 +34,14 @@ OF_SGLANG = (
     "kv_short_cached",
 )
 """Classes of workloads that its driver serves, in its normal and its overlapped loop."""
-RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short")
+DELAYS: dict[str, dict[str, Any]] = {
+    "0.5.9": {},
+    **dict.fromkeys(
+        ("0.5.22", "0.5.23"), dict.fromkeys(("delays_for_seats", "bounds_prompt_delay", "forgets_batches"), True)
+    ),
+}
+"""What `EngineConfig` holds of the delayer of each release, for ranks that step together (`RANKED`)."""
+RETRACTING = ("kv_short", "kv_short_cached", "priority", "prefix_short", "delayed_short")
 """Classes that SGLang serves with so small an estimate of what answers need that it has to retract."""
 TRTLLM: dict[str, bool] = {"1.2": True, "1.3": False}
 """Releases of TensorRT-LLM, with whether admission and the budget take a request as if it found nothing."""
@@ -147,8 +154,9 @@ def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def simulate_sglang(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
+def simulate_sglang(case: Mapping[str, Any], release: str) -> Replay:
     """Serve a case of `as_sglang` on the kernel, with the fields of `EngineConfig` that a release has."""
+    rules = {**SGLANG[release], **(DELAYS[release] if case["kind"] in RANKED else {})}
     budget = case["max_num_batched_tokens"]
     config = EngineConfig(
         scheduler="prefill_first",
@@ -166,7 +174,8 @@ def simulate_sglang(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay
         expects_max_tokens=case["ignore_eos"] and rules.get("expects_max_tokens", False),
         block_size=1,
         num_blocks=case["num_tokens"],
-        **{name: case[name] for name in case if name.startswith("new_token_ratio")},
+        data_parallel_size=case["data_parallel_size"],
+        **{name: case[name] for name in case if name.startswith(("new_token_ratio", "prefill_delayer"))},
         **{name: value for name, value in rules.items() if name != "expects_max_tokens"},
     )
     return replay(config, times_of(case), requests_of(case))
@@ -254,6 +263,9 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         watermark_blocks=int(case["watermark"] * case["num_gpu_blocks"]),
         async_scheduling=case["async_scheduling"],
         num_speculative_tokens=case["num_speculative_tokens"],
+        window_groups=case["window_groups"],
+        # The most blocks across which a window can lie, wherever it begins.
+        window_blocks=(case["sliding_window"] - 2) // case["block_size"] + 2 if case["window_groups"] else 0,
         **rules,
     )
     return replay(config, times_of(case), requests_of(case))

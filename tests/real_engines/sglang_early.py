@@ -95,6 +95,9 @@ class Bare(Scheduler):
         else:
             self.process_batch_result_decode(batch, result)
 
+    def observe_memory(self):
+        """Let the delayer know how much memory is in use: this release asks the scheduler."""
+
     def begin_anew(self):
         """Note that nothing runs."""
         self.new_token_ratio = self.init_new_token_ratio

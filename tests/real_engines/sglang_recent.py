@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import torch
 from sglang.srt import runtime_context
 from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.managers.prefill_delayer import RecentPrefillBatchSizeTracker
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
 from sglang.srt.managers.scheduler_components.new_token_ratio_tracker import NewTokenRatioTracker
+from sglang.srt.managers.scheduler_components.pool_stats_observer import SchedulerPoolStatsObserver
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
@@ -164,6 +166,23 @@ class Bare(Scheduler):
             self.results.process_batch_result_prefill(batch, result)
         else:
             self.results.process_batch_result_decode(batch, result)
+
+    def observe_memory(self):
+        """Let the delayer know how much memory is in use, and the batches of prompts that were tried."""
+        self.prefill_bs_tracker = RecentPrefillBatchSizeTracker()
+        self.pool_stats_observer = SchedulerPoolStatsObserver(
+            tree_cache=self.tree_cache,
+            token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
+            req_to_token_pool=self.req_to_token_pool,
+            session_controller=None,
+            hisparse_coordinator=None,
+            is_hybrid_swa=False,
+            is_hybrid_ssm=False,
+            enable_hisparse=False,
+            full_tokens_per_layer=None,
+            swa_tokens_per_layer=None,
+            max_total_num_tokens=self.max_total_num_tokens,
+        )
 
     def begin_anew(self):
         """Note that nothing runs."""

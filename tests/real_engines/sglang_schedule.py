@@ -18,6 +18,8 @@ import sglang_absent  # noqa: F401
 import sglang
 import torch
 
+from sglang_ranks import Together
+
 if sglang.__version__ == "0.5.9":
     from sglang_early import Bare, request_of
 else:
@@ -118,8 +120,11 @@ class Served:
 
 def main():
     """Serve the cases of stdin."""
-    cases = json.load(sys.stdin)
-    json.dump({"version": sglang.__version__, "schedules": [Served(case).run() for case in cases]}, sys.stdout)
+    schedules = []
+    for case in json.load(sys.stdin):
+        is_ranked = case["data_parallel_size"] > 1
+        schedules.append((Together(case, ask, next_token) if is_ranked else Served(case)).run())
+    json.dump({"version": sglang.__version__, "schedules": schedules}, sys.stdout)
 
 
 if __name__ == "__main__":

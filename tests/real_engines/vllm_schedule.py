@@ -27,7 +27,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
@@ -84,10 +84,12 @@ def make_scheduler(case, folder):
     cache.block_size = case["block_size"]
     cache.enable_prefix_caching = case["enable_prefix_caching"]
     cache.num_gpu_blocks = case["num_gpu_blocks"]
-    layer = FullAttentionSpec(block_size=case["block_size"], num_kv_heads=1, head_size=1, dtype=torch.float32)
-    kv = KVCacheConfig(
-        num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)]
-    )
+    shape = {"block_size": case["block_size"], "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
+    for number in range(case["window_groups"]):
+        windowed = SlidingWindowSpec(**shape, sliding_window=case["sliding_window"])
+        groups.append(KVCacheGroupSpec([f"windowed {number}"], windowed))
+    kv = KVCacheConfig(num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=groups)
     kind = AsyncScheduler if case["async_scheduling"] else Scheduler
     scheduler = kind(
         vllm_config=config,

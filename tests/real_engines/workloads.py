@@ -11,12 +11,16 @@ CLASSES = (
     *("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold"),
     *("watermark", "kv_short_cached"),
 )
-SHARING = ("prefix", "prefix_short", "conversations", "forks")
+SHARING = ("prefix", "prefix_short", "conversations", "forks", "delayed_prefix")
 """Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
 """A class for engines that expect answers of ``max_tokens``: short of KV memory, and many end before."""
 DRAFTING = ("drafts", "drafts_short")
 """Classes whose engine verifies drafts, the second short of KV memory; each request has a pace at which they hold."""
+RANKED = ("delayed", "delayed_short", "delayed_prefix")
+"""Classes whose engine has ranks that step together, with prompts that wait for each other (SGLang's delayer)."""
+WINDOWED = ("windows", "windows_short")
+"""Classes whose engine has layers with a window beside those that see everything, the second short of KV memory."""
 SIXTEENTHS = 16
 """Parts of a token that a pace counts in."""
 UNIT = math.sqrt(2.0) / 997.0
@@ -26,13 +30,14 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     """Return one case: an engine, the seconds of its steps, and requests with their tokens.
 
     Args:
-        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`.
+        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED` or `WINDOWED`.
         seed: Of the draw.
         is_async: Whether steps are scheduled while the ones before them run.
     """
-    rng = np.random.default_rng([(*CLASSES, ENDING_EARLY, *DRAFTING).index(kind), seed])
+    rng = np.random.default_rng([(*CLASSES, ENDING_EARLY, *DRAFTING, *RANKED, *WINDOWED).index(kind), seed])
     block_size = int(rng.choice([4, 8, 16]))
-    num_requests = int(rng.integers(20, 60))
+    num_ranks = int(rng.integers(2, 5)) if kind in RANKED else 1
+    num_requests = int(rng.integers(20, 60)) * num_ranks
     max_num_seqs = int(rng.integers(2, 12))
     longest_prompt = int(rng.integers(8, 160))
     longest_output = int(rng.integers(2, 60))
@@ -46,6 +51,10 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     elif kind == "chunked":
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
+    window, window_groups = 0, 0
+    if kind in WINDOWED:
+        window, window_groups = int(rng.integers(block_size, 3 * block_size + 20)), int(rng.integers(1, 4))
+        blocks_of_one *= 1 + window_groups
     num_blocks = blocks_of_one * max_num_seqs * 2
     if kind in (
         "kv_short",
@@ -55,12 +64,14 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "priority",
         ENDING_EARLY,
         "drafts_short",
+        "delayed_short",
+        "windows_short",
     ) or (kind in ("conversations", "forks") and rng.integers(2)):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
     mean_step = step_seconds + 1e-4 * float(prompts.mean())
-    per_request = float(outputs.mean()) * mean_step / max_num_seqs
+    per_request = float(outputs.mean()) * mean_step / (max_num_seqs * num_ranks)
     gaps = rng.exponential(per_request / rng.uniform(0.4, 1.6), num_requests)
     if kind == "conversations":
         # A turn follows when the one before it has been answered.
@@ -85,7 +96,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     longest = (
         max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests) + 8 + drafts
     )
-    num_blocks = max(num_blocks, math.ceil(longest / block_size) + 2)
+    num_blocks = max(num_blocks, (1 + window_groups) * math.ceil(longest / block_size) + 2)
     return {
         "kind": kind,
         "seed": seed,
@@ -97,6 +108,11 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "enable_chunked_prefill": is_chunked,
         "long_prefill_token_threshold": min(int(rng.integers(8, 64)), max_model_len) if kind == "threshold" else 0,
         "num_speculative_tokens": drafts,
+        "sliding_window": window,
+        "window_groups": window_groups,
+        "data_parallel_size": num_ranks,
+        "prefill_delayer_max_delay_passes": int(rng.integers(2, 12)) if num_ranks > 1 else 0,
+        "prefill_delayer_token_usage_low_watermark": float(rng.choice([0.0, 0.3])) if num_ranks > 1 else 0.0,
         "block_size": block_size,
         "num_gpu_blocks": num_blocks,
         "watermark": float(rng.uniform(0.02, 0.2)) if kind == "watermark" else 0.0,
@@ -110,7 +126,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
 def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> list[list[int]]:
     """Return the tokens of every prompt: all different, beginning alike, or with the earlier turns before them."""
     own = [[1_000 * (index + 1) + position for position in range(prompt)] for index, prompt in enumerate(prompts)]
-    if kind in ("prefix", "prefix_short"):
+    if kind in ("prefix", "prefix_short", "delayed_prefix"):
         beginnings = [
             [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)
         ]

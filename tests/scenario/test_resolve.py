@@ -420,15 +420,16 @@ def test_servers_that_only_decode_delay_nothing() -> None:
 
 
 def test_a_delay_of_prompts_follows_the_release() -> None:
-    """30 steps unless told; for seats too from 0.5.10 on, which 0.5.17 bounds."""
+    """30 steps unless told; for seats too from 0.5.10 on, which 0.5.17 bounds; 0.5.18 forgets batches."""
     found = [
         resolve(make_scenario([*EXPERTS, DELAYING, f"deployment.engine.version={version}"])).engine
-        for version in ("0.5.9", "0.5.10", "0.5.17")
+        for version in ("0.5.9", "0.5.10", "0.5.17", "0.5.18", "0.5.23")
     ]
 
-    assert [each.prefill_delayer_max_delay_passes for each in found] == [30] * 3
-    assert [each.delays_for_seats for each in found] == [False, True, True]
-    assert [each.bounds_prompt_delay for each in found] == [False, False, True]
+    assert [each.prefill_delayer_max_delay_passes for each in found] == [30] * 5
+    assert [each.delays_for_seats for each in found] == [False, True, True, True, True]
+    assert [each.bounds_prompt_delay for each in found] == [False, False, True, True, True]
+    assert [each.forgets_batches for each in found] == [False, False, False, True, True]
 
 
 def test_a_layer_partition_reaches_the_replica() -> None:
