@@ -88,6 +88,9 @@ class StepTimes:
     Ranks that step together (`simserve.engine.data_parallel`) each take that long, and additionally share
     ``shared_seconds`` at the sum of x over all ranks.
 
+    A step with prompts of x <= ``launch_max_tokens`` takes at least ``launch_seconds``, less by how long before it the
+    host began to launch it (`simserve.engine.kernel`).
+
     Attributes:
         decode_base: Index n = 0..max_num_seqs, or ``p`` times that with micro-batches; ``decode_base[0] == 0``.
         decode_slope: Index n = 0..max_num_seqs; seconds per context token.
@@ -108,6 +111,8 @@ class StepTimes:
         shared_seconds: Index x = 0..len-1, what ranks in lockstep do together: routed experts and the collectives
             around them; empty without such ranks.
         shared_seconds_beyond: Seconds per token beyond that table.
+        launch_seconds: Host time of a step with prompts on piecewise graphs, 0: not more than is in the tables.
+        launch_max_tokens: Most tokens of such a step.
     """
 
     decode_base: Sequence[float]
@@ -126,6 +131,8 @@ class StepTimes:
     lora_token_seconds: float = 0.0
     shared_seconds: Sequence[float] = ()
     shared_seconds_beyond: float = 0.0
+    launch_seconds: float = 0.0
+    launch_max_tokens: float = 0.0
 
     def as_lists(self) -> StepTimes:
         """Return the same times as plain lists of floats, which the interpreted kernel reads fastest."""
@@ -312,6 +319,7 @@ class Replica:
 
     __slots__ = (
         "advances",
+        "ahead_until",
         "answer_heap",
         "api_free_at",
         "api_token_seconds",
@@ -355,23 +363,10 @@ class Replica:
         "gap_step_runs",
         "gap_values",
         "grows",
-        "has_aligned_chunks",
-        "has_encoder",
-        "has_extras",
-        "has_late_first_token",
-        "has_late_tokens",
-        "has_ordered_pass",
-        "has_overlap",
-        "has_padding",
-        "has_plain_admission",
-        "has_prefix_waits",
-        "has_priorities",
-        "has_retracted",
-        "has_slots",
-        "has_suspension",
-        "has_thinking",
-        "has_whole_prompts",
-        "has_window_pool",
+        *("has_aligned_chunks", "has_encoder", "has_extras", "has_late_first_token", "has_late_tokens"),
+        *("has_ordered_pass", "has_overlap", "has_padding", "has_plain_admission", "has_prefix_waits"),
+        *("has_priorities", "has_retracted", "has_slots", "has_suspension", "has_thinking"),
+        *("has_whole_prompts", "has_window_pool"),
         "held_back",
         "identity",
         "increment_seconds",
@@ -387,14 +382,9 @@ class Replica:
         "last_decode_time",
         "last_requeue_time",
         "last_suspended",
-        "late_arrivals_sum",
-        "late_estimate",
-        "late_prefix_tokens",
-        "late_prefixes",
-        "late_prompts",
-        "late_results",
-        "late_start",
-        "late_tokens",
+        *("late_arrivals_sum", "late_estimate", "late_launch", "late_prefix_tokens", "late_prefixes"),
+        *("late_prompts", "late_results", "late_start", "late_tokens"),
+        "lead",
         "leap_index",
         "left_estimate",
         "loras",
@@ -404,17 +394,8 @@ class Replica:
         "mode",
         "moved_blocks",
         "new_token_ratio",
-        "num_beyond",
-        "num_blocks",
-        "num_decoding",
-        "num_growing_windows",
-        "num_left",
-        "num_outstanding",
-        "num_queued",
-        "num_running",
-        "num_scheduled_decodes",
-        "num_steps",
-        "num_suspended",
+        *("num_beyond", "num_blocks", "num_decoding", "num_growing_windows", "num_left", "num_outstanding"),
+        *("num_queued", "num_running", "num_scheduled_decodes", "num_steps", "num_suspended"),
         "num_swapped_blocks",
         "open_batch",
         "open_turn",
@@ -624,6 +605,9 @@ class Replica:
         self.stall_times: list[float] = []
         self.stall_counts: list[int] = []
         self.last_decode_time = self.last_requeue_time = 0.0
+        # Seconds from the start of the planned step until it is launched; when the last step ended, and how long before
+        # that the host was free to launch the next one.
+        self.late_launch = self.ahead_until = self.lead = 0.0
         # Requests whose first token the last step computed, to be delivered in the next.
         self.late_tokens: list[int] = []
         self.step_runs = bytearray()

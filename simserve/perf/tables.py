@@ -37,7 +37,7 @@ from simserve.perf.attention_curve import NARROW_KV_BYTES
 from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait
+from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait, prompt_launching
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token
@@ -231,6 +231,8 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
         lora_token_seconds=loras[2],
         shared_seconds=_sums(parts.shared),
         shared_seconds_beyond=_marginal_shared(stage),
+        launch_seconds=prompt_launching(stage),
+        launch_max_tokens=float(stage.shape.engine.cuda_graph_max_prompt_tokens),
     )
 
 

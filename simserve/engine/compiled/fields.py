@@ -141,6 +141,7 @@ REQUESTS = Record("requests", {name: Column(_COLUMNS.get(name, "q")) for name in
 _REPLICA: dict[str, Kind] = {
     **dict.fromkeys(
         (
+            "ahead_until",
             "api_free_at",
             "api_token_seconds",
             "attended_keys",
@@ -156,7 +157,9 @@ _REPLICA: dict[str, Kind] = {
             "last_requeue_time",
             "late_arrivals_sum",
             "late_estimate",
+            "late_launch",
             "late_start",
+            "lead",
             "left_estimate",
             "new_token_ratio",
             "start_time",
@@ -251,7 +254,18 @@ _UNSEEN = ("batch_rows", "free_ranges")
 _HOT = (
     *("num_steps", "mode", "is_open", "end_time", "start_time", "first_seconds", "increment_seconds", "blocked_by"),
     *("num_scheduled_decodes", "grows", "block_size", "context_sum", "prefilled_tokens", "has_extras", "num_blocks"),
-    *("free_blocks", "leap_index", "step", "last_decode_time", "estimate_sum", "prefill_tokens", "scheduled_blocks"),
+    *(
+        "free_blocks",
+        "leap_index",
+        "step",
+        "last_decode_time",
+        "ahead_until",
+        "lead",
+        "late_launch",
+        "estimate_sum",
+        "prefill_tokens",
+        "scheduled_blocks",
+    ),
     *(
         "num_queued",
         "late_arrivals_sum",
