@@ -590,11 +590,12 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         loading += waiting
     is_hidden = True
     if times.launch_seconds and priced <= times.launch_max_tokens:
-        late = times.launch_seconds - _launch_lead(replica)
-        is_hidden = late <= 0.0 and times.launch_seconds <= first
-        replica.late_launch = late if late > 0.0 else 0.0
-        if late > first:
-            first = late
+        late, is_ahead = times.launch_seconds, replica.config.async_scheduling
+        if is_ahead and replica.start_time == replica.ahead_until:
+            late -= replica.lead
+        is_hidden = times.launch_seconds <= first and not (is_ahead and late > 0.0)
+        replica.late_launch = max(late, 0.0)
+        first = max(first, late)
     budget = replica.round_tokens - num_decodes * replica.tokens_per_decode
     most = min(longest_chunk(replica), budget)
     if replica.has_aligned_chunks:
@@ -629,12 +630,6 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     if not is_chunk_limit_lifted(replica) and (replica.num_running >= replica.max_num_seqs or budget <= total):
         # An arrival changes nothing for now.
         replica.is_open = False
-
-
-def _launch_lead(replica: Replica) -> float:
-    """Return how long before the step being planned the host began to launch it: none unless it follows another."""
-    is_ahead = replica.config.async_scheduling and replica.start_time == replica.ahead_until
-    return replica.lead if is_ahead else 0.0
 
 
 def _equal_chunks(replica: Replica, requests: RequestTable, num_decodes: int) -> int:
