@@ -588,11 +588,19 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         waiting = take_overlapped_seconds(cache, first - loading)
         first += waiting
         loading += waiting
+    is_hidden = True
+    if times.launch_seconds and priced <= times.launch_max_tokens:
+        late, is_ahead = times.launch_seconds, replica.config.async_scheduling
+        if is_ahead and replica.start_time == replica.ahead_until:
+            late -= replica.lead
+        is_hidden = times.launch_seconds <= first and not (is_ahead and late > 0.0)
+        replica.late_launch = max(late, 0.0)
+        first = max(first, late)
     budget = replica.round_tokens - num_decodes * replica.tokens_per_decode
     most = min(longest_chunk(replica), budget)
     if replica.has_aligned_chunks:
         most -= most % replica.block_size
-    if num_chunks == 1 and not (has_preempted or loading) and total >= most:
+    if num_chunks == 1 and not (has_preempted or loading) and total >= most and is_hidden:
         # There is more of the prompt than this chunk.
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:

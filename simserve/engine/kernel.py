@@ -14,6 +14,11 @@ Invariants that the formulas rely on:
   speculative decoding every request has a pace of its own, and `simserve.engine.progress.Progress` knows the growth.
 * ``free_blocks`` are the blocks free before the planned step; what the step takes is recorded when it completes.
 
+Launching ahead, with asynchronous scheduling: the host launches a step while the GPU computes the one before. A step
+with prompts on piecewise graphs, whose launching takes H and began l seconds before the step, takes
+``max(GPU, H - l)``. The host is free for the next one when it has launched this one and the GPU has begun with it, so
+that the next lead is ``step - max(H - l, 0)``. After a pause, and without asynchronous scheduling, there is none.
+
 Cancelling a request between two steps, with continuous batching and a KV cache:
 
 A client that hangs up, a drain and a replacement are all a `cancel`: whatever the request holds is free for the next
@@ -216,6 +221,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     taken = 0
     leap = replica.leap_index
     replica.leap_index = leap + 1
+    replica.ahead_until, replica.lead = now, first + increment * (num_steps - 1) - replica.late_launch
 
     if num_decodes:
         longest = max(first + increment * (num_steps - 1), replica.api_token_seconds * num_decodes)
@@ -361,7 +367,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     now = replica.start_time = replica.end_time
     replica.blocked_by = BLOCKED_BY_NOTHING
     replica.ratio_steps_skipped = int(replica.has_retracted)
-    replica.late_arrivals_sum = 0.0
+    replica.late_arrivals_sum = replica.late_launch = 0.0
     progress, waiting = replica.progress, replica.waiting
     if replica.has_overlap and replica.late_results != LATE_NOTHING:
         expect_results(replica, requests)

@@ -89,6 +89,9 @@ class StepTimes:
     Ranks that step together (`simserve.engine.data_parallel`) each take that long, and additionally share
     ``shared_seconds`` at the sum of x over all ranks.
 
+    A step with prompts of x <= ``launch_max_tokens`` takes at least ``launch_seconds``, less by how long before it the
+    host began to launch it (`simserve.engine.kernel`).
+
     Attributes:
         decode_base: Index n = 0..max_num_seqs, or ``p`` times that with micro-batches; ``decode_base[0] == 0``.
         decode_slope: Index n = 0..max_num_seqs; seconds per context token.
@@ -109,6 +112,8 @@ class StepTimes:
         shared_seconds: Index x = 0..len-1, what ranks in lockstep do together: routed experts and the collectives
             around them; empty without such ranks.
         shared_seconds_beyond: Seconds per token beyond that table.
+        launch_seconds: Host time of a step with prompts on piecewise graphs, 0: not more than is in the tables.
+        launch_max_tokens: Most tokens of such a step.
     """
 
     decode_base: Sequence[float]
@@ -127,6 +132,8 @@ class StepTimes:
     lora_token_seconds: float = 0.0
     shared_seconds: Sequence[float] = ()
     shared_seconds_beyond: float = 0.0
+    launch_seconds: float = 0.0
+    launch_max_tokens: float = 0.0
 
     def as_lists(self) -> StepTimes:
         """Return the same times as plain lists of floats, which the interpreted kernel reads fastest."""
@@ -442,6 +449,9 @@ class Replica:
         self.stall_times: list[float] = []
         self.stall_counts: list[int] = []
         self.last_decode_time = self.last_requeue_time = 0.0
+        # Seconds from the start of the planned step until it is launched; when the last step ended, and how long before
+        # that the host was free to launch the next one.
+        self.late_launch = self.ahead_until = self.lead = 0.0
         # Requests whose first token the last step computed, to be delivered in the next.
         self.late_tokens: list[int] = []
         self.step_runs = bytearray()

@@ -83,6 +83,21 @@ def piecewise_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]
     return np.where(is_eager, 0.0, np.maximum(launching - gpu_seconds, 0.0))
 
 
+def prompt_launching(stage: Stage) -> float:
+    """Return the time that the host takes for a step with prompts on piecewise graphs, in all stages; 0: no such step.
+
+    It launches attention between the graphs of two layers, and prepares the step before, as far as that is not hidden.
+    Ranks in lockstep are left out: none launches more than their tables hold.
+    """
+    shape, engine = stage.shape, stage.shape.engine
+    launching = stage.num_attention_layers * engine.piecewise_prompt_seconds_per_layer
+    if not (launching and engine.cuda_graph_max_prompt_tokens) or shape.hardware.is_cpu or shape.data_parallel_size > 1:
+        return 0.0
+    launching += stage.num_linear_layers * linear_launch(stage)
+    preparing = (1.0 - engine.host_overlap) * engine.host_seconds_per_step
+    return shape.pipeline_parallel_size * launching + preparing
+
+
 def linear_launch(stage: Stage) -> float:
     """Return the seconds that the host launches a layer of linear attention; 0: as any other (a short convolution)."""
     if stage.shape.model.short_convolution is not None or stage.shape.hardware.is_cpu:

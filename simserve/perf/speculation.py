@@ -315,4 +315,6 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
         lora_step_seconds=first.lora_step_seconds,
         lora_adapter_seconds=first.lora_adapter_seconds,
         lora_token_seconds=first.lora_token_seconds,
+        launch_seconds=first.launch_seconds,
+        launch_max_tokens=first.launch_max_tokens,
     )

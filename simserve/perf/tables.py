@@ -38,7 +38,7 @@ from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.context_parallel import context_exchange_seconds, context_gather_seconds, head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait
+from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait, prompt_launching
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token
@@ -232,6 +232,8 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
         lora_token_seconds=loras[2],
         shared_seconds=_sums(parts.shared),
         shared_seconds_beyond=_marginal_shared(stage),
+        launch_seconds=prompt_launching(stage),
+        launch_max_tokens=float(stage.shape.engine.cuda_graph_max_prompt_tokens),
     )
 
 

@@ -551,6 +551,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "eager_seconds_per_compressed_layer": slowdown * host.eager_seconds_per_compressed_layer,
         "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,
         "piecewise_seconds_per_layer": slowdown * host.piecewise_seconds_per_layer * is_piecewise,
+        "piecewise_prompt_seconds_per_layer": slowdown * host.piecewise_seconds_per_layer * (mode != "FULL"),
         "eager_expert_formats": host.eager_expert_formats,
         "host_overlap": host.overlap if is_async else 0.0,
         "frontend_latency": choices.pick("frontend_latency", slowdown * host.frontend_latency + host.tokenizer_wait),
@@ -593,6 +594,7 @@ _HOST_SECONDS = (
     "eager_seconds_per_compressed_layer",
     "eager_seconds_per_expert_layer",
     "piecewise_seconds_per_layer",
+    "piecewise_prompt_seconds_per_layer",
     "api_server_seconds_per_token",
     "latent_attention_gap",
 )

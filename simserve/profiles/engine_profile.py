@@ -348,7 +348,8 @@ class Host(FrozenModel):
     decode_graph_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle seconds per layer of a step with prompts kept off graphs by `cudagraph_mode: FULL_DECODE_ONLY`."""
     piecewise_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
-    """Least time of a layer in decode steps on piecewise graphs, between which the host launches attention, seconds."""
+    """Least time of a layer in steps on piecewise graphs, between which the host launches attention, seconds: short
+    prompts, unless `cudagraph_mode` is FULL, and decode steps where it is PIECEWISE."""
     source: str
     """Where the figures come from."""
 

@@ -210,6 +210,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Additional time for routed experts."""
     piecewise_seconds_per_layer: float
     """Least time of a layer in decode steps on piecewise graphs; 0: one graph holds a whole step."""
+    piecewise_prompt_seconds_per_layer: float
+    """The same in steps with prompts, unless the host launched them earlier."""
     eager_expert_formats: tuple[str, ...]
     """Weight formats whose experts add it; empty: all."""
     similar_prompts: bool | None = None

@@ -511,6 +511,6 @@ def slowed(times: StepTimes, factor: float) -> StepTimes:
         name: [factor * each for each in getattr(times, name)] for name in (*columns, "shared_seconds")
     }
     figures = ("token_seconds_beyond", "prefill_request_seconds", "prefill_pair_seconds", "prefill_context_seconds")
-    adapters = ("lora_step_seconds", "lora_adapter_seconds", "lora_token_seconds")
+    adapters = ("lora_step_seconds", "lora_adapter_seconds", "lora_token_seconds", "launch_seconds")
     longer |= {name: factor * getattr(times, name) for name in (*figures, *adapters, "shared_seconds_beyond")}
     return replace(times, **longer)

@@ -15,7 +15,7 @@ from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.micro_batches import join_micro_batches, take_turns
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
-from simserve.reference.steps import Step, hand_over, mixed_seconds, to_checkpoint, uncached_seconds
+from simserve.reference.steps import Launches, Step, hand_over, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.suspension import (
     bring_back,
     keeps_out,
@@ -53,13 +53,13 @@ class ContinuousScheduler(Scheduler):
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
         super().__init__(config, times)
-        self.ratio, self.is_full = config.new_token_ratio_initial, False
+        self.ratio = config.new_token_ratio_initial
+        self.is_full = self.has_late_results = False
         self.left: list[int] = []
         self.in_flight: list[Request] = []
-        self.has_late_results = False
         self.passed_before: list[Request] = []
-        self.late_start = 0.0
-        self.unsent, self.sent_until, self.looks_at, self.num_looks = 0.0, 0.0, math.inf, 0
+        self.late_start, self.unsent, self.sent_until, self.looks_at = 0.0, 0.0, 0.0, math.inf
+        self.num_looks, self.launches = 0, Launches(config)
 
     def check(self, step: Step) -> None:
         """Inspect a planned step before it begins."""
@@ -687,15 +687,17 @@ class ContinuousScheduler(Scheduler):
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
         contexts = [request.computed + request.fraction for request in [*step.decoding, *step.beyond]]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
-        swapping = self.times.swap_block_seconds * step.moved_blocks + step.encoder_seconds
+        swapping = self.times.swap_block_seconds * step.moved_blocks
         stages, width = self.config.pipeline_parallel_size, self.tokens_per_decode
         computing = mixed_seconds(self.times, contexts, chunks, stages, width, step.passing(self.config))
-        seconds = swapping + computing + waiting_seconds(self.config, self.store, step, computing)
-        return seconds + self.seconds_of_adapters(step)
+        seconds = step.encoder_seconds + computing + waiting_seconds(self.config, self.store, step, computing)
+        self.launches.begin(step, self.times, chunks, width * len(contexts))
+        return max(seconds + self.seconds_of_adapters(step), step.late_launch) + swapping
 
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Apply the effects of a step: tokens and finishes."""
         config = self.config
+        self.launches.end(step, end)
         hand_over(config, [*self.running, *self.waiting], step, end)
         self.send_tokens(step, end)
         self.passed_before = step.passed_over

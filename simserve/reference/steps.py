@@ -58,6 +58,7 @@ class Step:
     loaded_blocks: dict[str, int] = field(default_factory=dict)
     encoder_seconds: float = 0.0
     seconds: float = 0.0
+    late_launch: float = 0.0
     blocked_by: str = ""
     contributed: set[tuple[int, int]] | None = None
     deferred: list[Request] = field(default_factory=list)
@@ -99,6 +100,34 @@ class Step:
         places = [request.micro_batch for request in self.decoding] if config.keeps_micro_batches else []
         largest = len(self.decoding) if config.samples_in_turn else max(map(places.count, places), default=0)
         return Passing(limit, completed, largest, self.in_turn)
+
+
+class Launches:
+    """When the host launches steps with prompts whose attention is between piecewise graphs.
+
+    With asynchronous scheduling it launches the next step once it has launched one and the GPU has begun with that.
+
+    Attributes:
+        config: The engine.
+        free_at: When the host had launched the last step, and the GPU had begun with it.
+        step_end: When that step ended.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config, self.free_at, self.step_end = config, 0.0, math.nan
+
+    def begin(self, step: Step, times: StepTimes, chunks: list[tuple[int, int]], decoded: int) -> None:
+        """Note how long after the start of a planned step its launching ends; last arguments as of `priced_chunks`."""
+        config = self.config
+        began = self.free_at if config.async_scheduling and step.start == self.step_end else step.start
+        if chunks:
+            tokens, _, _ = priced_chunks(chunks, config.pipeline_parallel_size, decoded, step.passing(config))
+            if tokens <= times.launch_max_tokens:
+                step.late_launch = max(began + times.launch_seconds - step.start, 0.0)
+
+    def end(self, step: Step, end: float) -> None:
+        """Note that a step has run."""
+        self.free_at, self.step_end = step.start + step.late_launch, end
 
 
 def to_checkpoint(config: EngineConfig, missing: int) -> int:

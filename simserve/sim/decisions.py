@@ -229,7 +229,8 @@ def change_pace(fleet: Lifecycle, replica: ManagedReplica, times: StepTimes, now
 
 def slowed(times: StepTimes, factor: float) -> StepTimes:
     """Return step times multiplied by ``factor``, as lists."""
-    names = (each.name for each in fields(times) if each.name not in ("mixed_decode_factor", "swap_block_seconds"))
+    kept = ("mixed_decode_factor", "swap_block_seconds", "launch_max_tokens")
+    names = (each.name for each in fields(times) if each.name not in kept)
     return replace(times, **{name: np.multiply(factor, getattr(times, name)).tolist() for name in names})
 
 

@@ -594,7 +594,8 @@ class Recorder:
     def _adapter_seconds(self) -> float:
         """Return the seconds that adapters added to steps, without loads: the time that no other part accounts for.
 
-        With an image encoder the two cannot be separated, and count as the encoder's arithmetic.
+        With an image encoder the two cannot be separated, and count as the encoder's arithmetic; waits for launches of
+        prompts count as the adapters'.
         """
         if self._steps is None or self._loras is None or self.scales_parts or self.encodes_images:
             return 0.0
@@ -613,7 +614,7 @@ class Recorder:
         # Copies to and from host memory are time that steps waited for a link.
         copies = self._swapped_blocks * self._times.swap_block_seconds + self._tier_seconds
         loads, adapters = 0.0 if self._loras is None else self._loras.seconds, self._adapter_seconds()
-        waiting = encoding = 0.0
+        waiting = encoding = launching = 0.0
         factor = shared_factor = 1.0
         if self._steps is not None and self._config.data_parallel_size > 1:
             shared = self._steps.shared
@@ -626,12 +627,15 @@ class Recorder:
             parts = parts * factor
         elif self.encodes_images:
             encoding = max(self._busy - drafting - (copies + loads) - float(parts.sum()), 0.0)
+        elif self._times.launch_seconds:
+            launching = max(self._busy - drafting - (copies + loads + adapters) - float(parts.sum()), 0.0)
         parts[2] += encoding
+        parts[4] += launching
         parts[3] += waiting + (copies + loads)
         # Adapters are weights that are read in addition to the others.
         parts[0] += adapters
         others = {"rank_wait": waiting, "kv_copies": copies, "lora": loads + adapters, "image_encoder": encoding}
-        others["draft"] = drafting
+        others |= {"draft": drafting, "host": launching}
         accounts = () if self._steps is None else (self._steps.account(factor, shared_factor, others),)
         return [*parts.tolist(), drafting], accounts
 

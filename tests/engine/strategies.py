@@ -249,6 +249,8 @@ def step_times(draw: st.DrawFn, config: EngineConfig) -> StepTimes:
         prefill_pair_seconds=draw(uneven) * math.sqrt(19.0) / 4096.0,
         prefill_context_seconds=draw(uneven) * math.sqrt(23.0) / 2048.0,
         mixed_decode_factor=draw(among(1.0, 1.75)),
+        launch_seconds=draw(uneven) * math.sqrt(41.0) / 32.0,
+        launch_max_tokens=float(draw(among(0, 5, 20, 1000))),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -482,6 +483,32 @@ def test_the_host_launches_attention_between_piecewise_graphs(model: str, mode: 
     least = 48 * 0.33e-3
     assert (base[1] >= least) == (layers == 48)
     assert base[1] < least + 2e-3
+
+
+@pytest.mark.parametrize(
+    ("engine", "layers"),
+    [
+        ({"version": "0.11"}, 32),
+        ({"version": "0.33"}, 32),
+        ({"version": "0.10.2"}, 0),  # whose times were learnt with piecewise graphs
+        ({"version": "0.33", "cudagraph_mode": "FULL"}, 0),
+        ({"version": "0.33", "cudagraph_mode": "FULL_DECODE_ONLY"}, 0),
+        ({"version": "0.33", "enforce_eager": True}, 0),
+        ({"version": "0.33", "host_slowdown": 2}, 64),
+        ({"name": "sglang", "version": "0.5.12"}, 0),
+    ],
+)
+def test_the_host_launches_attention_between_graphs_of_prompts(engine: dict[str, Any], layers: int) -> None:
+    """0.33 ms for each layer of a step with prompts, up to the largest captured one, and what prepares the step."""
+    deployment = {"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", **engine}}
+    traffic = {"arrivals": {"process": "poisson", "rate": 1}, "prompt_tokens": 9, "output_tokens": 9, "num_requests": 1}
+    mapping = {"name": "pieces", "model": "llama-3.1-8b", "deployment": deployment, "workload": traffic}
+    times = price(resolve(from_mapping(mapping)).shape, 1024).step_times
+
+    assert times.launch_seconds == pytest.approx(layers * 0.33e-3, abs=1e-3)
+    assert (times.launch_seconds > 0.0) == (layers > 0)
+    if layers:
+        assert times.launch_max_tokens == 512
 
 
 def test_sglang_launches_prompts_of_compressed_attention_layer_by_layer() -> None:

@@ -123,7 +123,8 @@ def test_every_part_of_a_step_takes_so_many_times_as_long() -> None:
     for contexts, chunks in (([5.0, 9.0], []), ([5.0, 9.0], [(4, 8)]), ([], [(0, 3), (6, 200)])):
         seconds = mixed_seconds(times, contexts, chunks, 1)
         assert mixed_seconds(slow, contexts, chunks, 1) == pytest.approx(3.0 * seconds, rel=1e-12)
-    for adapted in ("lora_step_seconds", "lora_adapter_seconds", "lora_token_seconds", "shared_seconds_beyond"):
+    further = ("lora_step_seconds", "lora_adapter_seconds", "lora_token_seconds", "shared_seconds_beyond")
+    for adapted in (*further, "launch_seconds"):
         assert getattr(slowed(replace(times, **{adapted: 0.5}), 3.0), adapted) == 1.5
     assert slowed(replace(times, shared_seconds=[0.0, 0.5]), 3.0).shared_seconds == [0.0, 1.5]
 

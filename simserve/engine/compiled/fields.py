@@ -129,7 +129,8 @@ _REPLICA: dict[str, Kind] = {
 _HOT = (
     *("num_steps", "mode", "is_open", "end_time", "start_time", "first_seconds", "increment_seconds", "blocked_by"),
     *("num_scheduled_decodes", "grows", "block_size", "context_sum", "prefilled_tokens", "has_extras", "num_blocks"),
-    *("free_blocks", "leap_index", "step", "last_decode_time", "estimate_sum", "prefill_tokens", "scheduled_blocks"),
+    *("free_blocks", "leap_index", "step", "last_decode_time", "ahead_until", "lead", "late_launch", "estimate_sum"),
+    *("prefill_tokens", "scheduled_blocks"),
     *("num_queued", "late_arrivals_sum", "priced_tokens", "priced_decodes", "attended_pairs", "attended_keys"),
     *("num_decoding", "num_running", "max_num_seqs", "num_outstanding", "ratio_steps_skipped", "is_prefill_first"),
     *("is_ordered", "swaps", "uses_estimate", "has_plain_admission", "has_late_tokens", "token_budget"),

@@ -1,0 +1,104 @@
+"""Steps with prompts on piecewise graphs: what the host launches, and what of it the step before hides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.scenario.load import from_mapping
+from simserve.scenario.run import run
+from simserve.sim.records import RequestRecords
+from simserve.sim.simulate import Accelerate
+from simserve.sim.simulate import replay as replay_specs
+from tests.builders import constant_step_times, make_config, make_specs
+
+TIMES = replace(constant_step_times(2.0), launch_seconds=3.0, launch_max_tokens=12.0)
+SPECS = make_specs([0.0, 5.5, 7.5, 9.5, 11.5], 4, [30, 2, 2, 2, 2])
+
+
+def served(accelerate: Accelerate = "off", **overrides: Any) -> RequestRecords:
+    """Return what a replica with steps of two seconds and three to launch prompts does with `SPECS`."""
+    return replay_specs(make_config(**overrides), TIMES, SPECS, accelerate=accelerate).records
+
+
+def test_a_synchronous_host_begins_with_the_gpu() -> None:
+    """Every step with prompts takes three seconds: from 0, 7, 10 (two arrivals) and 13 on."""
+    assert served().first_token_time.tolist() == [3.0, 10.0, 13.0, 13.0, 16.0]
+
+
+def test_a_host_that_works_ahead_launches_while_the_step_before_runs() -> None:
+    """0 finds nobody. Decodes hide 1; prompts in steps one after another use the lead up: 2, 1, 0 s, and none again.
+
+    The step that runs when 1 comes ends at 7, and the one after it, which is scheduled by then, at 9.
+    """
+    records = served(async_scheduling=True, releases_late=True)
+
+    assert records.first_token_time.tolist() == [3.0, 11.0, 13.0, 16.0, 19.0]
+
+
+def test_a_pause_ends_the_lead() -> None:
+    """Two requests of one token with a second between them: the host begins with each when it comes."""
+    specs = make_specs([0.0, 4.0], 4, 1)
+    config = make_config(async_scheduling=True, releases_late=True)
+
+    records = replay_specs(config, TIMES, specs).records
+
+    assert records.first_token_time.tolist() == [3.0, 7.0]
+
+
+def test_a_prompt_beyond_the_graphs_takes_its_own_time() -> None:
+    """Thirteen tokens have no graph, twelve have."""
+    for tokens, seconds in ((12, 3.0), (13, 2.0)):
+        records = replay_specs(make_config(), TIMES, make_specs([0.0], tokens, 1)).records
+
+        assert records.first_token_time[0] == seconds
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_chunks_of_one_prompt_are_launched_one_by_one(is_ahead: bool) -> None:
+    """Four chunks of eight tokens: nobody hides the first, and a GPU of two seconds hides none of three."""
+    config = make_config(max_num_batched_tokens=8, async_scheduling=is_ahead, releases_late=is_ahead)
+
+    records = replay_specs(config, TIMES, make_specs([0.0], 32, 1)).records
+
+    assert records.first_token_time[0] == 12.0
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_compiled_code_launches_alike(is_ahead: bool) -> None:
+    """The same source, so the same times to the last bit."""
+    pytest.importorskip("numba")
+    plain, compiled = (
+        served(accelerate, async_scheduling=is_ahead, releases_late=is_ahead) for accelerate in ("off", "on")
+    )
+
+    np.testing.assert_array_equal(plain.first_token_time, compiled.first_token_time)
+    np.testing.assert_array_equal(plain.finish_time, compiled.finish_time)
+
+
+def test_the_wait_for_launches_is_host_time_of_the_run() -> None:
+    """One client of short prompts: parts add up to the busy seconds, and operators to the parts."""
+
+    def totals(version: str) -> Any:
+        deployment = {
+            "hardware": "h100-sxm-80gb",
+            "quantization": "fp8",
+            "engine": {"name": "vllm", "version": version},
+        }
+        arrivals = {"process": "closed_loop", "concurrency": 1}
+        traffic = {"arrivals": arrivals, "prompt_tokens": 64, "output_tokens": 4, "num_requests": 5}
+        mapping = {"name": "short", "model": "llama-3.1-8b", "deployment": deployment, "workload": traffic}
+        return run(from_mapping(mapping)).simulation.totals
+
+    with_launches, without = totals("0.11"), totals("0.10.2")
+
+    further = with_launches.busy_seconds - without.busy_seconds
+    parts, operators = with_launches.seconds_by_part, with_launches.accounts[0].seconds_by_operator()
+    assert further > 5 * 0.005
+    assert sum(parts.values()) == pytest.approx(with_launches.busy_seconds)
+    assert sum(operators.values()) == pytest.approx(with_launches.busy_seconds)
+    assert parts["host"] == pytest.approx(without.seconds_by_part["host"] + further, rel=0.05)
+    assert operators["host"] == pytest.approx(without.accounts[0].seconds_by_operator()["host"] + further, rel=0.05)
