@@ -590,9 +590,8 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         loading += waiting
     is_hidden = True
     if times.launch_seconds and priced <= times.launch_max_tokens:
-        late, is_ahead = times.launch_seconds, replica.config.async_scheduling
-        if is_ahead and replica.start_time == replica.ahead_until:
-            late -= replica.lead
+        is_ahead = replica.config.async_scheduling
+        late = times.launch_seconds - (replica.lead if is_ahead and replica.start_time == replica.ahead_until else 0.0)
         is_hidden = times.launch_seconds <= first and not (is_ahead and late > 0.0)
         replica.late_launch = max(late, 0.0)
         first = max(first, late)

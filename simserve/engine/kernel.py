@@ -435,9 +435,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
                 # The next step tries the head of the queue again.
                 is_restless = True
             elif replica.config.data_parallel_size > 1:
-                # It idles along if other ranks run, and looks again with them.
                 _go_idle(replica)
-                replica.end_time = now
+                replica.end_time = now  # it idles along if other ranks run, and looks again with them
                 return
             else:
                 # The engine's loop finds an empty batch and goes round once more.

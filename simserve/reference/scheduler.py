@@ -79,9 +79,8 @@ class ContinuousScheduler(Scheduler):
         config = self.config
         if not self.num_outstanding and not (config.has_overlap and self.departing):
             self.release_departing()
-            self.has_late_results = False
+            self.has_late_results = self.is_full = False
             self.ratio = config.new_token_ratio_initial if config.data_parallel_size == 1 else self.ratio
-            self.is_full = False
             self.left.clear()
             return None
         was_running = bool(self.active)
@@ -124,8 +123,7 @@ class ContinuousScheduler(Scheduler):
             if not step.requests:
                 # Nothing could be scheduled ahead: the engine waits for the running step and schedules again.
                 if config.data_parallel_size == 1:
-                    # After the requests that arrived while it ran.
-                    self.looks_at = math.nextafter(now, math.inf)
+                    self.looks_at = math.nextafter(now, math.inf)  # after the requests that arrived while it ran
                     return None
                 step = self.planned(now)
                 self.check(step)
@@ -687,12 +685,12 @@ class ContinuousScheduler(Scheduler):
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
         contexts = [request.computed + request.fraction for request in [*step.decoding, *step.beyond]]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
-        swapping = self.times.swap_block_seconds * step.moved_blocks
         stages, width = self.config.pipeline_parallel_size, self.tokens_per_decode
         computing = mixed_seconds(self.times, contexts, chunks, stages, width, step.passing(self.config))
         seconds = step.encoder_seconds + computing + waiting_seconds(self.config, self.store, step, computing)
+        seconds += self.seconds_of_adapters(step)
         self.launches.begin(step, self.times, chunks, width * len(contexts))
-        return max(seconds + self.seconds_of_adapters(step), step.late_launch) + swapping
+        return max(seconds, step.late_launch) + self.times.swap_block_seconds * step.moved_blocks
 
     def complete(self, step: Step, end: float, /) -> list[Request]:
         """Apply the effects of a step: tokens and finishes."""
