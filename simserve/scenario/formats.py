@@ -16,7 +16,7 @@ from pydantic import Field
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
-from simserve.perf.quantization import WEIGHT_FORMATS
+from simserve.perf.quantization import weight_format
 from simserve.perf.shape import ReplicaShape, weights_bytes
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
@@ -371,9 +371,9 @@ _WIDE_BITS = 16.0
 _PUBLISHED = ("stored", "checkpoint")
 
 
-def _bits(name: WeightFormatName) -> int:
+def _bits(name: str) -> int:
     """Return the whole bits of a weight, without the share of group scales."""
-    return math.floor(WEIGHT_FORMATS[name].bits or _WIDE_BITS)
+    return math.floor(weight_format(name).bits or _WIDE_BITS)
 
 
 def _lacking_weights_note(shape: ReplicaShape, key: str) -> str | None:
