@@ -132,8 +132,7 @@ def detect(path: Path) -> str:
     text = read_text(files_of(path)[0]).lstrip()
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
-    columns = field_samples(text) if is_json else first
-    found = _of_object(first, columns) if is_json else _of_header(first)
+    found = _of_object(first, text) if is_json else _of_header(first)
     if first.get("schema") == AGENTIC_SCHEMA:
         return "agentic-mooncake"
     is_session = found is None and "input_length" in first and SESSION_FIELD in first
@@ -144,9 +143,10 @@ def detect(path: Path) -> str:
         rule = "holds sums: a row stands for several requests, whose own times and lengths are not known"
         remedy = f"simserve trace {path} says what they come to, and which command prices a month of them"
         raise TraceError(rule, file=path, remedy=remedy)
-    if found is None and are_told(columns):
-        return COLUMNS
     if found is None:
+        columns = field_samples(text) if is_json else first
+        if are_told(columns):
+            return COLUMNS
         names = list(columns)[:_MOST_COLUMNS]
         told = list(told_columns(columns))
         lacking = [what for what in ("arrival_time", "prompt_tokens", "output_tokens") if what not in told]
@@ -172,7 +172,7 @@ def _first_object(text: str) -> dict[str, Any]:
     return first if isinstance(first, dict) else {}
 
 
-def _of_object(first: dict[str, Any], columns: Mapping[str, object]) -> str | None:
+def _of_object(first: dict[str, Any], text: str) -> str | None:
     if "session_id" in first and ("turns" in first or "orchestrator" in first):
         return "aiperf-conversations"
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
@@ -180,7 +180,7 @@ def _of_object(first: dict[str, Any], columns: Mapping[str, object]) -> str | No
         return "dynamo"
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"
-    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(columns):
+    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(field_samples(text)):
         return "aiperf-messages"
     if found == "mooncake" and _has_small_blocks(first):
         return "vllm-timed"
