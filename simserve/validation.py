@@ -224,7 +224,8 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
         rule = "must be a mapping of keys to values"
         return error(rule, file=file, key=key, value=value, remedy=_keys_remedy(models, path))
     if kind in ("tuple_type", "list_type"):
-        return error("must be a list", file=file, key=key, value=value)
+        in_brackets = None if value is None else f"put it in brackets: [{value}]"
+        return error("must be a list", file=file, key=key, value=value, remedy=in_brackets)
     rule = message.removeprefix("Value error, ")
     rule = rule[0].lower() + rule[1:] if rule[:1].isupper() and not rule[:2].isupper() else rule
     rule = rule.replace("input should", "must")

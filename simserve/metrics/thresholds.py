@@ -40,6 +40,9 @@ _EXPRESSION = re.compile(
     r"(?P<limit>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
 )
 
+_FIGURE = re.compile(r"(?:p(?P<percentile>\d+(?:\.\d+)?)|(?P<mean>mean|median))_(?P<latency>\w+)")
+"""Name of a latency's figure in `result.json`: ``p95_ttft_ms``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
@@ -91,6 +94,11 @@ def parse_threshold(metric: str, expression: str) -> Threshold:
             not have; the message is a rule and a remedy, to be appended to ``thresholds``.
     """
     known = (*LATENCIES, ATTAINMENT, *SCALARS)
+    figure = _FIGURE.fullmatch(metric)
+    if figure is not None and figure["latency"] in LATENCIES:
+        percentile = figure["percentile"]
+        what = f"p({percentile})" if percentile else {"median": "med"}.get(figure["mean"], "avg")
+        raise ValueError(f"'{metric}' is a figure of a result; write {figure['latency']}: [\"{what}<1000\"]")
     if metric not in known:
         raise ValueError(f"'{metric}' is not a metric; {nearest(metric, known)}")
     match = _EXPRESSION.fullmatch(expression)

@@ -6,6 +6,7 @@ Knows names of formats and where they come from; their costs are in `simserve.pe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +16,7 @@ from pydantic import Field
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
+from simserve.perf.quantization import weight_format
 from simserve.perf.shape import ReplicaShape, weights_bytes
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
@@ -352,11 +354,24 @@ def lacking_weights_notes(shape: ReplicaShape) -> list[str]:
     return [note for note in notes if note is not None]
 
 
+_WIDE_BITS = 16.0
+"""Bits of weights that are stored as the model's own dtype."""
+_PUBLISHED = ("stored", "checkpoint")
+
+
+def _bits(name: str) -> int:
+    """Return the whole bits of a weight, without the share of group scales."""
+    return math.floor(weight_format(name).bits or _WIDE_BITS)
+
+
 def _lacking_weights_note(shape: ReplicaShape, key: str) -> str | None:
     if shape.quantization in WIDE_FORMATS or available_as(shape) is not None:
         return None
     there = formats_available(shape.model, shape.engine, shape.hardware)
-    named = f"; known: --set {key}={there[0].format} ({there[0].label})" if there else ""
+    asked = _bits(shape.quantization)
+    # Of formats with as many bits the published checkpoint.
+    nearest = min(there, key=lambda each: (abs(_bits(each.format) - asked), each.how not in _PUBLISHED), default=None)
+    named = "" if nearest is None else f"; known: --set {key}={nearest.format} ({nearest.label})"
     return (
         f"{shape.quantization} weights of {shape.model.name} are assumed to exist: no checkpoint of them is known, and "
         f"{shape.engine.name} {shape.engine.version} does not make them{named}"

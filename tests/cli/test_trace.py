@@ -156,3 +156,20 @@ def test_an_export_of_usage_gives_the_command_that_prices_it(simserve: Simserve,
     assert priced["day"]["requests_per_month"] == pytest.approx(2676 * 30)
     assert priced["day"]["hourly_over_mean"][23] == pytest.approx(123 * 24 / 2676, rel=1e-3)
     assert simserve("trace", str(file), "--scenario", str(tmp_path / "s.yaml")).code == 2
+
+
+def test_a_run_of_a_log_says_what_it_left_out_and_how_it_was_read(simserve: Simserve, folder: Path) -> None:
+    """As `simserve trace` does: requests that failed, columns that were guessed, rows that were sorted, models."""
+    rows = [
+        {"received_at": 3 - at, "model": model, "usage": None if at == 1 else {"prompt_tokens": 50, "output_tokens": 9}}
+        for at, model in enumerate(("large", "large", "small"))
+    ]
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+    done = simserve("run", "llama-3.1-8b", "--gpus", "h100", "--trace", "log.jsonl", "--check")
+
+    assert done.code == 0
+    assert "simserve: 1 row is left out: nothing was served." in done.stderr
+    assert "prompt_tokens in usage.prompt_tokens" in done.stderr
+    assert "the rows are sorted by received_at" in done.stderr
+    assert "model names 2 models (small 50%, large 50%)" in done.stderr

@@ -134,7 +134,12 @@ def test_the_answer_says_where_a_format_comes_from(asked: str, source: str) -> N
 @pytest.mark.parametrize(
     ("model", "asked", "remedy"),
     [
-        ("llama-3.1-8b", "int3", "deployment.quantization=none (as stored)"),
+        ("llama-3.1-8b", "int3", "awq-int4 (checkpoint hugging-quants/Meta-Llama-3.1-8B-Instruct-AWQ-INT4)"),
+        (
+            "gemma-3-27b",
+            "awq-int4",
+            "deployment.quantization=int4 (checkpoint RedHatAI/gemma-3-27b-it-quantized.w4a16)",
+        ),
         ("gpt-oss-20b", "fp8", "deployment.quantization=mxfp4 (as stored)"),
         ("llama-3.1-8b", "fp8", None),
         ("llama-3.1-8b", "nf4", None),

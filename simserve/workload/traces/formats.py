@@ -132,9 +132,8 @@ def detect(path: Path) -> str:
     text = read_text(files_of(path)[0]).lstrip()
     is_json = text[0] in "[{"
     first = _first_object(text) if is_json else dict.fromkeys(header_of(text))
-    samples = field_samples(text) if is_json else first
     of_header = (name for name, columns in _COLUMNS.items() if set(columns) <= first.keys())
-    found = _of_object(first, samples) if is_json else next(of_header, None)
+    found = _of_object(first, text) if is_json else next(of_header, None)
     if first.get("schema") == AGENTIC_SCHEMA:
         return "agentic-mooncake"
     is_session = found is None and "input_length" in first and SESSION_FIELD in first
@@ -145,11 +144,12 @@ def detect(path: Path) -> str:
         rule = "holds sums: a row stands for several requests, whose own times and lengths are not known"
         remedy = f"simserve trace {path} says what they come to, and which command prices a month of them"
         raise TraceError(rule, file=path, remedy=remedy)
-    if found is None and are_told(samples):
-        return COLUMNS
     if found is None:
-        names = list(samples)[:_MOST_COLUMNS]
-        told = list(told_columns(samples))
+        columns = field_samples(text) if is_json else first
+        if are_told(columns):
+            return COLUMNS
+        names = list(columns)[:_MOST_COLUMNS]
+        told = list(told_columns(columns))
         lacking = [what for what in ("arrival_time", "prompt_tokens", "output_tokens") if what not in told]
         remedy = (
             f"say which column holds what with --columns {','.join(f'{what}=COLUMN' for what in lacking)} (there are "
@@ -168,7 +168,7 @@ def _first_object(text: str) -> dict[str, Any]:
     return first if isinstance(first, dict) else {}
 
 
-def _of_object(first: dict[str, Any], columns: Mapping[str, object]) -> str | None:
+def _of_object(first: dict[str, Any], text: str) -> str | None:
     if "session_id" in first and ("turns" in first or "orchestrator" in first):
         return "aiperf-conversations"
     found = next((name for name, fields in _FIELDS.items() if all(field in first for field in fields)), None)
@@ -176,7 +176,7 @@ def _of_object(first: dict[str, Any], columns: Mapping[str, object]) -> str | No
         return "dynamo"
     if found is None and ("attributes" in first or "resource_spans" in first):
         return "otel"
-    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(columns):
+    if found is None and any(field in first for field in TEXT_FIELDS) and not are_told(field_samples(text)):
         return "aiperf-messages"
     ids, length = first.get("hash_ids"), first.get("input_length")
     if found == "mooncake" and isinstance(ids, list) and isinstance(length, int):
