@@ -101,7 +101,8 @@ def device_factor(kind: FittedKind, base: HardwareProfile | None) -> DeviceFacto
     engine, library = _twin(kind, base)
     if engine is None:
         return DeviceFactor(kind=kind.name, action=KEPT, why=f"{base.name} has no curve of {library}")
-    seconds = predicted(kind.table, _columns(kind), without_cache(base), engine)
+    columns = {str(name): kind.calls[name].to_numpy() for name in kind.calls.columns}
+    seconds = predicted(kind.table, columns, without_cache(base), engine)
     logs = np.log(kind.seconds / seconds)
     groups = kind.regressor.form.groups(kind.calls)
     is_known = np.isfinite(logs)
@@ -172,10 +173,6 @@ def _twin(kind: FittedKind, base: HardwareProfile) -> tuple[str | None, str]:
 
 _PRODUCTS = {"bfloat16": ("torch linear", "vllm"), "fp8": ("torch _scaled_mm", "tensorrt-llm")}
 """Format -> kernel of PyTorch and an engine whose bundled curve is cuBLAS's too (calibration/README.md)."""
-
-
-def _columns(kind: FittedKind) -> Mapping[str, NDArray[Any]]:
-    return {str(name): kind.calls[name].to_numpy() for name in kind.calls.columns}
 
 
 def scale(mapping: dict[str, Any], kind: FittedKind, found: DeviceFactor) -> None:

@@ -134,13 +134,8 @@ class Linear:
         """Return some of the figures."""
         figures = tuple(name for name, is_kept in zip(self.figures, keep, strict=True) if is_kept)
         repeats = None if self.repeats is None else self.repeats[keep]
-        return Linear(
-            runs=self.runs[keep],
-            figures=figures,
-            residuals=self.residuals[keep],
-            slopes=self.slopes[keep],
-            repeats=repeats,
-        )
+        kept = {name: getattr(self, name)[keep] for name in ("runs", "residuals", "slopes")}
+        return Linear(figures=figures, repeats=repeats, **kept)
 
     def by_load(self, loads: Sequence[int]) -> Linear:
         """Return the means of the figures of equal loads: what the model leaves out is the same in every repeat.

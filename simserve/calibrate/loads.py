@@ -166,11 +166,11 @@ def propose(model: ServingModel, progress: Progress | None = None) -> Proposal:
     open_before = deviations(asked, target, covariance)
     for _ in counts:
         taken = {each.num_clients for each in loads}
-        known = {
-            run: _given(linear.of(linear.runs == run), covariance, priors)
-            for run, count in enumerate(counts)
-            if count not in taken
-        }
+        known: dict[int, Array] = {}  # the covariance of the factors once a load is known
+        for run in (run for run, count in enumerate(counts) if count not in taken):
+            load = linear.of(linear.runs == run)
+            slopes = load.slopes / load.noise(priors)[:, None]
+            known[run] = np.asarray(np.linalg.inv(slopes.T @ slopes + np.linalg.inv(covariance)))
         best = min(known, key=lambda run: sum(value**2 for value in deviations(asked, target, known[run]).values()))
         covariance = known[best]
         command = benchmark_command(model_id(model), specs, counts[best])
@@ -225,12 +225,6 @@ def slopes_of(
     measured = [dict.fromkeys(asked, 1.0) for _ in replays]
     place = np.zeros(len(FACTORS)) if log_factors is None else log_factors
     return FactorSearch(measured, predicted, priors).linear_at(place)
-
-
-def _given(load: Linear, covariance: Array, priors: Priors) -> Array:
-    """Return the covariance of the factors once a load is known."""
-    slopes = load.slopes / load.noise(priors)[:, None]
-    return np.asarray(np.linalg.inv(slopes.T @ slopes + np.linalg.inv(covariance)))
 
 
 def deviations(metrics: Iterable[str], slopes: Array, covariance: Array) -> dict[str, float]:

@@ -67,8 +67,7 @@ SCALES = {
     "compute_efficiency": Scale(1.0, 0.02, 1.5, 0.1, 0.1),
     "frontend_latency": Scale(1e-3, 0.25, 1000.0, 2.0, 0.3),
 }
-LEAST_EFFICIENCY = 0.05
-LEAST_FRONTEND = 1e-5
+LEAST = {"compute_efficiency": 0.05, "frontend_latency": 1e-5}
 """Lower bounds where 0 is impossible: nothing runs at zero efficiency, and no request reaches the scheduler at once."""
 
 Progress = Callable[[int, int | None, str], None]
@@ -146,7 +145,7 @@ def search(
     """Return the constants whose simulation is nearest to some runs (None: all), and their intervals."""
     runs = list(range(len(problem.replays))) if indices is None else indices
     scales = [SCALES[name] for name in names]
-    lows = np.array([_lowest(name) / scale.unit for name, scale in zip(names, scales, strict=True)])
+    lows = np.array([LEAST.get(name, 0.0) / scale.unit for name, scale in zip(names, scales, strict=True)])
     highs = np.array([scale.highest for scale in scales])
     steps = np.array([scale.step for scale in scales])
 
@@ -236,10 +235,6 @@ def _is_flat(slopes: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _noise(residuals: NDArray[np.float64], num_parameters: int) -> float:
     freedom = max(len(residuals) - num_parameters, 1)
     return max(float(np.sqrt(float(residuals @ residuals) / freedom)), NOISE)
-
-
-def _lowest(name: str) -> float:
-    return {"compute_efficiency": LEAST_EFFICIENCY, "frontend_latency": LEAST_FRONTEND}.get(name, 0.0)
 
 
 def untold(found: Solution) -> list[str]:

@@ -125,7 +125,7 @@ def kernels(
                 models,
                 deadline=deadline,
                 formats=number_format,
-                command=_command(),
+                command=shlex.join(["simserve", *sys.argv[1:]]),
                 date=date,
                 force=force,
                 tell=tell,
@@ -144,10 +144,6 @@ def _run_summary(run: KernelRun) -> dict[str, Any]:
     keys.append("measured_points")
     summary = {"out": str(run.folder)} | {key: run.provenance.get(key) for key in keys}
     return summary | {"tables": run.provenance.get("tables"), "skipped": run.provenance.get("skipped")}
-
-
-def _command() -> str:
-    return shlex.join(["simserve", *sys.argv[1:]])
 
 
 def _render_kernels(run: KernelRun) -> None:
@@ -331,7 +327,8 @@ def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
     print_lines([f"Now: {now}", "", f"Two loads stand for all from 1 to {proposal.most_clients} clients:"])
     for number, each in enumerate(proposal.loads, 1):
         title = f"{number}. {each.num_clients} client{'s' * (each.num_clients > 1)}"
-        print_lines([f"{title}: leaves the engine's pace open by {_deviations(each.deviations)}"])
+        open_by = ", ".join(f"{share:.1%} in {name.upper()}" for name, share in each.deviations.items())
+        print_lines([f"{title}: leaves the engine's pace open by {open_by}"])
         sys.stdout.write(f"  {each.command}\n")
     files = " ".join(f"clients-{each.num_clients}.json" for each in proposal.loads)
     print_lines(["", "Then:"])
@@ -348,10 +345,6 @@ def _render_loads(proposal: Proposal, words: Sequence[str]) -> None:
 def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
     pairs = ((name.upper(), expected.metrics[name]) for name in metrics)
     return ", ".join(f"{name} x {each.low:.2f} to {each.high:.2f}" for name, each in pairs) + " on 90% of servers"
-
-
-def _deviations(deviations: Mapping[str, float]) -> str:
-    return ", ".join(f"{share:.1%} in {name.upper()}" for name, share in deviations.items())
 
 
 @takes_flags(without=PAGE)
@@ -446,7 +439,8 @@ def _drift(
         raise UsageError("is missing: benchmarks need what served them", key="--scenario")
     results = read_results(against)
     key = "deployment.engine.name" if is_engine else "deployment.hardware"
-    loaded: Scenario = load(scenario, [*overrides, f"{key}={_absolute(profile)}"])
+    named = str(Path(profile).resolve()) if _is_path(profile) else profile  # also from the scenario's folder
+    loaded: Scenario = load(scenario, [*overrides, f"{key}={named}"])
     files = [str(path) for path in against]
     return check_serving(loaded, results, tolerance, profile, files, may_be_faster=may_be_faster)
 
@@ -472,11 +466,6 @@ def _is_engine(profile: str) -> bool:
 
 def _is_path(profile: str) -> bool:
     return profile.endswith((".yaml", ".yml", ".json")) or "/" in profile
-
-
-def _absolute(profile: str) -> str:
-    """Return a path that is also valid from the scenario's folder."""
-    return str(Path(profile).resolve()) if _is_path(profile) else profile
 
 
 def _render_check(drift: Drift) -> None:

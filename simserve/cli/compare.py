@@ -19,7 +19,7 @@ from simserve.cli.options import (
     takes_flags,
     variants_of,
 )
-from simserve.cli.progress import counted, progress
+from simserve.cli.progress import progress_bar
 from simserve.errors import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -66,15 +66,13 @@ def compare(
     wanted = variants_of(variants)
     changes = changes_of(overrides, seed)
     loaded = asked.load(changes, quiet=shown.quiet)
-    with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet, label="comparing") as tell:
+    with shown.misfit_printed(loaded), progress_bar(is_shown=not shown.quiet, label="comparing", noun=" runs") as tell:
         answer = api.compare(
             loaded,
             wanted,
             replications=replications,
             independent=independent,
-            progress=None
-            if tell is None
-            else lambda done, total: tell(done, total, "comparing", f"{counted(done, total)} runs"),
+            progress=tell,
         )
     compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
     shown.notes(*compared)

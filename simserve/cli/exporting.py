@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -61,11 +61,7 @@ def export(
         result = export_scenario(loaded, target, explicit=explicit, checkpoint=checkpoint)
     if out is not None:
         _write(result, out, _measuring(loaded, result, out, force=force), force=force)
-    shown.tell(_document(result), lambda: _show(result, out))
-
-
-def _document(result: Export) -> dict[str, Any]:
-    return {
+    document = {
         "target": result.target,
         "version": result.version,
         "formats": dict(result.formats),
@@ -74,17 +70,16 @@ def _document(result: Export) -> dict[str, Any]:
         "notes": list(result.notes),
     }
 
-
-def _show(result: Export, out: Path | None) -> None:
-    """Print the command, with its notes where they do not interfere, or say what was written."""
-    if out is None:
-        print(_text(result), end="")
+    def show() -> None:
+        """Print the command, with its notes where they do not interfere, or say what was written."""
+        if out is None:
+            print(_text(result), end="")
+        else:
+            print(f"{out}: {result.target}, version {result.version}")
         for note in result.notes:
-            typer.echo(f"note: {note}", err=True)
-        return
-    print(f"{out}: {result.target}, version {result.version}")
-    for note in result.notes:
-        print(f"- {note}")
+            typer.echo(f"note: {note}" if out is None else f"- {note}", err=out is None)
+
+    shown.tell(document, show)
 
 
 def _text(result: Export) -> str:

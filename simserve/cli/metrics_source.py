@@ -56,7 +56,7 @@ class Source:
         self._interval = seconds_of(how.interval, "--interval", SHORTEST_INTERVAL)
         self._how, self._quiet, self._save = how, quiet, save
         self._kept: list[Scrape] = []
-        self._missed: list[str] = []
+        self._missed: list[InputError] = []
         if not self.is_address:
             given = {"--for": how.scrape_for, "--prometheus": how.prometheus or None, "--match": how.match or None}
             refuse_flags(given, "is for an address, not for saved metrics")
@@ -87,7 +87,7 @@ class Source:
             self.version = scraping.version_of(client, self.source)
             try:
                 how_long = self._for or 0.0
-                scraping.scrape_for(client, self.source, how_long, self._interval, self._keep, self._miss)
+                scraping.scrape_for(client, self.source, how_long, self._interval, self._keep, self._missed.append)
             except KeyboardInterrupt:
                 if len(self._kept) < 2:
                     raise
@@ -122,9 +122,6 @@ class Source:
         self._add_to_file(scrape)
         if self._for is not None:
             self._say(f"{len(self._kept)} scrapes of {self.source}")
-
-    def _miss(self, failure: InputError) -> None:
-        self._missed.append(str(failure))
 
     def _add_to_file(self, scrape: Scrape) -> None:
         if self._save is not None:

@@ -51,10 +51,12 @@ def progress(*, is_shown: bool, label: str = "working") -> Iterator[Tell | None]
 
 
 @contextmanager
-def progress_bar(*, is_shown: bool, label: str = "simulating") -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function of the parts done and all parts, shown as by `progress`; None to show nothing."""
+def progress_bar(
+    *, is_shown: bool, label: str = "simulating", noun: str = ""
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function of the parts done and all parts (each a ``noun``), as for `progress`; None to show nothing."""
     with progress(is_shown=is_shown, label=label) as tell:
-        yield None if tell is None else lambda done, total: tell(done, total, label, counted(done, total))
+        yield None if tell is None else lambda done, total: tell(done, total, label, counted(done, total) + noun)
 
 
 class Steps:

@@ -10,7 +10,7 @@ import typer
 
 from simserve.cli.one_line import Asked
 from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, console, print_json, takes_flags
-from simserve.cli.progress import counted, progress
+from simserve.cli.progress import progress_bar
 from simserve.errors import InterruptedRunError, UsageError
 
 
@@ -55,7 +55,7 @@ def sweep(
         raise UsageError("has no meaning with --scheduler: a cluster has its own", key="--workers")
     loaded = asked.load(changes_of(overrides, seed), quiet=shown.quiet)
     shown.notes(loaded)
-    with progress(is_shown=not shown.quiet, label="sweep") as tell:
+    with progress_bar(is_shown=not shown.quiet, label="sweep", noun=" points") as tell:
         answer = api.sweep(
             loaded,
             parse_grid(grid),
@@ -65,9 +65,7 @@ def sweep(
             workers=workers or os.cpu_count() or 1,
             backend=backend,
             scheduler=scheduler,
-            progress=None
-            if tell is None
-            else lambda done, total: tell(done, total, "sweep", f"{counted(done, total)} points"),
+            progress=tell,
         )
     shown.write_page(answer.to_html)
     if shown.as_json:

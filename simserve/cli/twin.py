@@ -13,7 +13,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -303,16 +303,12 @@ def _render(answer: Twin) -> None:
                 f"{_figure(row['low'])} to {_figure(row['high'])}",
                 _figure(row["replicas"]),
             )
-            for row in _changes(summary["forecast"])
+            for before, row in zip([None, *summary["forecast"]], summary["forecast"], strict=False)
+            if before is None or row["replicas"] != before["replicas"]
         ]
         columns = ("from", "requests/s", "90 % within", "replicas")
         print_table(columns, hours, "Hours that ask for as many replicas are one line.")
     print_lines(summary["notes"])
-
-
-def _changes(hours: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the hours at which the number of replicas needed changes."""
-    return [row for index, row in enumerate(hours) if not index or row["replicas"] != hours[index - 1]["replicas"]]
 
 
 def _figure(value: float | None) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simserve.cli.options import PAGE, Shown, check_page, console, takes_flags
 from simserve.cli.progress import progress_bar
 from simserve.errors import InputError, InterruptedRunError, UsageError
-
-if TYPE_CHECKING:
-    from simserve.planner.validation.validate import Validation
 
 _TABLE_ENDINGS = (".parquet", ".csv")
 _RESULT_ENDINGS = (".json", ".jsonl")
@@ -95,7 +92,12 @@ def validate(
             data, source or (), files=files or (), jobs=jobs or os.cpu_count() or 1, progress=progress
         )
     if out is not None:
-        _write_points(result, out)
+        from simserve.planner.validation.validate import write_parquet
+
+        if out.suffix == ".csv":
+            result.points.to_csv(out, index=False)
+        else:
+            write_parquet(result, out)
     if report is not None:
         from simserve.report.validation import write_validation_page
 
@@ -142,12 +144,3 @@ def _check_own(files: Sequence[Path]) -> None:
             continue
         remedy = f"simserve import bench {file} makes a scenario of it, simserve calibrate serving {file} fits to it"
         raise InputError(f"is a result of {tool}, not a file of measurements", file=file, remedy=remedy)
-
-
-def _write_points(result: Validation, file: Path) -> None:
-    if file.suffix == ".csv":
-        result.points.to_csv(file, index=False)
-        return
-    from simserve.planner.validation.validate import write_parquet
-
-    write_parquet(result, file)

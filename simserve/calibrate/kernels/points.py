@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from simserve.profiles.model import ModelProfile
-from simserve.profiles.model_blocks import Gemm
 
 GEMM, PREFILL, DECODE, MOE = "gemm_perf", "context_attention_perf", "generation_attention_perf", "moe_perf"
 ELEMENTWISE, COPY, LAYER, LAUNCH = "elementwise_perf", "copy_perf", "layer_perf", "launch_perf"
@@ -144,10 +143,15 @@ def plan_points(
         num_devices: GPUs; collectives need two.
         has_graphs: Whether whole layers are also captured in CUDA graphs, and batches padded to their sizes.
     """
-    groups: list[list[Point]] = [_copies(), _launches(has_graphs)]
+    modes = ("eager", "graph") if has_graphs else ("eager",)
+    copies = [
+        Point(table=COPY, sizes={"bytes": size}, flops=0.0, num_bytes=2.0 * size, memory=2.0 * size)
+        for size in COPY_BYTES
+    ]
+    groups = [copies, [Point(table=LAUNCH, sizes={"mode": mode}, flops=0.0, num_bytes=0.0) for mode in modes]]
     for model in models:
         groups += [_products(model, name, TOKENS if has_graphs else CPU_TOKENS) for name in formats]
-        groups += [_prompts(model), _decodes(model), _elementwise(model), _layers(model, has_graphs)]
+        groups += [_prompts(model), _decodes(model), _elementwise(model), _layers(model, modes)]
         groups += [_experts(model)] if model.moe is not None else []
     if num_devices > 1:
         groups.append(_collectives(num_devices))
@@ -312,23 +316,12 @@ def _elementwise(model: ModelProfile) -> list[Point]:
     return sorted(points, key=lambda point: point.num_bytes)
 
 
-def _copies() -> list[Point]:
-    return [
-        Point(table=COPY, sizes={"bytes": size}, flops=0.0, num_bytes=2.0 * size, memory=2.0 * size)
-        for size in COPY_BYTES
-    ]
-
-
-def _launches(has_graphs: bool) -> list[Point]:
-    modes = ("eager", "graph") if has_graphs else ("eager",)
-    return [Point(table=LAUNCH, sizes={"mode": mode}, flops=0.0, num_bytes=0.0) for mode in modes]
-
-
-def _layers(model: ModelProfile, has_graphs: bool) -> list[Point]:
+def _layers(model: ModelProfile, modes: Sequence[str]) -> list[Point]:
     """Return whole dense layers: they check that the operators add up and are not fitted."""
     if model.mla is not None or model.num_dense_layers == 0:
         return []
-    weights = sum(gemm.num_weights for gemm in _dense_gemms(model))
+    layer = next(layer for layer in range(model.num_hidden_layers) if not model.is_moe_layer(layer))
+    weights = sum(gemm.num_weights for gemm in (*model.attention_gemms(1), *model.mlp_gemms(layer, 1)))
     kv = 2.0 * model.num_key_value_heads * model.head_dim
     calls = [("decode", batch, context) for context in (512, 2048) for batch in (1, 8, 32, 128)]
     calls += [("prefill", 1, tokens) for tokens in (128, 512, 2048)]
@@ -337,7 +330,7 @@ def _layers(model: ModelProfile, has_graphs: bool) -> list[Point]:
         tokens = batch if phase == "decode" else length
         pairs = batch * length if phase == "decode" else length * (length + 1) / 2.0
         activations = tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) * 2.0
-        for mode in ("eager", "graph") if has_graphs else ("eager",):
+        for mode in modes:
             points.append(
                 Point(
                     table=LAYER,
@@ -348,11 +341,6 @@ def _layers(model: ModelProfile, has_graphs: bool) -> list[Point]:
                 )
             )
     return _by_work(points)
-
-
-def _dense_gemms(model: ModelProfile) -> list[Gemm]:
-    layer = next(layer for layer in range(model.num_hidden_layers) if not model.is_moe_layer(layer))
-    return [*model.attention_gemms(1), *model.mlp_gemms(layer, 1)]
 
 
 def _experts(model: ModelProfile) -> list[Point]:
