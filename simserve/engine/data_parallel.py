@@ -234,9 +234,10 @@ def _delays_prompts(replica: DataParallelReplica, requests: RequestTable) -> boo
     held = max(replica.held_steps, 0)
     replica.held_steps = -1
     num_ready = fullest = 0
-    is_running = is_changing = is_light = False
+    is_running = is_changing = is_light = has_left = False
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
+        has_left = has_left or rank.num_left > 0
         num_done = rank.num_left + len(rank.departing)
         fullest = max(fullest, rank.num_decoding + num_done)
         is_running = is_running or rank.num_decoding > 0 or len(rank.prefilling) > 0
@@ -255,11 +256,12 @@ def _delays_prompts(replica: DataParallelReplica, requests: RequestTable) -> boo
     most = replica.timeout_steps - 1 - held
     if is_light:
         return False
-    if not is_running:
+    if not is_running and not (has_left and num_ready < replica.num_ranks):
         if num_ready < replica.num_ranks:
             # Steps without work, in which they wait all the same.
             _note_refusals(replica, most)
         return False
+    # Where requests that have ended hold seats and nothing runs, ranks look again at once, when these are free.
     if num_ready == replica.num_ranks:
         free_seats = replica.ranks[0].max_num_seqs - fullest
         if not config.delays_for_seats or free_seats >= _largest_batch(replica):

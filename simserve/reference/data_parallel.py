@@ -147,7 +147,9 @@ class DataParallelReplica(Scheduler):
         if not ready or is_light:
             return False
         num_left = config.prefill_delayer_max_delay_passes - 1 - before
-        if not is_running:
+        # Where requests that have ended hold seats and nothing runs, ranks look again at once, when these are free.
+        holds_seats = not is_running and any(rank.left for rank in self.ranks) and len(ready) < len(self.ranks)
+        if not is_running and not holds_seats:
             if len(ready) < len(self.ranks):
                 # In steps of no work they wait all the same.
                 for recent, tried in zip(self.recent_batches, self.num_tried, strict=True):
@@ -164,7 +166,7 @@ class DataParallelReplica(Scheduler):
                 return False
             may_wait = may_wait or not config.bounds_prompt_delay
         if may_wait:
-            self.num_delayed = before + 1
+            self.num_delayed = before + (not holds_seats)
             for rank in self.ranks:
                 has_seat = self.has_seat(rank)
                 if rank.waiting and (has_seat or self.is_amid_prompt(rank)):

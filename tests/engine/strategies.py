@@ -348,6 +348,15 @@ def shared_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES, is_alone: bo
 
 
 @st.composite
+def delayed_tree_cases(draw: st.DrawFn) -> Case:
+    """Draw ranks that step together, whose prompts begin alike in a tree and wait as by SGLang's delayer."""
+    case = draw(shared_cases(TREE_RULES, is_alone=True).filter(lambda each: each.config.has_radix_tree))
+    return replace(
+        case, config=replace(case.config, data_parallel_size=draw(st.integers(2, 3)), **draw(delays_of_prompts()))
+    )
+
+
+@st.composite
 def offloading_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
     """Draw a replica with a prefix cache and a tier behind it, that may be too small, slow, or free of cost."""
     case = draw(shared_cases(rules).filter(_has_one_rank))

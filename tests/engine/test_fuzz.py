@@ -24,6 +24,7 @@ from tests.engine.strategies import (
     Case,
     adapted_cases,
     cases,
+    delayed_tree_cases,
     delays_of_prompts,
     offloading_cases,
     ordered_cases,
@@ -109,6 +110,13 @@ def test_ranks_in_lockstep_agree_with_the_walker(case: Case) -> None:
 @settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_delayed_prompts_agree_with_the_walker(case: Case) -> None:
     """The same where ranks agree before each step whether prompts may begin, as by SGLang's delayer."""
+    agree_or_discard(case)
+
+
+@given(delayed_tree_cases())
+@settings(max_examples=examples(60, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_delayed_prompts_agree_with_the_walker_where_a_tree_is_kept(case: Case) -> None:
+    """The same where looks at a queue that waits count as uses of prefixes."""
     agree_or_discard(case)
 
 

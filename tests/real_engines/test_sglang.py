@@ -13,7 +13,7 @@ from tests.real_engines.compare import (
     schedules_of,
     simulate_sglang,
 )
-from tests.real_engines.workloads import draw_case
+from tests.real_engines.workloads import RANKED, draw_case
 
 NUM_CASES = {"0.5.9": 6, "0.5.22": 18, "0.5.23": 18}
 """Of each class; from 0.5.22 on it counts on longer answers when it admits, and retracts a third as often."""
@@ -40,3 +40,22 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
     ]
     assert len(differing) <= 0.05 * len(cases), [(case["kind"], case["seed"]) for case in differing]
     assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("release", SGLANG)
+def test_ranks_delay_prompts_as_its_delayer_does(release: str) -> None:
+    """Schedulers that step together, each with the delayer of the wheel: nine of ten workloads to the step."""
+    python = environment.python_of(release, "sglang")
+    if python is None:
+        pytest.skip(f"not installed: python -m tests.real_engines --version sglang-{release}")
+    cases = [as_sglang(draw_case(kind, 5000 + seed, is_async=False)) for kind in RANKED for seed in range(7)]
+
+    schedules = schedules_of(python, cases, "sglang")
+
+    differing = [
+        case
+        for case, real in zip(cases, schedules, strict=True)
+        if earliest_difference(real, simulate_sglang(case, release).records)
+    ]
+    assert len(differing) <= 0.1 * len(cases), [(case["kind"], case["seed"]) for case in differing]

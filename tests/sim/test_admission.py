@@ -79,6 +79,13 @@ def test_a_deadline_that_cannot_be_met_refuses() -> None:
     assert reasons(impatient) == ["", "", "", "", "", "deadline"]
 
 
+def test_a_deadline_that_is_met_exactly_does_not_refuse() -> None:
+    """As above: fifteen seconds of patience are as many as the last one waits."""
+    specs = make_specs([0.0, 0.1, 0.2, 6.0, 6.1, 6.2], 1, 5)
+
+    assert reasons(guarded(specs, {"deadline_aware": True}, 15.0, max_num_seqs=1)) == [""] * 6
+
+
 def test_retry_after_delays_the_next_try() -> None:
     """Refused at 0.7, the client comes back 6 s later, when the queue is shorter; one that does not listen, at once."""
     specs = make_specs([0.0, 0.5, 0.6, 0.7], 4, 5)
