@@ -64,7 +64,7 @@ def test_a_deployment_that_does_as_predicted_has_no_alarm(unchanged: Twin) -> No
 def test_the_replay_of_a_run_gives_its_latencies_back(unchanged: Twin, name: str, within: float) -> None:
     """What is observed is a simulation: its windows and histograms are enough to find its figures again.
 
-    Running requests are seen at 80 moments alone: 0.93 to 1.20 over twelve seeds, 1.03 in the mean.
+    Running requests are seen at 80 moments alone: 0.93 to 1.20 over ten seeds, 1.03 in the mean.
     """
     assert unchanged.summary["drift"][name]["ratio"] == pytest.approx(1.0, abs=within)
 
