@@ -189,8 +189,7 @@ class Autoscaler:
         self._pool.wanted = most
         if asked > count:
             for _ in range(asked - count):
-                replica = self._fleet.launch(self._pool, now, is_ready=False)
-                self._env.process(self._start(replica))
+                self._launch(now)
         elif count > most:
             for replica in self._least_needed(present)[: count - most]:
                 self._give_back(replica, now)
@@ -244,6 +243,10 @@ class Autoscaler:
     def _least_needed(self, present: list[ManagedReplica]) -> list[ManagedReplica]:
         """Return replicas in order of removal: those that are starting, then those with the fewest requests."""
         return sorted(present, key=lambda replica: (replica.state == READY, replica.load, -replica.number))
+
+    def _launch(self, now: float) -> None:
+        replica = self._fleet.launch(self._pool, now, is_ready=False)
+        self._env.process(self._start(replica))
 
     def _start(self, replica: ManagedReplica) -> Generator[simpy.Event, Any, None]:
         yield self._env.timeout(self._pool.startup_seconds)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, MutableSeque
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import simpy
@@ -30,10 +30,8 @@ from simserve.engine.plane_state import (
     Clients,
     ClientState,
     DataPlane,
-    FleetState,
     Part,
     Patience,
-    Port,
     Router,
     Shares,
 )
@@ -63,7 +61,11 @@ from simserve.sim.plane import (
 )
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.engine.plane_state import FleetState, Port
+    from simserve.workload.requests import RequestSpecs
+
 
 Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
@@ -286,10 +288,12 @@ class Cluster:
 
     def top_up(self) -> None:
         """Draw as many numbers as the next event may need."""
-        leaving = len(self._client_state.leaving) if self._compiled is None else self._compiled.num_leaving
         for taker, chance in self._numbers:
             least = numbers_to_route(self.client_state) if taker == TO_ROUTE else 1
-            chance.top_up(1 + leaving if taker == TO_PAUSE else least)
+            chance.top_up(1 + self._num_leaving() if taker == TO_PAUSE else least)
+
+    def _num_leaving(self) -> int:
+        return len(self._client_state.leaving) if self._compiled is None else self._compiled.num_leaving
 
     @property
     def num_ended(self) -> int:

@@ -438,9 +438,7 @@ class Liveness:
         spec, num_late = self._spec, 0
         while replica.state != STOPPED:
             yield self._env.timeout(spec.period - spec.timeout)
-            last = self._fleet.last_of(replica)
-            if last is not None and not self._waits(last, replica):  # the probe joins the next step
-                last = None
+            last = self._last_waiting(replica)
             yield self._env.timeout(spec.timeout)
             is_late = replica.state == READY and (
                 replica.is_frozen or (last is not None and self._waits(last, replica))
@@ -453,6 +451,11 @@ class Liveness:
                 self._outages.lose([replica], self._env.now, retry=spec.in_flight == "retry")
                 yield self._env.timeout(spec.restart)
                 self._outages.restore([replica], self._env.now)
+
+    def _last_waiting(self, replica: ManagedReplica) -> int | None:
+        """Return the request that the probe queues behind; None: the probe joins the next step."""
+        last = self._fleet.last_of(replica)
+        return last if last is not None and self._waits(last, replica) else None
 
     def _waits(self, index: int, replica: ManagedReplica) -> bool:
         """Return whether a request still waits at a replica for its first step there."""

@@ -32,7 +32,7 @@ from simserve.engine.gateway import (
 )
 from simserve.engine.state import INFINITY, column
 from simserve.sim.cluster import kinds_of
-from simserve.sim.control import Control, OverflowSpec, ResponseCacheSpec
+from simserve.sim.control import Control, FairnessSpec, OverflowSpec, ResponseCacheSpec
 from simserve.sim.plane import Chance, LognormalChance, Rules
 from simserve.workload.requests import RequestSpecs
 
@@ -76,17 +76,12 @@ def gateway_of(
     cache, api, fair = control.response_cache, control.overflow, control.fairness
     if cache is None and api is None and fair is None and rules is None:
         return None
-    count, turns = len(specs), None
-    if fair is not None:
-        assert specs.request_class is not None, "checked where the scenario was resolved"
-        shares = [float(fair.shares[each.name]) for each in specs.classes]
-        most = NO_LIMIT if fair.max_outstanding is None else fair.max_outstanding
-        turns = FairTurns(kinds_of(specs), shares, most)
+    count = len(specs)
     return Gateway(
         count,
         None if cache is None else _cache_of(cache, specs),
         None if api is None else _api_of(api, specs, numbers),
-        turns,
+        None if fair is None else _turns_of(fair, specs),
         [] if rules is None else [int(not pools) for pools in rules.allowed],
         column(np.full(count, NEVER) if rules is None else rules.second, np.int32),
     )
@@ -135,12 +130,11 @@ def _api_of(spec: OverflowSpec, specs: RequestSpecs, numbers: dict[int, Chance])
     ttft = numbers[TO_ANSWER] = LognormalChance(specs, "overflow", spec.ttft_cv, room)
     speed = LognormalChance(specs, "overflow.speed", spec.tokens_per_second_cv, room)
     numbers[TO_PACE] = speed
-    always, never = spec.always or (), spec.never or ()
-    rules = [ALWAYS if each.name in always else EXCEPTED if each.name in never else DEPENDS for each in specs.classes]
+    rules = [DEPENDS] if specs.request_class is None else [_class_rule(spec, each.name) for each in specs.classes]
     return Api(
         max_queue=NO_LIMIT if spec.max_queue is None else spec.max_queue,
         above=None if spec.above_rate is None else Bucket(spec.above_rate.rate, spec.above_rate.burst),
-        class_rule=[DEPENDS] if specs.request_class is None else rules,
+        class_rule=rules,
         kinds=kinds_of(specs),
         calls=_a_minute(spec.requests_per_minute),
         tokens=_a_minute(spec.tokens_per_minute),
@@ -152,6 +146,19 @@ def _api_of(spec: OverflowSpec, specs: RequestSpecs, numbers: dict[int, Chance])
     )
 
 
+def _class_rule(spec: OverflowSpec, name: str) -> int:
+    """Return whether a class always goes to the API, never does, or depends on the load."""
+    if name in (spec.always or ()):
+        return ALWAYS
+    return EXCEPTED if name in (spec.never or ()) else DEPENDS
+
+
 def _a_minute(limit: float | None) -> Bucket | None:
     """Return a limit per minute as a bucket that starts full."""
     return None if limit is None else Bucket(limit / _SECONDS_PER_MINUTE, limit)
+
+
+def _turns_of(spec: FairnessSpec, specs: RequestSpecs) -> FairTurns:
+    assert specs.request_class is not None, "checked where the scenario was resolved"
+    shares = [float(spec.shares[each.name]) for each in specs.classes]
+    return FairTurns(kinds_of(specs), shares, NO_LIMIT if spec.max_outstanding is None else spec.max_outstanding)

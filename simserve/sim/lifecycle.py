@@ -469,8 +469,7 @@ class Lifecycle:
         ports = self._live_transfers.ports
         for pool in self.pools:
             if pool.role == "prefill":
-                decoders = [each for each in self.pools if each.role == "decode" and each.reads(pool)]
-                readers = [number for each in decoders for number in each.ready]
+                readers = [number for other in self._readers(pool) for number in other.ready]
                 for replica in pool.replicas:
                     fill(ports[replica.number].readers, readers)
 
@@ -479,6 +478,10 @@ class Lifecycle:
         transfers = self._cluster.client_state.transfers
         assert transfers is not None
         return transfers
+
+    def _readers(self, source: Pool) -> list[Pool]:
+        """Return the decode pools that read KV caches of a prefill pool."""
+        return [pool for pool in self.pools if pool.role == "decode" and pool.reads(source)]
 
     def _route_parked(self, now: float) -> None:
         """Route the requests that waited for a ready replica, and the KV caches that have landed meanwhile."""

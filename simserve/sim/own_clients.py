@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import simpy
@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from simserve.sim.control import Control, RoutingSpec
 from simserve.sim.decisions import data_plane
 from simserve.sim.fleet_run import FleetRun
-from simserve.sim.own_parts import OwnParts
 from simserve.sim.pools import request_table
 from simserve.sim.records import STATUSES
-from simserve.sim.simulate import Deployment, Simulation, frontend_latency, setups_of, simulation_of
-from simserve.sim.step_log import StepLog
+from simserve.sim.simulate import frontend_latency, setups_of, simulation_of
 from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.sim.own_parts import OwnParts
+    from simserve.sim.simulate import Deployment, Simulation
+    from simserve.sim.step_log import StepLog
 
 Environment: TypeAlias = simpy.Environment
 Event: TypeAlias = simpy.Event

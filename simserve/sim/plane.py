@@ -25,6 +25,7 @@ from simserve.engine.plane_state import Affinity
 from simserve.engine.state import INFINITY, Uniforms, column, num_left
 from simserve.sim.control import API_POOL, RegionsSpec, RuleSpec
 from simserve.sim.pools import PoolSetup
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.requests import RequestSpecs
 
 if TYPE_CHECKING:
@@ -115,15 +116,6 @@ def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> 
     if specs.dependencies is not None:
         tasks = np.append(np.flatnonzero(begins), len(begins))
         unanswered[begins] = np.diff(edges[tasks])
-    of_tasks: dict[str, Any] = {}
-    if specs.dependencies is not None:
-        child_edges, children = specs.dependencies.children()
-        of_tasks = {"children": column(children, np.int64), "child_edges": column(child_edges, np.int64)}
-        of_tasks["num_parents"] = column(specs.dependencies.num_parents, np.int64)
-    if specs.time_limit is not None:
-        limits = specs.time_limit[edges[:-1]]
-        of_tasks["time_limit"] = column(limits, np.float64)
-        of_tasks["deadline"] = column(np.full(len(limits), math.inf), np.float64)
     owner = specs.loop_of_each[is_first]
     ranges = [np.flatnonzero(owner == loop) for loop in range(len(specs.client_loops))]
     return Conversations(
@@ -139,8 +131,27 @@ def conversations_of(specs: RequestSpecs, arrival_time: NDArray[np.float64]) -> 
         think_time=column(specs.think_time, np.float64),
         arrival_time=_seen(arrival_time),
         last_answer=column(np.zeros(len(begins)), np.float64),
-        **of_tasks,
+        **({} if specs.dependencies is None else _graph_of(specs.dependencies)),
+        **({} if specs.time_limit is None else _limits_of(specs.time_limit[edges[:-1]])),
     )
+
+
+def _graph_of(dependencies: Dependencies) -> dict[str, Any]:
+    """Return the further fields of `Conversations` for tasks."""
+    edges, children = dependencies.children()
+    return {
+        "children": column(children, np.int64),
+        "child_edges": column(edges, np.int64),
+        "num_parents": column(dependencies.num_parents, np.int64),
+    }
+
+
+def _limits_of(time_limit: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the further fields of `Conversations` for tasks with time limits."""
+    return {
+        "time_limit": column(time_limit, np.float64),
+        "deadline": column(np.full(len(time_limit), math.inf), np.float64),
+    }
 
 
 def _seen(values: NDArray[Any]) -> Any:
@@ -155,18 +166,16 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[in
     each at its own; in a closed loop its clients hold one conversation after another, and begin at 0 or over the
     ramp-up.
     """
-    edges, of_request = conversations.edges, np.asarray(conversations.group)
+    edges = conversations.edges
+    of_request = np.asarray(conversations.group)
     is_open = (np.asarray(conversations.begins)[of_request] == 1) & (np.asarray(conversations.loop)[of_request] < 0)
     if is_open.any():
         indices = np.flatnonzero(is_open)
         sent_at = np.asarray(conversations.arrival_time)
         if not conversations.is_graph:
-            sent_at[indices] = sent_at[np.asarray(edges)[of_request[indices]]]
-        if conversations.has_limits:  # no call is sent after the deadline of its task
-            for group in np.unique(of_request[indices]).tolist():
-                start_limit(conversations, group)
-            deadline = np.asarray(conversations.deadline)[of_request[indices]]
-            sent_at[indices] = np.minimum(sent_at[indices], deadline)
+            sent_at[indices] = sent_at[np.asarray(edges)[np.asarray(conversations.group)[indices]]]
+        if conversations.has_limits:
+            _start_limits(conversations, indices)
         yield from indices.tolist()
     for number, clients in enumerate(specs.client_loops):
         for client in range(clients.concurrency):
@@ -179,6 +188,15 @@ def first_sent(conversations: Conversations, specs: RequestSpecs) -> Iterable[in
                 yield index
             if conversations.has_limits:
                 start_limit(conversations, group)
+
+
+def _start_limits(conversations: Conversations, indices: NDArray[np.intp]) -> None:
+    """Set the deadlines of tasks that begin with these calls at times of their own; none is sent later."""
+    group, sent_at = np.asarray(conversations.group)[indices], np.asarray(conversations.arrival_time)
+    for each in np.unique(group).tolist():
+        start_limit(conversations, each)
+    deadline = np.asarray(conversations.deadline)[group]
+    sent_at[indices] = np.minimum(sent_at[indices], deadline)
 
 
 def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = True) -> PrefixPaths:

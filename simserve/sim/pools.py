@@ -144,17 +144,19 @@ def request_table(
     if classes is None or not allowed or (len(pools) == 1 and all(allowed)):
         return _table(specs, pools, pools[0].engine)
     entrances = [pool for pool in pools if pool.role != "decode"]
-    tables = []
-    for each in allowed:
-        serving = [entrances[number] for number in each]
-        # Together with those that decode what they prefill.
-        keys = {(pool.kv_layout, pool.region) for pool in serving if pool.role == "prefill"}
-        serving += [pool for pool in pools if pool.role == "decode" and (pool.kv_layout, pool.region) in keys]
-        tables.append(_table(specs, serving, pools[0].engine))
+    tables = [
+        _table(specs, _serving([entrances[number] for number in each], pools), pools[0].engine) for each in allowed
+    ]
     merged, rows = tables[0], np.arange(len(specs))
     for name in _LIMITED:
         np.asarray(getattr(merged, name))[:] = np.stack([getattr(table, name) for table in tables])[classes, rows]
     return merged
+
+
+def _serving(entrances: Sequence[PoolSetup], pools: Sequence[PoolSetup]) -> list[PoolSetup]:
+    """Return pools together with those that decode what they prefill."""
+    keys = {(pool.kv_layout, pool.region) for pool in entrances if pool.role == "prefill"}
+    return [*entrances, *(pool for pool in pools if pool.role == "decode" and (pool.kv_layout, pool.region) in keys)]
 
 
 def _table(specs: RequestSpecs, pools: Sequence[PoolSetup], elsewhere: EngineConfig) -> RequestTable:

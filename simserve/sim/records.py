@@ -11,16 +11,19 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simserve.engine.config import EngineConfig
-from simserve.engine.state import RequestTable, StepTimes
+from simserve.engine.state import RequestTable
 from simserve.perf.account import Account, StepCounts
 from simserve.perf.operators import PricedDeployment
 from simserve.workload.requests import RequestSpecs
+
+if TYPE_CHECKING:
+    from simserve.engine.state import StepTimes
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -303,18 +306,22 @@ class StepSums:
             self._keys += float(step_runs.keys.sum())
         contexts = step_runs.contexts
         if self._is_uneven:
-            # Priced as if every micro-batch were as large as the largest; what is beyond those there are is remembered.
-            alike = np.where(kinds > 0, step_runs.alike, 0.0)
-            contexts = contexts * np.divide(alike, kinds, out=np.ones(len(kinds)), where=kinds > 0)
-            self._further_decodes += float(((alike - kinds) * steps).sum())
-            self._further_contexts += float((contexts - step_runs.contexts).sum())
-            kinds = alike.astype(np.int64)
+            kinds, contexts = self._priced_decodes(step_runs, kinds)
         kinds = kinds + self._size * is_mixed
         _count(self._by_decoding, kinds, steps)
         _count(self._contexts_by_decoding, kinds, contexts)
         if self._parts.shared.shape[1]:
             together = (step_runs.priced * self._num_ranks).astype(np.int64)
             _count(self._by_together, np.minimum(together, self._parts.shared.shape[1] - 1), steps)
+
+    def _priced_decodes(self, step_runs: LeapColumns, kinds: Integers) -> tuple[Integers, Floats]:
+        """Return the sequences that decode, and their contexts, as they are priced: as if every micro-batch were as
+        large as the largest. What that is beyond those there are is remembered."""
+        alike = np.where(kinds > 0, step_runs.alike, 0.0)
+        contexts = step_runs.contexts * np.divide(alike, kinds, out=np.ones(len(kinds)), where=kinds > 0)
+        self._further_decodes += float(((alike - kinds) * step_runs.steps).sum())
+        self._further_contexts += float((contexts - step_runs.contexts).sum())
+        return alike.astype(np.int64), contexts
 
     @property
     def parts(self) -> Floats:
@@ -502,15 +509,17 @@ class Histogram:
         cumulative = np.cumsum(counts)
         if not cumulative[-1] > 0:
             return [math.nan for _ in asked]
-        last, found = int(np.flatnonzero(counts)[-1]), []
-        for q in asked:
-            rank = q / 100 * cumulative[-1]
-            index = min(int(np.searchsorted(cumulative, rank, side="left")), last)
-            below = cumulative[index - 1] if index else 0.0
-            part = min(max((rank - below) / counts[index], 0.0), 1.0) if counts[index] else 0.0
-            value = _LOWEST * math.exp(_GROWTH * (index + part))
-            found.append(min(max(value, self.minimum), self.maximum))
-        return found
+        last = int(np.flatnonzero(counts)[-1])
+        return [self._interpolated(counts, cumulative, q / 100 * cumulative[-1], last) for q in asked]
+
+    def _interpolated(
+        self, counts: NDArray[np.float64], cumulative: NDArray[np.float64], rank: float, last: int
+    ) -> float:
+        index = min(int(np.searchsorted(cumulative, rank, side="left")), last)
+        below = cumulative[index - 1] if index else 0.0
+        part = min(max((rank - below) / counts[index], 0.0), 1.0) if counts[index] else 0.0
+        value = _LOWEST * math.exp(_GROWTH * (index + part))
+        return min(max(value, self.minimum), self.maximum)
 
     def upper_edges(self) -> NDArray[np.float64]:
         """Return the upper edge of each bin, seconds, shape [num_bins]."""

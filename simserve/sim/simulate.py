@@ -234,9 +234,7 @@ def _decided(
 
     streaming, setups = control.streaming, setups_of(deployment)
     latency = frontend_latency(deployment.engine, specs) + (0.0 if streaming is None else streaming.network_latency)
-    # Lost requests may go on on other replicas, or blocks count that no request looks for.
-    may_return = bool(control.faults or control.liveness) or any(each.engine.kv_tiers for each in setups)
-    blocks = OwnBlocks.of([each.engine for each in setups], specs, may_return=may_return)
+    blocks = OwnBlocks.of([each.engine for each in setups], specs, may_return=_may_return(control, setups))
     if own is not None or log is not None:
         # A user's own parts are called once, and steps are kept once.
         blocks = blocks.settled
@@ -263,6 +261,11 @@ def _decided(
         # Replicas, pools and control refer to each other, and hold the arrays of every request. Python counts objects,
         # not bytes: it would keep hundreds of such runs before it looks for cycles.
         gc.collect(1)
+
+
+def _may_return(control: Control, setups: Sequence[PoolSetup]) -> bool:
+    """Return whether lost requests may continue on other replicas, or blocks count that no request looks for."""
+    return bool(control.faults or control.liveness) or any(each.engine.kv_tiers for each in setups)
 
 
 def simulation_of(

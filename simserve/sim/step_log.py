@@ -201,10 +201,12 @@ class StepLog:
         self._advances.setdefault(id(replica), []).append(advances[in_time])
         self._changes.setdefault(id(replica), []).append(changes[changes[:, 1] <= self.until])
         self._num_kept += int(in_time.sum())
-        if self._num_kept <= 2 * MOST_STEPS:
-            return
-        # Drop all leaps after the first `MOST_STEPS`, which hold at least that many steps.
-        starts = np.concatenate([each[0] for blocks in self._step_runs.values() for each in blocks])
+        if self._num_kept > 2 * MOST_STEPS:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Drop all leaps after the first `MOST_STEPS`, which hold at least that many steps."""
+        starts = np.concatenate([rows[0] for blocks in self._step_runs.values() for rows in blocks])
         self.until = float(np.partition(starts, MOST_STEPS)[MOST_STEPS])
         self._num_kept = 0
         for number, blocks in self._step_runs.items():

@@ -492,22 +492,9 @@ def _sent(streams: Sequence[Stream], cost: float) -> Sent:
         times = [stream.times_until(leap) for stream, leap in zip(streams, step_runs, strict=True)]
         until = np.inf if start == np.inf else max(float(each[-1]) for each in times if len(each))
         taken = [stream.take(leap, own, until) for stream, leap, own in zip(streams, step_runs, times, strict=True)]
-        rows, counts, at, instants = taken[0]
-        if len(taken) > 1:
-            rows, counts = (np.concatenate([each[place] for each in taken]) for place in (0, 1))
-            instants = np.unique(np.concatenate([each for _, _, _, each in taken]))
-            at = np.concatenate([instants.searchsorted(own)[places] for _, _, places, own in taken])
-        if not len(at):
-            continue
-        # Numbers of a few bytes are sorted in linear time.
-        order = at.astype(np.uint16 if len(instants) <= 65_536 else np.int64).argsort(kind="stable")
-        when = np.empty(len(at))
-        when[order] = _pass_server(sent, instants, np.bincount(at, minlength=len(instants)), cost)
-        is_here = counts > 0
-        first = counts.cumsum() - counts
-        gaps = _note_gaps(sent, rows[is_here], first[is_here], when)
-        gaps *= gaps
-        sent.squares = _added(sent.squares, np.bincount(at, weights=gaps))
+        rows, counts, at, instants = taken[0] if len(taken) == 1 else _together(taken)
+        if len(at):
+            _send_some(sent, rows, counts, at, instants, cost)
     return sent
 
 
@@ -563,6 +550,37 @@ def _pauses(streams: Sequence[Stream]) -> list[float]:
     marks = np.cumsum(np.bincount(leap, weights=numbers)) // (EVENTS_AT_ONCE * stride)
     pauses: list[float] = begins[np.flatnonzero(np.diff(marks)) + 1].tolist()
     return pauses
+
+
+def _together(
+    taken: Sequence[tuple[Integers, Integers, Integers, Floats]],
+) -> tuple[Integers, Integers, Integers, Floats]:
+    """Merge what several streams have taken into one."""
+    instants = np.unique(np.concatenate([each for _, _, _, each in taken]))
+    at = np.concatenate([instants.searchsorted(own)[places] for _, _, places, own in taken])
+    return np.concatenate([each[0] for each in taken]), np.concatenate([each[1] for each in taken]), at, instants
+
+
+def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, instants: Floats, cost: float) -> None:
+    """Send some events.
+
+    Args:
+        sent: What was sent before.
+        rows: Answers that they belong to, ascending.
+        counts: Number of events of each.
+        at: When they are ready, answer by answer, as places among ``instants``.
+        instants: Seconds, ascending.
+        cost: Seconds per event.
+    """
+    # Numbers of a few bytes are sorted in linear time.
+    order = at.astype(np.uint16 if len(instants) <= 65_536 else np.int64).argsort(kind="stable")
+    when = np.empty(len(at))
+    when[order] = _pass_server(sent, instants, np.bincount(at, minlength=len(instants)), cost)
+    is_here = counts > 0
+    starts = counts.cumsum() - counts
+    gaps = _note_gaps(sent, rows[is_here], starts[is_here], when)
+    gaps *= gaps
+    sent.squares = _added(sent.squares, np.bincount(at, weights=gaps))
 
 
 def _pass_server(sent: Sent, instants: Floats, counts: Integers, cost: float) -> Floats:

@@ -8,7 +8,7 @@ the caches in transfer, which go on at another pace or stop, is computed here (`
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import Any
@@ -47,15 +47,20 @@ def transfers_of(
     ports = []
     for setup, numbers in zip(setups, members, strict=True):
         own = setup.kv_bytes_per_token
-        alike = [(each.role, each.kv_layout, each.region) for each in setups]
-        decoding = "decode", setup.kv_layout, setup.region  # they read its KV caches
-        pools = [place for place, each in enumerate(alike) if setup.role == "prefill" and each == decoding]
+        pools = [] if setup.role != "prefill" else _reading(setup, setups)
         readers = [number for each in pools for number in members[each]]
         answers = not any(setups[each].engine.has_late_first_token for each in pools)
         bytes_per_token = kv_bytes_per_token if own is None else own
         ports += [Port(ROLES[setup.role], bytes_per_token, list(readers), answers) for _ in numbers]
     latencies = spec.landing_seconds, token_latency
     return Transfers(ports, spec.transfer_bandwidth, *latencies, spec.max_in_transfer, num_requests)
+
+
+def _reading(source: PoolSetup, setups: Sequence[PoolSetup]) -> list[int]:
+    """Return the pools that read the KV caches of a pool: those that decode its model and format in its region."""
+    alike = source.kv_layout, source.region
+    pools = enumerate(setups)
+    return [number for number, each in pools if each.role == "decode" and (each.kv_layout, each.region) == alike]
 
 
 def transfer_totals(transfers: Transfers) -> dict[str, float]:
@@ -177,14 +182,16 @@ class Links:
         columns.transfer_end[index] = crossing.end + crossing.latency if crossing.end < inf else nan
         return bool(self._stage[index] == ON_ITS_WAY)
 
+    def _take_sends(self) -> None:
+        sends = self._live.sends
+        for number, index, queued_at, seconds, start, end, latency in _rows(list(sends)):
+            crossing = Crossing(int(index), queued_at, start, end, seconds, latency)
+            self._crossings.setdefault(int(number), deque()).append(crossing)
+        fill(sends, [])
+
     def _stop(self, number: int, now: float) -> list[Crossing]:
         """Stop a link now and record what is left of every cache on it; return those caches in order."""
-        sends = list(self._live.sends)
-        for first in range(0, len(sends), SEND_WIDTH):
-            to, index, queued_at, seconds, start, end, latency = sends[first : first + SEND_WIDTH]
-            crossing = Crossing(int(index), queued_at, start, end, seconds, latency)
-            self._crossings.setdefault(int(to), deque()).append(crossing)
-        fill(self._live.sends, [])
+        self._take_sends()
         port, down_since = self._live.ports[number], self._down_since.pop(number, now)
         kept: deque[Crossing] = deque()
         for crossing in self._crossings.get(number, ()):
@@ -201,3 +208,7 @@ class Links:
             kept.append(crossing)
         self._crossings[number] = kept
         return list(kept)
+
+
+def _rows(values: list[float]) -> Iterable[list[float]]:
+    return (values[first : first + SEND_WIDTH] for first in range(0, len(values), SEND_WIDTH))
