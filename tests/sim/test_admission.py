@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.engine.admission_control import ADMITTED, ANY_NUMBER, DEADLINE, AdmissionControl, refusal_at_gateway
+from simserve.engine.state import INFINITY, Uniforms
 from simserve.sim.control import AdmissionSpec, Control, Limits
 from simserve.sim.records import REASONS, REJECTED
 from simserve.sim.simulate import Simulation, simulate
@@ -84,6 +86,23 @@ def test_a_deadline_that_is_met_exactly_does_not_refuse() -> None:
     specs = make_specs([0.0, 0.1, 0.2, 6.0, 6.1, 6.2], 1, 5)
 
     assert reasons(guarded(specs, {"deadline_aware": True}, 15.0, max_num_seqs=1)) == [""] * 6
+
+
+def test_in_front_of_all_replicas_each_has_the_patience_of_its_class() -> None:
+    """Five seconds are too long for the first request and not for the second."""
+    control = AdmissionControl(
+        bucket=None,
+        max_queue=ANY_NUMBER,
+        kv_headroom=0.0,
+        probabilistic_from=INFINITY,
+        patience=[10.0, 1.0],
+        kinds=[1, 0],
+        has_patience=True,
+        retry_after=0.0,
+        uniforms=Uniforms(0),
+    )
+
+    assert [refusal_at_gateway(control, index, 0, 5.0, 0.0) for index in range(2)] == [DEADLINE, ADMITTED]
 
 
 def test_retry_after_delays_the_next_try() -> None:
