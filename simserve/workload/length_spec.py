@@ -138,7 +138,7 @@ class GeometricLength(FrozenModel):
 
 
 class EmpiricalLength(FrozenModel):
-    """Lengths drawn with replacement from a file."""
+    """Lengths drawn with replacement from a file. A `trace` with `columns`, beside `arrivals`, sends each row once."""
 
     distribution: Literal["empirical"] = "empirical"
     """`empirical`."""

@@ -141,6 +141,33 @@ def test_lengths_of_a_file_are_found_beside_the_report(tmp_path: Path, monkeypat
     assert set(specs.output_tokens.tolist()) == {4, 90}
 
 
+def test_rows_of_a_file_are_sent_once_each_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a rate and by clients; arrivals are drawn as before."""
+    (tmp_path / "seen.csv").write_text("asked,said\n30,4\n500,90\n7,8\n30,5\n", encoding="utf-8")
+    kept = {key: RUN[key] for key in ("name", "measured")} | {"requests": 4}
+    rows = {"rows": {"path": "seen.csv", "prompt": "asked", "output": "said"}}
+    report(tmp_path, monkeypatch, servers=servers(*(kept | rows | load for load in ({"rate": 2.0}, {"clients": 2}))))
+
+    for point in read_unseen():
+        specs = generate(from_mapping(point.scenario).workload, seed=1)
+
+        assert specs.prompt_tokens.tolist() == [30, 500, 7, 30]
+        assert specs.output_tokens.tolist() == [4, 90, 8, 5]
+
+
+@pytest.mark.parametrize("kept", [("prompt", "output"), ("prompt",), ()])
+def test_rows_stand_in_place_of_both_lengths(
+    kept: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both together would say two things of one request, and without rows both lengths are needed."""
+    rows = {} if kept == ("prompt",) or not kept else {"rows": {"path": "seen.csv", "prompt": "a", "output": "b"}}
+    load = {key: value for key, value in RUN.items() if key in kept or key not in ("prompt", "output")}
+    report(tmp_path, monkeypatch, servers=servers(load | rows))
+
+    with pytest.raises(ProfileError, match="needs prompt and output, or rows alone"):
+        read_unseen()
+
+
 def test_lengths_of_a_file_that_is_not_there_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line names the file."""
     report(tmp_path, monkeypatch, servers=servers(RUN | {"prompt": {"path": "gone.csv"}}))

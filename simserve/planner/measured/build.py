@@ -44,6 +44,13 @@ def all_at_once(num_requests: int, prompt: Mapping[str, Any], output: Mapping[st
     return _sent({"process": "all_at_once"}, num_requests, prompt, output)
 
 
+def in_order(workload: Mapping[str, Any], file: Path, prompt: str, output: str) -> dict[str, Any]:
+    """Return a workload whose requests have the lengths of a file's rows, once each and from the first on."""
+    columns = {"prompt_tokens": prompt, "output_tokens": output}
+    kept = {key: value for key, value in workload.items() if key not in ("prompt_tokens", "output_tokens")}
+    return {**kept, "trace": {"path": str(file.absolute()), "format": "columns", "columns": columns}}
+
+
 def _sent(
     arrivals: dict[str, Any], num_requests: int, prompt: Mapping[str, Any], output: Mapping[str, Any]
 ) -> dict[str, Any]:

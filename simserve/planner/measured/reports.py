@@ -63,6 +63,17 @@ class _Listed(FrozenModel):
         return build.listed(find_file(self.path, folder), self.column)
 
 
+class _Rows(FrozenModel):
+    """Lengths of a run's own requests: each row of a file is sent once, in the file's order."""
+
+    path: str
+    """CSV with one request a row; looked up as that of lengths."""
+    prompt: str
+    """Column of the prompts."""
+    output: str
+    """Column of the answers."""
+
+
 _Length = _Count | _Listed | _Lengths
 
 
@@ -111,8 +122,10 @@ class _Run(FrozenModel):
     queued: _Count | None = None
     """Requests that are all waiting when an engine in its own process starts."""
     requests: _Count | None = None
-    prompt: _Length
-    output: _Length
+    prompt: _Length | None = None
+    output: _Length | None = None
+    rows: _Rows | None = None
+    """The lengths of the requests that were sent, in their order, in place of ``prompt`` and ``output``."""
     measured: Figures
     shown_only: tuple[Metric, ...] = ()
     """Figures that are compared but not scored; the server's ``assumed`` says why."""
@@ -123,6 +136,8 @@ class _Run(FrozenModel):
             raise ValueError("needs exactly one of clients, rate, batch and queued")
         if self.requests is None and (self.clients is not None or self.rate is not None):
             raise ValueError("needs requests: how many were sent")
+        if any((each is None) == (self.rows is None) for each in (self.prompt, self.output)):
+            raise ValueError("needs prompt and output, or rows alone")
         return self
 
     @property
@@ -136,12 +151,16 @@ class _Run(FrozenModel):
 
     def workload(self, folder: Path) -> dict[str, Any]:
         """Return the workload as in a scenario file; ``folder`` holds the measurements."""
-        lengths = _block(self.prompt, folder), _block(self.output, folder)
+        lengths = _block(self.prompt or 1, folder), _block(self.output or 1, folder)
         if self.clients is not None:
-            return build.closed_loop(self.clients, *lengths, self.requests)
-        if self.rate is not None:
-            return build.poisson(self.rate, self.requests or 1, *lengths)
-        return build.all_at_once(self.batch or self.queued or 1, *lengths)
+            workload = build.closed_loop(self.clients, *lengths, self.requests)
+        elif self.rate is not None:
+            workload = build.poisson(self.rate, self.requests or 1, *lengths)
+        else:
+            workload = build.all_at_once(self.batch or self.queued or 1, *lengths)
+        if self.rows is None:
+            return workload
+        return build.in_order(workload, find_file(self.rows.path, folder), self.rows.prompt, self.rows.output)
 
 
 class _Deployed(FrozenModel):
