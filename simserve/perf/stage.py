@@ -47,6 +47,7 @@ from simserve.perf.linear_attention import state_layer_parts
 from simserve.perf.measured import Line, MeasuredAttention, MeasuredOperators, measured_attention, measured_operators
 from simserve.perf.moe import (
     ExpertLoad,
+    class_local_passes,
     expert_curve,
     has_fp32_router,
     layer_parts,
@@ -561,9 +562,9 @@ def _experts(stage: Stage, precision: Precision, load: ExpertLoad, tokens: Array
         up, down = marlin_padded(up, down)
     shape = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
     speed = stage.shape.engine.expert_speed.get(precision.name, 1.0)
-    curve = expert_curve(
-        machine, gemm_class(precision), precision.arithmetic, precision.compute_share, precision.min_tile_rows, speed
-    )
+    kernels, share, rows = gemm_class(precision), precision.compute_share, precision.min_tile_rows
+    passes = class_local_passes(stage.shape.hardware, kernels)
+    curve = expert_curve(machine, kernels, precision.arithmetic, share, rows, speed, passes)
     if not precision.has_packed_experts:
         held = float(np.max(load.held)) * (up.num_weights + down.num_weights)
         parts += unpacking_parts(precision, machine, held, np.full(len(tokens), np.inf))  # no grouped packed kernel

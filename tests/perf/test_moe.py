@@ -7,8 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simserve.perf.gemm import GemmDevice
-from simserve.perf.moe import ExpertLoad, ExpertShape, expected_distinct_experts, expert_seconds, expert_work
+from simserve.perf.gemm import GemmDevice, device_of
+from simserve.perf.moe import (
+    ExpertLoad,
+    ExpertShape,
+    class_local_passes,
+    expected_distinct_experts,
+    expert_curve,
+    expert_seconds,
+    expert_work,
+)
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
@@ -251,3 +259,55 @@ def test_experts_of_marlin_take_fewer_rows_at_once_on_an_rtx_5090() -> None:
     marlin, rounded = (price(each).step_times.decode_base[64] for each in (shape, replace(shape, engine=engine)))
 
     assert marlin < 0.96 * rounded
+
+
+def test_experts_of_a_gpu_with_a_large_cache_take_what_was_measured() -> None:
+    """An L40S: 128 experts of 2048 x 768 in FP8, 8 a token, default tiles (us, vLLM pull request 53710)."""
+    measured = {16: 592.31, 64: 902.75, 256: 978.59, 1024: 1126.08, 4096: 1916.23, 8192: 3195.68}
+    machine, tokens = make_shape("l40s-48gb", "qwen3-30b-a3b").machine, np.array(list(measured), dtype=float)
+    passes = class_local_passes(load_hardware("l40s-48gb"), "fp8")
+    curve = expert_curve(machine, "fp8", "fp8", local_passes=passes)
+    shape = ExpertShape(
+        hidden_size=2048.0, intermediate_size=768.0, up_projections=2.0, weight_bits=8.0, input_bytes=1.0
+    )
+    load = ExpertLoad(
+        pairs=8 * tokens,
+        distinct=expected_distinct_experts(128, 8, tokens),
+        routed=8 * tokens,
+        held=128.0,
+        tokens=tokens,
+    )
+
+    seconds = expert_seconds(curve, device_of(machine, "fp8"), shape, load).total
+
+    assert seconds * 1e6 == pytest.approx(list(measured.values()), rel=0.06)
+
+
+def test_kernels_that_unpack_weights_keep_the_passes_of_their_class() -> None:
+    """Marlin's experts on an RTX PRO 6000 read and write pairs as often as on an H100, where they were fitted."""
+    card = load_hardware("rtx-pro-6000-96gb")
+
+    passes = [class_local_passes(card, each) for each in ("fp8", "int4_weight_only", "mxfp4_weight_only", None)]
+
+    assert passes == [0.3, 4.0, 4.0, 4.0]
+
+
+def test_few_tokens_of_experts_in_fp8_by_blocks_take_narrow_tiles() -> None:
+    """An RTX 5090: 256 experts of 2048 x 256, 8 a token (us, vLLM pull request 45379), within 12 %."""
+    measured = {16: 120.76, 24: 151.61, 64: 234.53}
+    machine, tokens = make_shape("rtx-5090-32gb", "qwen3-30b-a3b").machine, np.array(list(measured), dtype=float)
+    curve = expert_curve(machine, "fp8_block", "fp8", local_passes=0.3)
+    shape = ExpertShape(
+        hidden_size=2048.0, intermediate_size=256.0, up_projections=2.0, weight_bits=8.0, input_bytes=1.0
+    )
+    load = ExpertLoad(
+        pairs=8 * tokens,
+        distinct=expected_distinct_experts(256, 8, tokens),
+        routed=8 * tokens,
+        held=256.0,
+        tokens=tokens,
+    )
+
+    seconds = expert_seconds(curve, device_of(machine, "fp8"), shape, load).total
+
+    assert seconds * 1e6 == pytest.approx(list(measured.values()), rel=0.12)
