@@ -147,7 +147,15 @@ def validation_lines(summary: Mapping[str, Any]) -> list[str]:
     run = f"{summary['covered']:,} of {summary['points']:,} points were run."
     without = [METRICS[metric] for metric in METRICS if metric not in summary["overall"]]
     missing = [f"No point that was run has a figure to compare in {listed(without)}."] if found and without else []
-    return [first, f"{run} {coverage_sentence(summary['coverage'])}", *missing, *rooms]
+    return [first, f"{run} {coverage_sentence(summary['coverage'])}", *_fitted_lines(summary), *missing, *rooms]
+
+
+def _fitted_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return how many points constants were fitted to, so that their errors are no test; nothing without any."""
+    if not summary["fitted"]:
+        return []
+    others = summary["points"] - summary["fitted"]
+    return [f"Constants were fitted to {summary['fitted']:,} of these points, not to the other {others:,}."]
 
 
 def _room_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -155,11 +163,25 @@ def _room_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
         return []
     within = sum(row["is_within"] for row in rows)
-    largest = max(abs(row["error_of_gpu"]) for row in rows)
-    return [
+    first = (
         f"KV cache size: {within} of {counted(len(rows), 'logged deployment')} within {OF_GPU:.0%} of the GPU's memory "
-        f"(and {OF_KV:.0%} of a KV that takes more than a third of it); the largest error is {largest:.2%} of the GPU."
-    ]
+        f"(and {OF_KV:.0%} of a KV that takes more than a third of it)"
+    )
+    plain = [row for row in rows if not row["is_own_count"]]
+    own = [row for row in rows if row["is_own_count"]]
+    lines = [f"{first}; {_largest(plain)}." if plain else f"{first}."]
+    if own:
+        lines.append(
+            f"{'One of them logs' if len(own) == 1 else f'{len(own)} of them log'} tokens of layers with windows, "
+            f"states or a compressed cache, which each release counts in its own way: these are not the bytes that "
+            f"the GPU holds, and there {_largest(own)}."
+        )
+    return lines
+
+
+def _largest(rows: Sequence[Mapping[str, Any]]) -> str:
+    row = max(rows, key=lambda row: abs(row["error_of_gpu"]))
+    return f"the largest error is {abs(row['error_of_gpu']):.2%} of the GPU ({row['model']} on {row['hardware']})"
 
 
 def error_tables(summary: Mapping[str, Any]) -> list[ErrorTable]:

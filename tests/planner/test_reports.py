@@ -117,6 +117,19 @@ def test_kv_rooms_are_tokens_or_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     assert tokens.measured_bytes == 8192 * 131_072
     assert gib.measured_bytes == 2.5 * 1024**3
+    assert (tokens.is_own_count, gib.is_own_count) == (False, False)
+
+
+def test_tokens_of_a_model_with_windows_are_counted_by_each_release_in_its_own_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an error in them is told apart; bytes are bytes."""
+    room = {"name": "k", "model": "gemma-3-12b", "deployment": DEPLOYMENT}
+    report(tmp_path, monkeypatch, kv_rooms=[{**room, "tokens": 8192}, {**room, "name": "g", "gib": 2.5}])
+
+    tokens, gib = compare_memory(read_unseen_memory())
+
+    assert (tokens.is_own_count, gib.is_own_count) == (True, False)
 
 
 def test_what_a_report_leaves_out_is_kept_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,16 +164,40 @@ def test_engines_without_a_colour_share_one(engine: str, kind: str) -> None:
 
 def test_rooms_for_kv_are_answered_beside_the_points_or_alone() -> None:
     """How many are within both limits, and the largest miss."""
-    row = {"is_within": True, "error_of_gpu": 0.002, "error_of_kv": 0.01}
+    served = {"model": "llama-3.1-8b", "hardware": "h100-sxm-80gb", "is_own_count": False}
+    row = {"is_within": True, "error_of_gpu": 0.002, "error_of_kv": 0.01, **served}
     rows = [row, {**row, "is_within": False, "error_of_gpu": -0.02}]
 
     (alone,) = validation_lines({**Validation(predictions=()).summary, "memory": rows})
     beside = validation_lines({**_validation().summary, "memory": rows})
 
     assert alone.startswith("KV cache size: 1 of 2 logged deployments within 1% of the GPU's memory")
-    assert alone.endswith("the largest error is 2.00% of the GPU.")
+    assert alone.endswith("the largest error is 2.00% of the GPU (llama-3.1-8b on h100-sxm-80gb).")
     assert beside[-1] == alone
     assert validation_lines(Validation(predictions=()).summary) == ["No measurement was found."]
+
+
+def test_rooms_in_tokens_that_each_release_counts_in_its_own_way_are_told_apart() -> None:
+    """A log of 198,000 tokens of a model with windows is no error of 224 % of a GPU among others of 2 %."""
+    plain = {"is_within": False, "error_of_gpu": -0.02, "model": "llama-3.1-8b", "hardware": "h100-sxm-80gb"}
+    windowed = {"is_within": False, "error_of_gpu": -2.24, "model": "gemma-4-31b", "hardware": "r9700-32gb"}
+    rows = [plain | {"is_own_count": False}, windowed | {"is_own_count": True}]
+
+    first, second = validation_lines({**Validation(predictions=()).summary, "memory": rows})
+
+    assert first.endswith("the largest error is 2.00% of the GPU (llama-3.1-8b on h100-sxm-80gb).")
+    assert second.startswith("One of them logs tokens of layers with windows, states or a compressed cache")
+    assert second.endswith("there the largest error is 224.00% of the GPU (gemma-4-31b on r9700-32gb).")
+
+
+def test_points_that_constants_were_fitted_to_are_counted() -> None:
+    """Their errors are no test; nothing is said where there are none."""
+    summary = _validation().summary
+
+    told = validation_lines({**summary, "points": 146, "fitted": 24})
+
+    assert "Constants were fitted to 24 of these points, not to the other 122." in told
+    assert not any("fitted" in line for line in validation_lines(summary))
 
 
 def test_a_validation_shows_itself_in_a_notebook() -> None:

@@ -36,6 +36,8 @@ class _PublishedFigure(FrozenModel):
     cold_seconds: Seconds = 0.0
     """How much longer the first requests of the fresh server waited for their first tokens."""
     shown_only: tuple[Metric, ...] = ()
+    is_fitted: bool = False
+    """Whether constants of the catalogue were fitted to its figures."""
 
 
 class _Publication(FrozenModel):
@@ -74,6 +76,7 @@ def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> Me
         scenario=build.scenario(figure.name, figure.model, figure.deployment, figure.workload),
         measured=figure.measured.by_metric,
         shown_only=frozenset(figure.shown_only),
+        fitted=frozenset(figure.measured.by_metric) if figure.is_fitted else frozenset(),
         protocol=Protocol(
             statistic=publication.statistic,
             is_server_side=publication.is_server_side,

@@ -313,6 +313,8 @@ class MemoryComparison:
     measured_bytes: float  # KV bytes in the log.
     predicted_bytes: float  # KV bytes in the plan; where the log gives tokens, those of the plan's whole blocks.
     gpu_bytes: float  # Memory of the GPU.
+    is_own_count: bool = False
+    """Whether the log gives tokens of layers that do not hold them all, which each release counts in its own way."""
 
     @property
     def error_of_kv(self) -> float:
@@ -340,6 +342,7 @@ class MemoryComparison:
             "error_of_kv": self.error_of_kv,
             "error_of_gpu": self.error_of_gpu,
             "is_within": self.is_within,
+            "is_own_count": self.is_own_count,
         }
 
 
@@ -353,7 +356,9 @@ def compare_memory(measured: Iterable[MeasuredMemory]) -> tuple[MemoryComparison
 
 
 def _compared(measured: MeasuredMemory) -> MemoryComparison:
-    plan: MemoryPlan = resolve(from_mapping(measured.scenario)).memory
+    resolved = resolve(from_mapping(measured.scenario))
+    plan: MemoryPlan = resolved.memory
+    model = resolved.shape.model
     says_tokens = math.isnan(measured.kv_bytes)
     block_bytes = plan.kv_bytes_per_token * plan.block_size
     return MemoryComparison(
@@ -361,4 +366,6 @@ def _compared(measured: MeasuredMemory) -> MemoryComparison:
         measured_bytes=measured.kv_tokens * plan.kv_bytes_per_token if says_tokens else measured.kv_bytes,
         predicted_bytes=plan.num_kv_blocks * block_bytes if says_tokens else plan.kv_bytes,
         gpu_bytes=plan.total_bytes,
+        is_own_count=says_tokens
+        and (plan.windows is not None or model.has_states or model.compressed_attention is not None),
     )

@@ -65,6 +65,7 @@ class Validation:
         return {
             "points": len(self.predictions),
             "covered": covered,
+            "fitted": sum(bool(each.point.fitted) for each in self.predictions),
             "coverage": coverage(self.predictions),
             "overall": overall(self.predictions),
             "memory": [each.summary for each in self.memory],

@@ -80,11 +80,6 @@ class BenchResult:
     date: str = ""
 
     @property
-    def has_lengths(self) -> bool:
-        """Whether the lengths of every request are known, not only their mean."""
-        return len(self.prompt_tokens) == len(self.output_tokens) == self.num_requests > 1
-
-    @property
     def load(self) -> str:
         """How requests were sent, in short: ``2/s``, ``48 clients``; empty if the file does not say."""
         if "concurrency" in self.arrivals:

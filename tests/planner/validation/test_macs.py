@@ -32,3 +32,11 @@ def test_a_chip_that_nothing_was_fitted_to_is_met(chip: str, tpot: float, ttft: 
     assert [len(each) for each in errors.values()] == [3, 3]
     assert median(errors["tpot"]) <= tpot
     assert median(errors["ttft"]) <= ttft
+
+
+def test_the_points_that_constants_were_fitted_to_are_the_rows_of_the_m2() -> None:
+    """24 of the shipped points, as their source says; the metric that each has."""
+    fitted = [point for point in read_published() if point.fitted]
+
+    assert len(fitted) == 24
+    assert all(point.hardware.startswith("m2") and point.fitted == set(point.measured) for point in fitted)
