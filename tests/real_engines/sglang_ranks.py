@@ -133,7 +133,10 @@ class Together:
             while self.num_left or launched:
                 self.receive(self.now)
                 self.hand_over()
-                queued = [deque((one[position], end) for one, end in launched) for position in range(len(self.ranks))]
+                queued = [
+                    deque((batches[position], end) for batches, end in launched if batches[position])
+                    for position in range(len(self.ranks))
+                ]
                 batches = list(threads.map(lambda rank, ahead: rank.next_batch(ahead), self.ranks, queued))
                 is_idle = not any(batches)
                 if not is_idle:
