@@ -50,7 +50,7 @@ from simserve.perf.moe import (
     expert_curve,
     has_fp32_router,
     layer_parts,
-    routed_load,
+    load_of_experts,
     router_kernels,
     shape_of_experts,
 )
@@ -546,7 +546,7 @@ def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     seen = tokens / stage.shape.expert_ranks if is_sent else tokens
     parts = elementwise_parts(passes * moe.num_choices * LOGIT_BYTES, seen, stage.machine, kernels)
     groups, redundant = stage.shape.expert_groups, stage.shape.num_redundant_experts
-    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, groups, moe.router_groups, redundant)
+    load = load_of_experts(moe, tokens, groups, redundant)
     if is_sent:
         load = replace(load, routed=load.pairs)
     return parts + sum(share * _experts(stage, each, load, tokens) for each, share in stage.precisions["experts"])

@@ -8,12 +8,30 @@ import numpy as np
 import pytest
 
 from simserve.perf.gemm import GemmDevice
-from simserve.perf.moe import ExpertLoad, ExpertShape, expected_distinct_experts, expert_seconds, expert_work
+from simserve.perf.moe import (
+    ExpertLoad,
+    ExpertShape,
+    expected_distinct_experts,
+    expert_seconds,
+    expert_work,
+    routed_load,
+)
 from simserve.perf.operators import PART_NAMES
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmClass
-from tests.perf.shapes import make_shape
+from tests.perf.shapes import make_model, make_shape
+
+
+def test_qwen3_30b_touches_the_experts_that_were_counted() -> None:
+    """58.7 of 128 with a token each of 16 sequences, the mean of 48 layers (the profile names the count)."""
+    moe = make_model("qwen3-30b-a3b").moe
+    assert moe is not None
+    tokens = np.array([16.0])
+    counted = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, decay=moe.routing_decay)
+
+    assert counted.distinct == pytest.approx(58.7, rel=0.02)
+    assert routed_load(moe.num_experts, moe.num_experts_per_tok, tokens).distinct > 1.05 * 58.7
 
 
 def test_marlin_stands_in_for_mxfp4_experts_where_no_table_is() -> None:
