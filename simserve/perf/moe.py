@@ -171,6 +171,7 @@ def load_of_experts(
     tokens: Array,
     num_groups: int = 1,
     num_redundant: int | None = None,
+    tokens_per_sequence: int = 1,
 ) -> ExpertLoad:
     """Return `routed_load` of a model's experts."""
     return routed_load(
@@ -181,6 +182,8 @@ def load_of_experts(
         moe.router_groups,
         num_redundant,
         decay=moe.routing_decay,
+        repeats=moe.routing_repeats,
+        tokens_per_sequence=tokens_per_sequence,
     )
 
 
@@ -193,6 +196,8 @@ def routed_load(
     num_redundant: int | None = None,
     *,
     decay: float | None = None,
+    repeats: float = 0.0,
+    tokens_per_sequence: int = 1,
 ) -> ExpertLoad:
     """Return the load of the slowest rank: the busiest rank's share of the pairs, and the most experts of any rank.
 
@@ -204,8 +209,12 @@ def routed_load(
         router_groups: Groups of neighbouring experts, and number of groups from which a token's experts come.
         num_redundant: Further copies of experts if the load is balanced over ranks; None: experts are placed in order.
         decay: How steeply the popularity of the model's experts falls by rank; None: with `ROUTING_SKEW`.
+        repeats: Share of its experts that a draft takes over from the tokens before it; the others are chosen as by
+            tokens of other sequences.
+        tokens_per_sequence: Tokens of one sequence in the step: a token and its drafts.
     """
     skew, decay = (ROUTING_SKEW, 0.0) if decay is None else (0.0, decay)
+    independent = tokens * (1.0 - repeats * (1.0 - 1.0 / tokens_per_sequence))
     distinct_of = partial(_distinct_experts, num_experts, num_experts_per_tok, skew, decay)
     routed = tokens * num_experts_per_tok
     copies = num_experts + (num_redundant or 0)
@@ -214,11 +223,11 @@ def routed_load(
         tokens, num_experts, num_experts_per_tok, num_groups, skew, router_groups, num_redundant, decay
     )
     pairs = routed * share
-    used = distinct_of(tokens)
+    used = distinct_of(independent)
     mean = used * copies / num_experts / num_groups
     # Each of its experts is used or not: the largest of n sums of ``held`` draws. A rank with more pairs, because more
     # tokens chose its groups, gets new experts at the rate at which a further token would bring them.
-    fresh = (distinct_of(tokens + 1.0) - used) / num_experts_per_tok
+    fresh = (distinct_of(independent + 1.0) - used) / num_experts_per_tok
     together = routed * (num_experts_per_tok - 1.0) * _chosen_spread(num_groups, router_groups)
     spread = np.sqrt(mean * np.maximum(1.0 - mean / held, 0.0) + np.square(fresh) * together)
     most = np.minimum(mean + _largest_of(num_groups) * spread, held)
