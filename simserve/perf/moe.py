@@ -7,7 +7,7 @@ what.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from statistics import NormalDist
 
 import numpy as np
@@ -68,7 +68,8 @@ ROUTING_SKEW = 0.8
 """Exponent of the experts' popularity by rank: a step uses fewer experts than with random routing, and if experts are
 placed whole, one rank computes more of them. Fitted to the TPOT of 136 TensorRT-LLM servers (InferenceX and
 AIConfigurator; DeepSeek-V3 and R1, Qwen3-235B, gpt-oss-120b) and tested on 91 of vLLM and SGLang. Engines differ:
-DeepSeek fits 0 to 0.4 under TensorRT-LLM, and more than 0.8 under SGLang (calibration/LOG.md)."""
+DeepSeek fits 0 to 0.4 under TensorRT-LLM, and more than 0.8 under SGLang (calibration/LOG.md). Models whose routing was
+counted have a ``routing_decay`` in its place."""
 
 FP32_ROUTERS = ("minimax_m2", "minimax_m3")
 """Families whose router is a product in FP32, after a kernel that converts its inputs (vLLM 0.16 to 0.19 minimax_m2.py;
@@ -120,30 +121,32 @@ class ExpertLoad:
 
 
 def expected_distinct_experts(
-    num_experts: int, num_experts_per_tok: int, tokens: Array | float, skew: float = 0.0
+    num_experts: int, num_experts_per_tok: int, tokens: Array | float, skew: float = 0.0, decay: float = 0.0
 ) -> Array:
     """Return the expected number of experts that at least one of ``tokens`` is routed to.
 
     ``sum over experts of 1 - (1 - q_i)^M``: each token chooses expert i with probability q_i, independently of the
-    others. ``q_i = min(1, c i^-skew)`` with c such that they add up to k; without skew the sum is ``E (1 - (1 -
-    k/E)^M)``.
+    others. ``q_i = min(1, c i^-skew exp(-decay i/E))`` with c such that they add up to k; without either the sum is
+    ``E (1 - (1 - k/E)^M)``.
 
     Args:
         num_experts: Experts E.
         num_experts_per_tok: Experts per token, k.
         tokens: Tokens M.
         skew: Exponent of the experts' popularity by rank; 0: all equally popular.
+        decay: How steeply it falls from the first rank to the last, which is e^-decay as popular.
     """
-    chance = _chances(num_experts, num_experts_per_tok, skew)
+    chance = _chances(num_experts, num_experts_per_tok, skew, decay)
     missed = np.power.outer(1.0 - chance, np.asarray(tokens, dtype=np.float64))
-    return np.asarray(num_experts * (1.0 - missed.mean(axis=0)) if skew else num_experts * (1.0 - missed[0]))
+    return np.asarray(num_experts * (1.0 - missed.mean(axis=0)))
 
 
-def _chances(num_experts: int, num_experts_per_tok: int, skew: float) -> Array:
+def _chances(num_experts: int, num_experts_per_tok: int, skew: float, decay: float = 0.0) -> Array:
     """Return the probability of each expert; a single value if all are equal."""
-    if skew == 0:
+    if skew == 0 and decay == 0:
         return np.array([num_experts_per_tok / num_experts])
-    popularity = np.arange(1.0, num_experts + 1.0) ** -skew
+    rank = np.arange(1.0, num_experts + 1.0)
+    popularity = rank**-skew * np.exp(-decay / num_experts * rank)
     chance = np.zeros(num_experts)
     for capped in range(num_experts_per_tok + 1):
         rest = popularity[capped:]
@@ -181,6 +184,27 @@ def shape_of_experts(up: Gemm, down: Gemm, weight_bits: float, input_bytes: floa
     )
 
 
+def load_of_experts(
+    moe: MixtureOfExperts,
+    tokens: Array,
+    num_groups: int = 1,
+    num_redundant: int | None = None,
+    tokens_per_sequence: int = 1,
+) -> ExpertLoad:
+    """Return `routed_load` of a model's experts."""
+    return routed_load(
+        moe.num_experts,
+        moe.num_experts_per_tok,
+        tokens,
+        num_groups,
+        moe.router_groups,
+        num_redundant,
+        decay=moe.routing_decay,
+        repeats=moe.routing_repeats,
+        tokens_per_sequence=tokens_per_sequence,
+    )
+
+
 def routed_load(
     num_experts: int,
     num_experts_per_tok: int,
@@ -188,6 +212,10 @@ def routed_load(
     num_groups: int = 1,
     router_groups: tuple[int, int] = (1, 1),
     num_redundant: int | None = None,
+    *,
+    decay: float | None = None,
+    repeats: float = 0.0,
+    tokens_per_sequence: int = 1,
 ) -> ExpertLoad:
     """Return the load of the slowest rank: the busiest rank's share of the pairs, and the most experts of any rank.
 
@@ -198,19 +226,26 @@ def routed_load(
         num_groups: Ranks among which whole experts are distributed; 1: the rank holds a slice of every expert.
         router_groups: Groups of neighbouring experts, and number of groups from which a token's experts come.
         num_redundant: Further copies of experts if the load is balanced over ranks; None: experts are placed in order.
+        decay: How steeply the popularity of the model's experts falls by rank; None: with `ROUTING_SKEW`.
+        repeats: Share of its experts that a draft takes over from the tokens before it; the others are chosen as by
+            tokens of other sequences.
+        tokens_per_sequence: Tokens of one sequence in the step: a token and its drafts.
     """
+    skew, decay = (ROUTING_SKEW, 0.0) if decay is None else (0.0, decay)
+    independent = tokens * (1.0 - repeats * (1.0 - 1.0 / tokens_per_sequence))
+    distinct_of = partial(_distinct_experts, num_experts, num_experts_per_tok, skew, decay)
     routed = tokens * num_experts_per_tok
     copies = num_experts + (num_redundant or 0)
     held = -(-copies // num_groups)
     share = busiest_share(
-        tokens, num_experts, num_experts_per_tok, num_groups, ROUTING_SKEW, router_groups, num_redundant
+        tokens, num_experts, num_experts_per_tok, num_groups, skew, router_groups, num_redundant, decay
     )
     pairs = routed * share
-    used = _distinct_experts(num_experts, num_experts_per_tok, tokens)
+    used = distinct_of(independent)
     mean = used * copies / num_experts / num_groups
     # Each of its experts is used or not: the largest of n sums of ``held`` draws. A rank with more pairs, because more
     # tokens chose its groups, gets new experts at the rate at which a further token would bring them.
-    fresh = (_distinct_experts(num_experts, num_experts_per_tok, tokens + 1.0) - used) / num_experts_per_tok
+    fresh = (distinct_of(independent + 1.0) - used) / num_experts_per_tok
     together = routed * (num_experts_per_tok - 1.0) * _chosen_spread(num_groups, router_groups)
     spread = np.sqrt(mean * np.maximum(1.0 - mean / held, 0.0) + np.square(fresh) * together)
     most = np.minimum(mean + _largest_of(num_groups) * spread, held)
@@ -218,11 +253,11 @@ def routed_load(
     return ExpertLoad(pairs=pairs, distinct=distinct, routed=routed, held=float(held), tokens=tokens)
 
 
-def _distinct_experts(num_experts: int, num_experts_per_tok: int, tokens: Array) -> Array:
-    """Return the number of experts that a step uses under `ROUTING_SKEW`: exact up to 64 tokens, then between knots."""
+def _distinct_experts(num_experts: int, num_experts_per_tok: int, skew: float, decay: float, tokens: Array) -> Array:
+    """Return the number of experts that a step uses: exact up to 64 tokens, then between knots."""
     most = max(float(np.max(tokens)), EXACT_TOKENS + 1.0)
     knots: Array = np.concatenate((np.arange(float(EXACT_TOKENS)), np.geomspace(EXACT_TOKENS, most, EXACT_TOKENS)))
-    return np.interp(tokens, knots, expected_distinct_experts(num_experts, num_experts_per_tok, knots, ROUTING_SKEW))
+    return np.interp(tokens, knots, expected_distinct_experts(num_experts, num_experts_per_tok, knots, skew, decay))
 
 
 def busiest_share(
@@ -233,6 +268,7 @@ def busiest_share(
     skew: float = 0.0,
     router_groups: tuple[int, int] = (1, 1),
     num_redundant: int | None = None,
+    decay: float = 0.0,
 ) -> Array:
     """Return the share of the routed pairs computed by the busiest rank, for which the others wait.
 
@@ -253,18 +289,19 @@ def busiest_share(
         num_redundant: Further copies of experts, with which `balanced_share` evens out popularity and never makes it
             worse; None: none. The spread of unbalanced ranks ignores that a single expert may exceed a rank's even
             share, as the most popular one does from 32 ranks.
+        decay: As for `expected_distinct_experts`.
     """
     if num_groups == 1:
         return np.ones_like(tokens)
     held = -(-num_experts // num_groups)
-    chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew), num_experts)
+    chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew, decay), num_experts)
     concentration = float(np.square(chance / num_experts_per_tok).sum()) - 1.0 / num_experts
     popularity = max(concentration, 0.0) / num_groups * (1.0 - 1.0 / num_groups)
     together = 1.0 + (num_experts_per_tok - 1.0) * num_groups * _chosen_spread(num_groups, router_groups)
     by_chance = together / (num_groups * tokens * num_experts_per_tok)
     share = 1.0 / num_groups + _largest_of(num_groups) * np.sqrt(popularity + by_chance)
     if num_redundant is not None:
-        placed = balanced_share(num_experts, num_experts_per_tok, num_groups, num_redundant, skew)
+        placed = balanced_share(num_experts, num_experts_per_tok, num_groups, num_redundant, skew, decay)
         share = np.minimum(share, placed + _largest_of(num_groups) * np.sqrt(by_chance))
         held = -(-(num_experts + num_redundant) // num_groups)
     return np.asarray(np.minimum(share, min(held / num_experts_per_tok, 1.0)))
@@ -272,14 +309,14 @@ def busiest_share(
 
 @cache
 def balanced_share(
-    num_experts: int, num_experts_per_tok: int, num_groups: int, num_redundant: int, skew: float
+    num_experts: int, num_experts_per_tok: int, num_groups: int, num_redundant: int, skew: float, decay: float = 0.0
 ) -> float:
     """Return the busiest rank's mean share of the pairs if experts are copied and placed by their load.
 
     Follows DeepSeek's EPLB, which vLLM and SGLang run: each further copy goes to the expert with the most load per
     copy, and copies, heaviest first, go to the least loaded rank with space.
     """
-    chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew), num_experts) / num_experts_per_tok
+    chance = np.broadcast_to(_chances(num_experts, num_experts_per_tok, skew, decay), num_experts) / num_experts_per_tok
     copies = np.ones(num_experts)
     for _ in range(num_redundant):
         copies[np.argmax(chance / copies)] += 1.0

@@ -12,7 +12,7 @@ import numpy as np
 from simserve.perf.attention import AttentionShape
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.moe import routed_load
+from simserve.perf.moe import load_of_experts
 from simserve.perf.operators import COMMUNICATION, COMPUTE, HOST, PART_NAMES, WEIGHTS
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import Stage, expert_block, stage_parts
@@ -99,7 +99,7 @@ def _cpu_experts(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
     """
     shape = stage.shape
     gemms = shape.model.expert_gemms()
-    used = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens).distinct
+    used = load_of_experts(moe, tokens).distinct
     num_bytes = used * stage.stored_bytes(gemms)
     flops = tokens * moe.num_experts_per_tok * 2.0 * sum(gemm.num_weights for gemm in gemms)
     cores = _core_parts(shape, num_bytes, flops)

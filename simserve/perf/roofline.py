@@ -14,7 +14,7 @@ import numpy as np
 from simserve.perf.attention import attention_of, growing_share
 from simserve.perf.efficiency import Array, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES, gemm_work
-from simserve.perf.moe import expert_work, routed_load, shape_of_experts
+from simserve.perf.moe import expert_work, load_of_experts, shape_of_experts
 from simserve.perf.operators import PricedDeployment, Work, arithmetic_intensity
 from simserve.perf.pipeline import micro_batch
 from simserve.perf.shape import ReplicaShape
@@ -106,8 +106,7 @@ def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, 
         up, down = model.expert_gemms(shape.expert_slices)
         routed = tokens * (shape.data_parallel_size if phase == "decode" else 1)
         moe = model.moe
-        groups, redundant = shape.expert_groups, shape.num_redundant_experts
-        load = routed_load(moe.num_experts, moe.num_experts_per_tok, routed, groups, moe.router_groups, redundant)
+        load = load_of_experts(moe, routed, shape.expert_groups, shape.num_redundant_experts)
         precision = stage.expert_precision
         sizes = shape_of_experts(up, down, precision.weight_bits, precision.input_bytes)
         yield "experts", expert_work(sizes, load), float(expert_block(stage, model.moe, routed).sum())

@@ -51,7 +51,7 @@ from simserve.perf.moe import (
     expert_curve,
     has_fp32_router,
     layer_parts,
-    routed_load,
+    load_of_experts,
     router_kernels,
     shape_of_experts,
 )
@@ -304,7 +304,8 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
         if model.has_split_layers:
             calls += _norm_calls(stage)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
-            experts = Call("experts", partial(expert_block, stage, model.moe))
+            verified = 1 if has_prompts else stage.shape.tokens_per_decode
+            experts = Call("experts", partial(expert_block, stage, model.moe, tokens_per_sequence=verified))
             if elsewhere := stage.shape.num_cpu_expert_layers:
                 blocks.append(Block(count - elsewhere, (experts,)))  # the others: `offload`
             else:
@@ -540,14 +541,18 @@ def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array) -> Array:
-    """Return the seconds by part of one layer's experts: choosing, sorting, grouped GEMMs, activation, weighted sum."""
+def expert_block(stage: Stage, moe: MixtureOfExperts, tokens: Array, *, tokens_per_sequence: int = 1) -> Array:
+    """Return the seconds by part of one layer's experts: choosing, sorting, grouped GEMMs, activation, weighted sum.
+
+    ``tokens_per_sequence``: tokens that each sequence has in a step without prompts; 1 leaves out that drafts repeat
+    experts, as beside prompts and under data-parallel attention.
+    """
     kernels, passes = router_kernels(stage.shape, moe, gemm_class(stage.expert_precision))
     is_sent = stage.shape.all2all_backend != "allgather_reducescatter"  # a rank sees only its own tokens and pairs
     seen = tokens / stage.shape.expert_ranks if is_sent else tokens
     parts = elementwise_parts(passes * moe.num_choices * LOGIT_BYTES, seen, stage.machine, kernels)
     groups, redundant = stage.shape.expert_groups, stage.shape.num_redundant_experts
-    load = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, groups, moe.router_groups, redundant)
+    load = load_of_experts(moe, tokens, groups, redundant, tokens_per_sequence)
     if is_sent:
         load = replace(load, routed=load.pairs)
     return parts + sum(share * _experts(stage, each, load, tokens) for each, share in stage.precisions["experts"])

@@ -9,9 +9,9 @@ and no engine.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from simserve.errors import InputError
 from simserve.profiles.attention_kinds import CompressedAttention, LatentAttention, SparseIndexer
@@ -110,6 +110,12 @@ class MixtureOfExperts(FrozenModel):
     """Groups of neighbouring experts from which the router first chooses; 1: no groups."""
     num_router_groups_per_tok: PositiveInt = 1
     """Groups from which the experts of a token come."""
+    routing_decay: NonNegativeFloat | None = None
+    """How steeply the popularity of experts falls by rank: the last is e^-routing_decay as popular as the first; null:
+    it was not counted, and falls with the power of `simserve.perf.moe.ROUTING_SKEW`."""
+    routing_repeats: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Share of its experts that a draft takes over from the tokens before it, beyond what popularity explains; 0: it
+    was not counted, and drafts choose as tokens of other sequences do."""
     has_router_bias: bool = False
     """Whether the router adds one number per expert (a bias or a score correction)."""
     has_expert_bias: bool = False

@@ -16,12 +16,52 @@ from simserve.perf.moe import (
     expert_curve,
     expert_seconds,
     expert_work,
+    routed_load,
 )
 from simserve.perf.operators import PART_NAMES
+from simserve.perf.shape import Speculation
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmClass
-from tests.perf.shapes import make_shape
+from tests.perf.shapes import make_model, make_shape
+
+
+def test_qwen3_30b_touches_the_experts_that_were_counted() -> None:
+    """58.7 of 128 with a token each of 16 sequences, the mean of 48 layers (the profile names the count)."""
+    moe = make_model("qwen3-30b-a3b").moe
+    assert moe is not None
+    tokens = np.array([16.0])
+    counted = routed_load(moe.num_experts, moe.num_experts_per_tok, tokens, decay=moe.routing_decay)
+
+    assert counted.distinct == pytest.approx(58.7, rel=0.02)
+    assert routed_load(moe.num_experts, moe.num_experts_per_tok, tokens).distinct > 1.05 * 58.7
+
+
+def test_drafts_of_a_sequence_touch_fewer_experts_than_tokens_of_others() -> None:
+    """Four tokens of one sequence load 2.5 times the experts of one (Cohere, 128 experts, 8 a token), not 3.2 times."""
+    tokens = np.array([4.0])
+    alone, together = (routed_load(128, 8, tokens, decay=4.6, repeats=0.3, tokens_per_sequence=n) for n in (1, 4))
+
+    assert alone.distinct / 8 == pytest.approx(3.2, abs=0.05)
+    assert together.distinct / 8 == pytest.approx(2.5, abs=0.25)
+    assert together.pairs == pytest.approx(alone.pairs)
+
+
+def test_a_step_that_verifies_drafts_reads_the_experts_that_they_share_once() -> None:
+    """Qwen3-30B-A3B: verifying is quicker than if each draft chose anew, and a step without drafts is what it was."""
+    plain = make_model("qwen3-30b-a3b")
+    assert plain.moe is not None
+    anew = plain.model_copy(update={"moe": plain.moe.model_copy(update={"routing_repeats": 0.0})})
+    found = []
+    for model in (plain, anew):
+        shape = make_shape("h100-sxm-80gb", model, version="0.12", max_model_len=8192)
+        drafts = Speculation(method="ngram", num_speculative_tokens=4, draft=None)
+        found.append([price(each, 16).step_times for each in (shape, replace(shape, speculation=drafts))])
+    (alone, verified), (alone_anew, verified_anew) = found
+
+    assert alone.decode_base == alone_anew.decode_base
+    assert verified.decode_base[4] < 0.95 * verified_anew.decode_base[4]
+    assert verified.token_seconds == verified_anew.token_seconds
 
 
 def test_marlin_stands_in_for_mxfp4_experts_where_no_table_is() -> None:

@@ -94,6 +94,15 @@ def test_popular_experts_leave_others_unread() -> None:
     assert skewed < even <= 64
 
 
+def test_popularity_that_decays_leaves_a_cold_tail_and_no_hot_head() -> None:
+    """Few tokens visit more experts than with a power of the rank, many visit fewer; the chances still add up to k."""
+    few, many = np.array([2.0, 4.0]), np.array([16.0, 64.0, 256.0])
+
+    assert float(expected_distinct_experts(128, 8, 1.0, decay=4.6)) == pytest.approx(8.0)
+    assert np.all(expected_distinct_experts(128, 8, few, decay=4.6) > expected_distinct_experts(128, 8, few, 0.8))
+    assert np.all(expected_distinct_experts(128, 8, many, decay=4.6) < expected_distinct_experts(128, 8, many, 0.8))
+
+
 def test_decode_attention_reads_keys_and_values() -> None:
     """Llama-3.1-8B: 4,096 B a token and layer at the full bandwidth."""
     attention = attention_of(make_model().attention_layers[0], 1, 2.0)
