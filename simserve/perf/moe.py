@@ -40,7 +40,7 @@ weighted sum)."""
 NARROW_BLOCK_TILES = {"narrow_tile_rows": 16, "narrow_tokens": 64}
 """Tiles of experts in FP8 by blocks without a fit: vLLM's Triton kernels take 16 rows up to 64 tokens by default (pull
 request 47593, table of tiles; so on an RTX PRO 6000 too, issue 44688). An RTX 5090 takes 121, 152 and 235 us for 16, 24
-and 64 tokens of 256 experts of 2048 x 256 (45379): 10 % more here, 37 with 64 rows."""
+and 64 tokens of 256 experts of 2048 x 256 (45379): 14 to 15 % more here, 35 to 37 with 64 rows."""
 
 PLAIN_KERNELS: tuple[GemmClass, ...] = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8")
 """Kernels that multiply weights as they are stored."""

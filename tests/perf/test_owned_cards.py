@@ -153,11 +153,11 @@ def test_16_bit_weights_have_no_such_rows() -> None:
 
 
 def test_an_rtx_5090_clocks_beyond_its_data_sheet() -> None:
-    """A prompt, all kernels, at nearly the 209.5 TFLOP/s stated (products 236 to 240), weights at 0.83 to 0.92 of 1,792
+    """A prompt, all kernels, at nearly the 209.5 TFLOP/s stated (products 236 to 240), weights at 0.77 to 0.86 of 1,792
     GB/s with what is beside them: Llama 3 8B under vLLM."""
     times = price(make_shape("rtx-5090-32gb", "llama-3-8b", version="0.24"), 16384).step_times
 
     prompt, weights = 2 * 6.98e9 * 16384 / times.token_seconds[16384], 15.0e9 / times.decode_base[1]
 
     assert 0.95 < prompt / 209.5e12 < 1.13
-    assert 0.83 < weights / 1.792e12 < 0.92
+    assert 0.77 < weights / 1.792e12 < 0.86
