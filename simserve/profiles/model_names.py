@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator
 
-from simserve.profiles.checkpoint import Quantization, WeightFormatName
+from simserve.profiles.checkpoint import KVCacheDtype, Quantization, WeightFormatName
 
 _KEPT_NAMES = 4096
 """Names whose plain form is kept: the catalogue's are compared with every name that is asked for."""
@@ -349,6 +349,40 @@ def _format_asked(value: Any) -> Any:
 
 AskedQuantization = Annotated[Quantization, BeforeValidator(_format_asked)]
 """As in scenarios: also by llama.cpp's names and in capitals."""
+
+KV_CACHE_DTYPES = {
+    "auto": "auto",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e4m3fn": "fp8",
+    "fp8_e5m2": "fp8",
+    "int8_per_token_head": "int8",
+    "fp8_per_token_head": "fp8",
+    "int4_per_token_head": "int4",
+}
+"""Servers' names of the format of their KV cache -> the scenario's."""
+KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
+"""Simulated KV cache types of llama.cpp -> the scenario's."""
+_OTHER_KV_CACHE_TYPES = {"f32": "f16", "q4_1": "q4_0", "iq4_nl": "q4_0", "q5_0": "q4_0", "q5_1": "q4_0"}
+"""Those that are not simulated (llama.cpp's ``--cache-type-k``) -> the nearest in size that is."""
+
+
+def _kv_cache_asked(value: Any) -> Any:
+    """Return the KV format that a scenario's text means; other texts are passed on and checked against the formats."""
+    if not isinstance(value, str):
+        return value
+    short = value.strip().lower()
+    near = _OTHER_KV_CACHE_TYPES.get(short)
+    if near is not None:
+        raise ValueError(f"is a KV cache type that is not simulated; the nearest is '{near}', {KV_CACHE_TYPES[near]}")
+    return {**KV_CACHE_DTYPES, **KV_CACHE_TYPES}.get(short, value)
+
+
+AskedKVCacheDtype = Annotated[KVCacheDtype, BeforeValidator(_kv_cache_asked)]
+"""As in scenarios: also by the names of vLLM, SGLang and TGI (``fp8_e4m3``) and of llama.cpp (``q8_0``)."""
 
 
 @lru_cache(maxsize=_KEPT_NAMES)

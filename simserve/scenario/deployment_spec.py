@@ -19,10 +19,9 @@ from simserve.perf.loras import DISK_BANDWIDTH, adapter_bytes, slot_bytes, store
 from simserve.perf.memory import MemoryPlan
 from simserve.perf.offload import link_bandwidth
 from simserve.perf.shape import ReplicaShape
-from simserve.profiles.checkpoint import KVCacheDtype
 from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import HardwareProfile, hardware_name, in_nodes, load_hardware
-from simserve.profiles.model_names import AskedQuantization
+from simserve.profiles.model_names import AskedKVCacheDtype, AskedQuantization
 from simserve.scenario.speculative import SpeculativeSpec
 from simserve.sim.control import (
     AdmissionSpec,
@@ -380,7 +379,7 @@ class PoolSpec(FrozenModel):
     """Whether a step runs as two halves, as `deployment.enable_two_batch_overlap`."""
     quantization: AskedQuantization | None = None
     """Format of the linear weights."""
-    kv_cache_dtype: KVCacheDtype | None = None
+    kv_cache_dtype: AskedKVCacheDtype | None = None
     """Format of the KV cache."""
     engine: EngineSpec | None = None
     """The serving engine and all its options: none are then taken from `deployment.engine`."""
@@ -490,7 +489,7 @@ class DeploymentSpec(FrozenModel):
     `hf_quant_config.json`. `none`: 16 bit; for a checkpoint with fewer bits, a dequantised one. fp8 and int8 also
     compute in 8 bit. Weights that a checkpoint of the format keeps in 16 bit stay so: for gpt-oss, all but the
     experts."""
-    kv_cache_dtype: KVCacheDtype = "auto"
+    kv_cache_dtype: AskedKVCacheDtype = "auto"
     """Format of the KV cache. `auto`: what this engine and version uses for this checkpoint: 16 bit, or FP8 if the
     checkpoint asks for it and the engine follows it (ModelOpt's under TensorRT-LLM)."""
     operator_tables: str | None = None

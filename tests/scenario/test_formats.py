@@ -207,6 +207,28 @@ def test_without_another_checkpoint_a_later_version_is_named(tmp_path: Path) -> 
         resolved("engine.version=0.2.7", model=str(config))
 
 
+@pytest.mark.parametrize(
+    ("name", "overrides", "format"),
+    [
+        ("fp8_e4m3", (), "fp8"),
+        ("FP8_E5M2", (), "fp8"),
+        ("bfloat16", (), "bf16"),
+        ("q8_0", ("engine.name=llama.cpp",), "int8"),
+        ("Q4_0", ("engine.name=llama.cpp",), "int4"),
+        ("int8_per_token_head", ("engine.version=0.20",), "int8"),
+    ],
+)
+def test_engines_names_of_a_kv_format_are_accepted(name: str, overrides: tuple[str, ...], format: str) -> None:
+    """As vLLM, SGLang, TGI and llama.cpp call the formats that there are."""
+    assert resolved(f"kv_cache_dtype={name}", *overrides).shape.kv_cache_dtype == format
+
+
+def test_a_kv_cache_type_of_llama_cpp_that_is_not_simulated_names_the_nearest() -> None:
+    """In place of a list of all formats."""
+    with pytest.raises(ScenarioError, match=r"'q5_1' is a KV cache type that is not simulated; .*'q4_0', int4"):
+        resolved("kv_cache_dtype=q5_1")
+
+
 MODELOPT = "nvidia/Llama-3.1-8B-Instruct-FP8"
 
 

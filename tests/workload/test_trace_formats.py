@@ -284,7 +284,6 @@ def test_what_is_of_no_format_is_refused_with_the_formats(tmp_path: Path, text: 
         ("mooncake", "[]", "holds no rows"),
         ("burstgpt", BURSTGPT.replace("417", "x"), "row 4, Request tokens: 'x' is not a whole number"),
         ("burstgpt", BURSTGPT.replace("417", "0"), "row 4, Request tokens: '0' must be >= 1 where a response came"),
-        ("burstgpt", BURSTGPT.replace("118,", "4,"), "row 4, Timestamp: '4' is earlier than the row before it (45)"),
         ("burstgpt", BURSTGPT.replace("Response tokens", "Answer"), "Response tokens: is missing; the columns are"),
         ("bailian", BAILIAN.replace('"chat_id": 2, ', ""), "row 2, chat_id: is missing"),
         ("sharegpt", '[{"conversations": 3}]', "row 1, conversations: 3 is not a list of turns"),

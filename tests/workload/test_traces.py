@@ -145,10 +145,6 @@ GOOD = "0,5,5\n"
             CSV_HEADER + "1700000000,5,5\n",
             "row 2, arrival_time: '1700000000' must be in seconds from the start",
         ),
-        (
-            CSV_HEADER + "3,5,5\n2,5,5\n",
-            "row 3, arrival_time: '2' is earlier than the row before it (3); sort the file",
-        ),
         (CSV_HEADER + GOOD + "1,5\n", "row 3: has 2 fields, the first row has 3"),
         (CSV_HEADER + GOOD + '1,"5,5\n2,5,5\n', "is not valid CSV"),
         (
@@ -182,7 +178,6 @@ def test_a_broken_trace_is_one_clear_line(tmp_path, text, message):
             "row 3, TIMESTAMP: '2023-13-16 18:17:03' is not a date and time that exists",
         ),
         ("2023-11-16 18:17:03+02:00,5,5", "is not a timestamp in UTC"),
-        ("2023-11-16 18:17:01,5,5", "is earlier than the row before it (2023-11-16 18:17:02); sort the file"),
         ("2023-11-16 18:17:03,5,0", "row 3, GeneratedTokens: '0' must be >= 1"),
         ("2023-11-16 18:17:03,-2,5", "row 3, ContextTokens: '-2' must be >= 1"),
     ],
@@ -193,6 +188,33 @@ def test_a_broken_azure_row_is_named(tmp_path, row, message):
         replay(tmp_path, AZURE_HEADER + "2023-11-16 18:17:02,5,5\n" + row + "\n", "azure")
 
     assert message in str(caught.value)
+
+
+def test_rows_out_of_order_are_sorted_by_their_times_and_it_is_said(tmp_path):
+    """With everything that a row says; rows in order are left as they are, without a remark."""
+    head, first, second = "arrival_time,prompt_tokens,output_tokens,max_tokens,session", "3,5,6,9,a", "2,7,8,8,b"
+    (tmp_path / "mixed.csv").write_text(f"{head}\n{first}\n{second}\n", encoding="utf-8")
+    (tmp_path / "plain.csv").write_text(f"{head}\n{second}\n{first}\n", encoding="utf-8")
+
+    mixed, plain = (read_trace(tmp_path / name, "csv") for name in ("mixed.csv", "plain.csv"))
+
+    assert mixed.remark == "the rows are sorted by arrival_time"
+    assert plain.remark is None
+    for name in ("arrival_time", "prompt_tokens", "output_tokens", "max_tokens"):
+        assert getattr(mixed, name).tolist() == getattr(plain, name).tolist()
+    assert mixed.session is not None
+    assert mixed.session.tolist() == [1, 0]
+
+
+def test_rows_of_azure_out_of_order_are_sorted_and_begin_at_the_earliest(tmp_path):
+    """The first request arrives at 0."""
+    rows = "2023-11-16 18:17:02,5,6\n2023-11-16 18:17:01,7,8\n"
+    (tmp_path / "trace.csv").write_text(AZURE_HEADER + rows, encoding="utf-8")
+
+    trace = read_trace(tmp_path / "trace.csv", "azure")
+
+    assert (trace.arrival_time.tolist(), trace.prompt_tokens.tolist()) == ([0.0, 1.0], [7, 5])
+    assert trace.remark == "the rows are sorted by TIMESTAMP"
 
 
 def test_a_missing_trace_names_where_it_was_looked_for(tmp_path):

@@ -12,10 +12,7 @@ from simserve.planner.importers.server import Program, Reading, chosen, counted,
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import ModelProfile
-from simserve.profiles.model_names import is_gguf_name_of, nearest_gguf
-
-KV_CACHE_TYPES = {"f16": "fp16", "bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
-"""Simulated KV cache types of llama.cpp -> the scenario's."""
+from simserve.profiles.model_names import KV_CACHE_TYPES, is_gguf_name_of, nearest_gguf
 
 _ALIASES = {
     "-m": "--model",

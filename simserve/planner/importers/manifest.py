@@ -160,6 +160,9 @@ def import_manifest(
     if policy is not None:
         deployment["routing"] = {"policy": policy}
     notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_unsaid(deployment, policy)]
+    left_out = [name for each in documents for name in _other_services(each)]
+    if left_out:
+        notes.append(f"Left out, as they start no server that can be read: {', '.join(left_out)}.")
     mapping = {**first, "name": scenario_name(_name(servers, documents)), "deployment": deployment}
     mapping["workload"] = {**first["workload"], **media}
     return Draft(mapping, tuple(notes), "What does this deployment do?").checked()
@@ -527,8 +530,7 @@ def _of_compose(services: Mapping[str, Any]) -> list[_Server]:
     """Return the servers of a Compose file; equal ones are replicas."""
     found: list[_Server] = []
     for name, service in services.items():
-        words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
-        words = _started(words, service.get("image", ""))
+        words = _service_words(service)
         if _engine(words) is None:
             continue
         told = service.get("environment") or {}
@@ -539,6 +541,26 @@ def _of_compose(services: Mapping[str, Any]) -> list[_Server]:
         own: dict[str, Any] = {"replicas": replicas, "version": version, "variables": variables, "files": files}
         found.append(_Server(name=re.sub(r"-0$", "", name), words=words, **own))
     return _merged(found)
+
+
+def _service_words(service: Mapping[str, Any]) -> list[str]:
+    words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
+    return _started(words, service.get("image", ""))
+
+
+def _other_services(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the services of a Compose file that are no servers, each with its image; without the router of an export.
+
+    The router is `nginx`, whose rule is read from its ConfigMap.
+    """
+    services = document.get("services")
+    if document.get("kind") is not None or not isinstance(services, Mapping):
+        return
+    is_routed = "nginx" in (document.get("configs") or {})
+    for name, service in services.items():
+        image = str(service.get("image", ""))
+        if _engine(_service_words(service)) is None and not (is_routed and "nginx" in image):
+            yield f"{name} ({image})" if image else str(name)
 
 
 def _words(value: str | Sequence[Any] | None) -> list[str]:

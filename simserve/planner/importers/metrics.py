@@ -13,8 +13,8 @@ from simserve.observe.windows import Observed, together
 from simserve.planner.importers.draft import Draft, Imported, scenario_name
 from simserve.planner.importers.lengths import WORST_DISTANCE, drawn_text, fitted_block, lognormal
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.server import KV_CACHE_DTYPES
 from simserve.planner.one_line import gpu_and_count
+from simserve.profiles.model_names import KV_CACHE_DTYPES
 
 MOST_STEPS = 96
 """Most rates over time in a scenario: one per quarter of an hour for a day."""

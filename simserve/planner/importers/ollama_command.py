@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from simserve.planner.importers.llama_cpp_command import KV_CACHE_TYPES, gguf_format, keep_mxfp4, model_of
+from simserve.planner.importers.llama_cpp_command import gguf_format, keep_mxfp4, model_of
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import Program, Reading
 from simserve.profiles.catalog import load_model
 from simserve.profiles.checkpoint import WIDE_FORMATS
+from simserve.profiles.model_names import KV_CACHE_TYPES
 
 FORMAT = "gguf-q4_k_m"
 """Format of the weights where a tag names none (ollama.com/library/llama3.1)."""

@@ -24,27 +24,13 @@ from simserve.profiles.catalog import load_model
 from simserve.profiles.engine_profile import FEATURES, UNSIMULATED_METHODS, load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
-from simserve.profiles.model_names import stored_format
+from simserve.profiles.model_names import KV_CACHE_DTYPES, stored_format
 from simserve.units import to_text
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"
 """GPU of a server where neither its command line nor its log names one."""
 DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
 """Servers' names of the format they compute in -> the scenario's."""
-KV_CACHE_DTYPES = {
-    "auto": "auto",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "fp8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e4m3fn": "fp8",
-    "fp8_e5m2": "fp8",
-    "int8_per_token_head": "int8",
-    "fp8_per_token_head": "fp8",
-    "int4_per_token_head": "int4",
-}
-"""Servers' names of the format of their KV cache -> the scenario's."""
 FORMATS_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
 """Names of weight formats of which only the checkpoint gives the details."""
 _LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")

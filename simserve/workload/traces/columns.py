@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -189,7 +189,7 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
         rows = rows[np.argsort(times[rows], kind="stable")]
     remarks = [_where(names)]
     if not is_sorted:
-        remarks.append(f"the rows are sorted by {names['arrival_time']}")
+        remarks.append(_sorted_by(names["arrival_time"]))
     if served_by is not None:
         remarks.append(_models(served_by, [cells.of(_MODEL)[row] for row in rows.tolist()]))
     media = {what: cells.of(what) for what in MEDIA_COLUMNS if what in names}
@@ -331,7 +331,8 @@ def _from_dates(cells: _Cells, texts: Sequence[str]) -> NDArray[np.float64]:
 def read_csv(path: Path) -> Trace:
     """Return the trace in a file of the format; other columns are ignored.
 
-    Arrival times are seconds from the start of the run and are kept unchanged: a first one of 5 arrives at 5.
+    Arrival times are seconds from the start of the run and are kept unchanged: a first one of 5 arrives at 5. Rows that
+    are not in their order are sorted, with a remark.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
@@ -339,7 +340,6 @@ def read_csv(path: Path) -> Trace:
     columns = ("arrival_time", "prompt_tokens", "output_tokens")
     table = read_table(path, required=columns, optional=("max_tokens", "session", *MEDIA_COLUMNS))
     arrival_time = table.seconds("arrival_time")
-    table.require_ascending("arrival_time", arrival_time)
     output_tokens = table.whole_numbers("output_tokens")
     max_tokens = None
     if "max_tokens" in table.columns:
@@ -351,7 +351,7 @@ def read_csv(path: Path) -> Trace:
     images, audio = read_media(
         {what: table.columns[what] for what in MEDIA_COLUMNS if what in table.columns}, table.error, 1.0
     )
-    return Trace(
+    trace = Trace(
         arrival_time=arrival_time,
         prompt_tokens=table.whole_numbers("prompt_tokens"),
         output_tokens=output_tokens,
@@ -360,10 +360,35 @@ def read_csv(path: Path) -> Trace:
         audio=audio,
         session=numbered([cell.strip() or None for cell in table.columns.get("session", ())]),
     )
+    return _in_order(trace, "arrival_time")
+
+
+def _in_order(trace: Trace, column: str) -> Trace:
+    """Return the trace with its requests in the order of their times, with a remark if its rows were not."""
+    order = np.argsort(trace.arrival_time, kind="stable")
+    if not (np.diff(order) < 0).any():
+        return trace
+    return replace(
+        trace,
+        arrival_time=trace.arrival_time[order],
+        prompt_tokens=trace.prompt_tokens[order],
+        output_tokens=trace.output_tokens[order],
+        max_tokens=None if trace.max_tokens is None else trace.max_tokens[order],
+        session=None if trace.session is None else trace.session[order],
+        images=None if trace.images is None else trace.images.of_rows(order),
+        audio=None if trace.audio is None else trace.audio.of_rows(order),
+        remark=_sorted_by(column),
+    )
+
+
+def _sorted_by(column: str) -> str:
+    return f"the rows are sorted by {column}"
 
 
 def read_azure(path: Path) -> Trace:
     """Return the trace in a file of the format; the first request arrives at 0, other columns are ignored.
+
+    Rows that are not in the order of their times are sorted, with a remark.
 
     The multimodal trace of 2025 has NumImages; its ContextTokens count the tokens of images too
     (AzureLMMInferenceDataset2025.md of Azure/AzurePublicDataset).
@@ -376,13 +401,14 @@ def read_azure(path: Path) -> Trace:
     """
     table = read_table(path, required=("TIMESTAMP", "ContextTokens", "GeneratedTokens"), optional=(IMAGES,))
     has_images = IMAGES in table.columns
-    return Trace(
+    trace = Trace(
         arrival_time=_azure_seconds(table, "TIMESTAMP"),
         prompt_tokens=table.whole_numbers("ContextTokens"),
         output_tokens=table.whole_numbers("GeneratedTokens"),
         images=RecordedMedia(table.whole_numbers(IMAGES, minimum=0)) if has_images else None,
         counts_media=has_images,
     )
+    return _in_order(trace, "TIMESTAMP")
 
 
 def _azure_seconds(table: Table, column: str) -> NDArray[np.float64]:
@@ -397,8 +423,7 @@ def _azure_seconds(table: Table, column: str) -> NDArray[np.float64]:
         clock = np.array(instants, dtype="datetime64[ns]").astype(np.int64)
     except ValueError:
         raise table.error(_first_impossible(instants), column, "is not a date and time that exists") from None
-    table.require_ascending(column, clock)
-    return np.asarray((clock - clock[0]) / 1e9)
+    return np.asarray((clock - clock.min()) / 1e9)
 
 
 def _first_impossible(instants: list[str]) -> int:
@@ -413,14 +438,14 @@ def _first_impossible(instants: list[str]) -> int:
 def read_burstgpt(path: Path) -> Trace:
     """Return the trace in a file of the format; other columns are ignored.
 
-    A response of 0 tokens is a request that failed: it is left out and counted. Times are kept unchanged.
+    A response of 0 tokens is a request that failed: it is left out and counted. Times are kept unchanged; rows that are
+    not in their order are sorted, with a remark.
 
     Raises:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
     table = read_table(path, required=("Timestamp", "Request tokens", "Response tokens"), optional=(_BURSTGPT_SESSION,))
     arrival_time = table.seconds("Timestamp")
-    table.require_ascending("Timestamp", arrival_time)
     output_tokens = table.whole_numbers("Response tokens", minimum=0)
     is_served = output_tokens > 0
     if not is_served.any():
@@ -431,10 +456,11 @@ def read_burstgpt(path: Path) -> Trace:
         raise table.error(int(is_empty[0]), "Request tokens", "must be >= 1 where a response came")
     cells = table.columns.get(_BURSTGPT_SESSION, ())
     names = [cell.strip() or None for cell, served in zip(cells, is_served, strict=False) if served]
-    return Trace(
+    trace = Trace(
         arrival_time=arrival_time[is_served],
         prompt_tokens=prompt_tokens[is_served],
         output_tokens=output_tokens[is_served],
         session=numbered(names),
         num_unserved=int((~is_served).sum()),
     )
+    return _in_order(trace, "Timestamp")

@@ -96,18 +96,6 @@ class Table:
             raise self.error(index, column, rule, "subtract the first arrival from every row")
         return values
 
-    def require_ascending(self, column: str, values: NDArray[np.float64] | NDArray[np.int64]) -> None:
-        """Check that no value is below the one above it.
-
-        Raises:
-            TraceError: One is.
-        """
-        falls = np.flatnonzero(values[1:] < values[:-1])
-        if len(falls):
-            index = int(falls[0]) + 1
-            rule = f"is earlier than the row before it ({self.columns[column][index - 1]})"
-            raise self.error(index, column, rule, f"sort the file by {column}")
-
     def _require(self, pattern: re.Pattern[str], column: str, rule: str) -> None:
         matches = pattern.fullmatch
         for index, cell in enumerate(self.columns[column]):

@@ -303,6 +303,23 @@ def test_replicas_of_a_compose_file_are_counted() -> None:
     assert draft.scenario.deployment.replicas == 6
 
 
+def test_services_of_a_compose_file_that_are_no_servers_are_named() -> None:
+    """With their images; the router of a Compose file as it is exported is read, and not named."""
+    server = "{image: 'vllm/vllm-openai:v0.12.0', command: --model Qwen/Qwen3-8B}"
+    others = "{ui: {image: 'ghcr.io/open-webui/open-webui:main'}, cache: {build: ./cache}}"
+    text = f"services: {{llm: {server}, {others[1:]}"
+
+    with_others = import_manifest([text], hardware="h100-sxm-80gb")
+    exported = export(load("chatbot", ["deployment.replicas=2"]), "compose")
+    assert exported.main_file is not None
+    of_export = import_manifest([exported.files[exported.main_file]])
+
+    (told,) = [note for note in with_others.notes if note.startswith("Left out")]
+    assert told.endswith("no server that can be read: ui (ghcr.io/open-webui/open-webui:main), cache.")
+    assert "nginx" in exported.files[exported.main_file]
+    assert not any(note.startswith("Left out") for note in of_export.notes)
+
+
 def test_a_metric_that_is_not_simulated_is_refused_by_its_name() -> None:
     """Nothing is taken in its place."""
     text = text_of("cold-start", "k8s").replace("vllm:num_requests_waiting", "my_metric")
