@@ -13,7 +13,7 @@ from simserve.scenario.run import run
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import Accelerate
 from simserve.sim.simulate import replay as replay_specs
-from tests.builders import constant_step_times, make_config, make_specs
+from tests.builders import affine_step_times, constant_step_times, make_config, make_specs
 
 TIMES = replace(constant_step_times(2.0), launch_seconds=3.0, launch_max_tokens=12.0)
 SPECS = make_specs([0.0, 5.5, 7.5, 9.5, 11.5], 4, [30, 2, 2, 2, 2])
@@ -40,13 +40,13 @@ def test_a_host_that_works_ahead_launches_while_the_step_before_runs() -> None:
 
 
 def test_a_pause_ends_the_lead() -> None:
-    """Two requests of one token with a second between them: the host begins with each when it comes."""
-    specs = make_specs([0.0, 4.0], 4, 1)
+    """The decode from 3 to 5 leaves a lead of two seconds, which is gone when the next request comes."""
+    specs = make_specs([0.0, 9.0], 4, [2, 1])
     config = make_config(async_scheduling=True, releases_late=True)
 
     records = replay_specs(config, TIMES, specs).records
 
-    assert records.first_token_time.tolist() == [3.0, 7.0]
+    assert records.first_token_time.tolist() == [3.0, 12.0]
 
 
 def test_a_prompt_beyond_the_graphs_takes_its_own_time() -> None:
@@ -65,6 +65,18 @@ def test_chunks_of_one_prompt_are_launched_one_by_one(is_ahead: bool) -> None:
     records = replay_specs(config, TIMES, make_specs([0.0], 32, 1)).records
 
     assert records.first_token_time[0] == 12.0
+
+
+def test_chunks_that_hide_their_own_launching_still_win_a_lead() -> None:
+    """Two chunks of four seconds leave leads of one and two; the prompt of one second behind them waits for one more.
+
+    Three seconds to launch, half a second a token."""
+    times = replace(affine_step_times(step_seconds=0.0, token_seconds=0.5), launch_seconds=3.0, launch_max_tokens=12.0)
+    config = make_config(max_num_batched_tokens=8, async_scheduling=True, releases_late=True)
+
+    records = replay_specs(config, times, make_specs([0.0, 1.0], [16, 2], 1)).records
+
+    assert records.first_token_time.tolist() == [8.0, 9.0]
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simserve.metrics.api_cost import ApiPrices
-from simserve.profiles.api import PromptTier, TokenPrice, VolumeDiscount, load_api
+from simserve.profiles.api import PeakHours, PromptTier, TokenPrice, VolumeDiscount, load_api
 
 
 def prices(**changes: object) -> ApiPrices:
@@ -46,6 +46,20 @@ def test_peak_hours_cost_their_share_of_an_even_week() -> None:
 
     assert inputs[0] == pytest.approx(mean * (400 * 0.66 + 600 * 0.022) / 1e6)
     assert outputs[0] == pytest.approx(mean * 100 * 1.98 / 1e6)
+
+
+def test_peak_hours_cost_as_much_more_for_long_prompts() -> None:
+    """Three times the price in half of the week is twice the price, in the tier of long prompts too."""
+    profile = load_api("gemini-2.5-pro")
+    peak = PeakHours(factor=3.0, hours_per_week=84.0, source="a test")
+
+    plain, dearer = (
+        ApiPrices.of(each).tokens_usd([100_000, 300_000], [50, 50], [10_000, 20_000])
+        for each in (profile, profile.model_copy(update={"peak_hours": peak}))
+    )
+
+    for before, after in zip(plain, dearer, strict=True):
+        assert after.tolist() == pytest.approx((2.0 * before).tolist())
 
 
 def test_volume_discounts_cover_what_lies_above_and_invert() -> None:

@@ -93,13 +93,19 @@ def test_collectives_of_heads_stay_in_their_group() -> None:
 
 def test_outputs_that_travel_with_their_log_sum_exp_save_a_collective() -> None:
     """SGLang 0.5.20 sends both in one all-to-all; 0.5.19 gathers the log-sum-exps first."""
-    seconds = []
+    shapes, seconds = [], []
     for version in ("0.5.19", "0.5.20"):
         engine = f"deployment.engine={{name: sglang, version: '{version}', max_model_len: 32768}}"
         shape = resolve(make_scenario([*LATENT, engine, "deployment.decode_context_parallel_size=8"])).shape
+        shapes.append(shape)
         seconds.append(float(context_exchange_seconds(shape, shape.model.attention_layers[0], np.array([16.0]))[0]))
 
     assert seconds[1] < seconds[0]
+    # 16 queries of 128 heads: 576 wide out; 512 wide and a log-sum-exp of four bytes back.
+    link = shapes[1].tensor_link
+    by_hand = all_gather_seconds(np.array([2_359_296.0]), 8, link)
+    by_hand = by_hand + reduce_scatter_seconds(np.array([2_097_152.0 + 8_192.0]), 8, replace(link, skew=0.0))
+    assert seconds[1] == pytest.approx(by_hand[0], rel=1e-9)
 
 
 def test_a_key_costs_less_and_a_step_more() -> None:
@@ -144,11 +150,47 @@ def test_prompts_of_heads_exchange_queries() -> None:
     assert together - alone == pytest.approx(94 * float(exchanged), rel=0.02)
 
 
+def test_decodes_of_heads_exchange_once() -> None:
+    """What they exchange counts with the tokens of the step, not a second time beside its prompts."""
+    assert not price(divided(HEADS, 2)).parts.decode_attention[COMMUNICATION].any()
+    assert price(divided(LATENT, 8)).parts.decode_attention[COMMUNICATION, 8] > 0.0
+
+
+@pytest.mark.parametrize("has_curves", [True, False])
+def test_a_rank_computes_decodes_with_the_queries_of_all(has_curves: bool) -> None:
+    """All 128 heads over an eighth of each context: an eighth of what a rank with a whole attention of its own does."""
+    whole = [*LATENT[:2], "deployment.data_parallel_size=8", "deployment.enable_expert_parallel=true"]
+    shapes = [divided(LATENT, 8), divided(whole, 1)]
+    if not has_curves:
+        plain = shapes[0].hardware.model_copy(update={"attention_curves": None})
+        shapes = [replace(shape, hardware=plain) for shape in shapes]
+
+    together, apart = (price(shape).step_times.decode_slope for shape in shapes)
+
+    for sequences in (1, 32):
+        assert together[sequences] == pytest.approx(apart[sequences] / 8, rel=1e-9)
+
+
+@pytest.mark.parametrize(("base", "ranks"), [(LATENT, 8), (HEADS, 2)])
+def test_contexts_are_read_once_by_the_ranks_that_divide_them(base: list[str], ranks: int) -> None:
+    """Where each read a copy."""
+    alone, together = (price(divided(base, each)).parts.kv_bytes_per_token for each in (1, ranks))
+
+    assert together == pytest.approx(alone / ranks)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ([*LATENT, VLLM, "deployment.decode_context_parallel_size=3"], r"must divide tensor_parallel_size \(8\)"),
         ([*HEADS, VLLM, "deployment.decode_context_parallel_size=4"], "holds 2 of each of the 4 key-value heads"),
+        (
+            [
+                *("model=qwen2.5-7b", *HEADS[1:2], "deployment.tensor_parallel_size=28", VLLM),
+                "deployment.decode_context_parallel_size=2",
+            ],
+            "must divide the 7 query heads of a key-value head",
+        ),
         (
             ["model=llama-3.1-70b", *HEADS[1:], VLLM, "deployment.decode_context_parallel_size=2"],
             "holds 1 of each of the 8 key-value heads",

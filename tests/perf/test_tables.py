@@ -511,6 +511,26 @@ def test_the_host_launches_attention_between_graphs_of_prompts(engine: dict[str,
         assert times.launch_max_tokens == 512
 
 
+@pytest.mark.parametrize(
+    ("deployment", "layers"),
+    [
+        ({"pipeline_parallel_size": 2}, 48),
+        ({"tensor_parallel_size": 2}, 48),
+        ({"data_parallel_size": 2, "enable_expert_parallel": True}, 0),
+    ],
+)
+def test_the_host_launches_prompts_of_all_stages_but_not_of_ranks(deployment: dict[str, Any], layers: int) -> None:
+    """Two stages of 24 layers are launched one after the other; ranks in lockstep are left out."""
+    engine = {"name": "vllm", "version": "0.33"}
+    asked = {"hardware": "h100-sxm-80gb", "engine": engine, **deployment}
+    traffic = {"arrivals": {"process": "poisson", "rate": 1}, "prompt_tokens": 9, "output_tokens": 9, "num_requests": 1}
+    mapping = {"name": "pieces", "model": "qwen3-30b-a3b", "deployment": asked, "workload": traffic}
+    times = price(resolve(from_mapping(mapping)).shape, 1024).step_times
+
+    assert times.launch_seconds == pytest.approx(layers * 0.33e-3, abs=2e-3)
+    assert (times.launch_seconds > 0.0) == (layers > 0)
+
+
 def test_sglang_launches_prompts_of_compressed_attention_layer_by_layer() -> None:
     """43 layers x 2.5 ms, which long prompts hide; decode steps are in graphs.
 

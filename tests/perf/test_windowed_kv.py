@@ -172,6 +172,15 @@ def test_other_pools_have_their_ratio(more: dict[str, Any]) -> None:
     assert layout.num_window_blocks == int(0.8 * layout.num_blocks)
 
 
+def test_a_model_of_windows_alone_has_no_pool_by_seats() -> None:
+    """There is no other pool to give the rest to."""
+    rules = {"engine": "sglang", "version": "0.5.22", "max_num_seqs": 32, "enable_prefix_caching": False}
+    profile = make_model("gpt-oss-20b", num_sliding_layers=24)
+    layout = laid_out(windowed("gpt-oss-20b", profile=profile, **rules))
+
+    assert layout.num_window_blocks == int(0.8 * layout.num_blocks)
+
+
 def test_pools_of_one_size_hold_what_sglang_logs() -> None:
     """MiMo-V2-Flash over four ranks: 77.63 GiB are 1,496,958 tokens in either pool (SGLang pull request 15464)."""
     shape = windowed(

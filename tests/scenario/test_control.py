@@ -126,6 +126,8 @@ def refusal(*overrides: str, name: str = "chatbot") -> str:
             "names no class",
         ),
         (["deployment.streaming={stream: false, buffer_tokens: 3}"], "no effect with stream"),
+        (["deployment.streaming={stream: false, stream_interval: 3}"], "stream_interval has no effect with stream"),
+        (["deployment.streaming={buffer_tokens: 2, stream_interval: 3}"], "keep one of the two"),
         (["deployment.overflow={api: gpt-9, max_queue: 3}"], "is not a known api"),
         (["deployment.response_cache={hit_share: 1.3}"], "deployment.response_cache.hit_share: 1.3 must be less than"),
         (["deployment.fairness={shares: {a: 1}}"], "must have at least 2 entries, not 1"),

@@ -39,6 +39,14 @@ def test_an_answer_begins_with_the_event_that_holds_its_first_token(size: int, e
     assert answers(specs, buffer_tokens=size) == [expected]
 
 
+@pytest.mark.parametrize(("size", "expected"), [(1, 6.0), (2, 7.0), (4, 9.0), (5, 6.0), (100, 10.0)])
+def test_an_interval_shows_an_answer_with_its_first_token(size: int, expected: float) -> None:
+    """Events end at the first token and one interval after another: of two at 1, 3, 5 and 7, of five at 1 and 6."""
+    specs = thinking(make_specs([0.0], 4, 10), 5)
+
+    assert answers(specs, stream_interval=size) == [expected]
+
+
 def test_the_network_counts_for_answers_too() -> None:
     """20 ms to the server, 20 ms back."""
     assert answers(thinking(make_specs([0.0], 4, 10), 5), network_latency="20 ms") == [pytest.approx(6.04)]

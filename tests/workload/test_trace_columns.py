@@ -63,6 +63,7 @@ def test_named_columns_go_before_usual_names(tmp_path: Path) -> None:
         ("timestamp", ["1763632800", "1763632801.5"], [0.0, 1.5]),
         ("timestamp", ["1763632800000", "1763632801500"], [0.0, 1.5]),
         ("timestamp", ["2026-11-20 10:00:00.250 +0100", "2026-11-20 09:00:02.250 +0000"], [0.0, 2.0]),
+        ("timestamp", ["2026-11-20T10:00:00.123456789Z", "2026-11-20 10:00:01.123456789 UTC"], [0.0, 1.0]),
         ("timestamp_ms", ["500", "2000"], [0.5, 2.0]),
         ("time (s)", ["5", "7"], [5.0, 7.0]),
     ],
@@ -149,6 +150,34 @@ def test_sessions_and_limits_stay_with_their_rows_where_rows_are_sorted(tmp_path
     assert trace.session is not None
     assert trace.max_tokens is not None
     assert (trace.session.tolist(), trace.max_tokens.tolist()) == ([0, 1], [500, 700])
+
+
+def test_images_and_audio_stay_with_their_rows_where_rows_are_sorted(tmp_path: Path) -> None:
+    """Of three requests newest first, the one in the middle failed."""
+    rows = [(9, 7, 70, 3, 30.5), (5, 5, 0, 2, 20.5), (1, 5, 50, 1, 10.5)]
+
+    trace = read_columns(write(tmp_path / "t.csv", "time,prompt,completion,num_images,audio_seconds", list(rows)))
+
+    assert trace.images is not None
+    assert trace.audio is not None
+    assert (trace.images.counts.tolist(), trace.audio.counts.tolist()) == ([1, 3], [1, 1])
+    assert trace.audio.sizes is not None
+    assert trace.audio.sizes.tolist() == [[10.5], [30.5]]
+
+
+def test_a_wrong_answer_is_told_by_its_own_row(tmp_path: Path) -> None:
+    """The second row of the file, which is the first request that was served."""
+    file = write(tmp_path / "t.csv", "time,prompt,completion,max_tokens", [(5, 5, 0, 9), (1, 5, 50, 9), (7, 5, 5, 9)])
+
+    with pytest.raises(TraceError, match=r"(row|line) [23], .*is above the row's max_tokens 9"):
+        read_columns(file)
+
+
+def test_a_field_of_its_own_goes_before_one_within_another() -> None:
+    """Whichever of their names is the likelier one."""
+    told = told_columns({"usage.prompt_tokens": 5, "usage.completion_tokens": 6, "input": 7, "osl": 8})
+
+    assert told == {"prompt_tokens": "input", "output_tokens": "osl"}
 
 
 @pytest.mark.parametrize("empty", ["", "null", "NaN", "-"])

@@ -77,9 +77,34 @@ def test_a_scaled_fleet_of_another_size_pays_for_the_units_that_each_hour_needs(
     splits = hybrid(free)
 
     assert free.fleet_usd(2) == pytest.approx(1500.0)
+    assert free.fleet_usd(4) == pytest.approx(2500.0)
     assert splits is not None
     # Hours of 2.0 and 0.5 requests/s, of which a unit holds 1.0.
     assert [each["self_host_usd_per_month"] for each in splits["splits"]] == pytest.approx([0.0, 1000.0, 1500.0])
+
+
+def test_many_units_of_a_scaled_fleet_cost_what_the_mean_hour_fills() -> None:
+    """A unit full in the busy half of the day is paid for 0.625 of it: dearer than the API alone, two are cheaper."""
+    day = tuple([1.6] * 12 + [0.4] * 12)
+    model = replace(_SCALED, shape=day, fixed_usd_per_month=0.0, api_usd_per_request=1300.0 / SECONDS_PER_MONTH)
+
+    found = break_even(model.from_one_unit)
+
+    # $1,500 for two units by day and one by night, where one would cost $1,000 for 0.625 requests/s, worth $812.
+    assert found["requests_per_month"] == pytest.approx(SECONDS_PER_MONTH * 1500.0 / 1300.0)
+    assert found["gpus"] == 4
+
+
+def test_the_ladder_of_a_scaled_fleet_begins_with_full_units_at_their_full_price() -> None:
+    """Three requests/s fill three units of $1,000; six for 0.4 of the day are $2,400 (the load of its simulated day).
+
+    A spare one is there all month.
+    """
+    model = replace(_SCALED, spare_units=1, requests_per_month=3.0 * SECONDS_PER_MONTH)
+
+    added = [row["adds_usd_per_month"] for row in ladder(model, assumed=3000.0)]
+
+    assert added == pytest.approx([3000.0, -600.0, 1000.0, 500.0])
 
 
 def test_the_next_unit_may_bring_the_api_back() -> None:
