@@ -178,8 +178,8 @@ class Capacity:
         if scaling is not None:
             most = scaling.max_replicas
             notes.append(
-                f"replicas start and stop as the autoscaler says, {scaling.min_replicas} to {most}: the load of a run is "
-                f"compared with what all {most} can sustain"
+                f"replicas start and stop as the autoscaler says, {scaling.min_replicas} to {most}: the load of a run "
+                f"is compared with what all {most} can sustain"
             )
         if any(each.slo is not None for each in self.scenario.workload.classes or ()):
             notes.append("shares are those of the class that is nearest to missing its own objective, if one is")
