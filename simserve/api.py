@@ -24,6 +24,7 @@ from simserve.sim.own_parts import OwnParts
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
     from simserve.planner.capacity.answer import Progress as LoadProgress
+    from simserve.planner.capacity.answer import Tried
     from simserve.planner.compare import Progress as RunsProgress
     from simserve.planner.plan.watch import Stage
     from simserve.planner.search.member import Objective
@@ -376,6 +377,7 @@ def capacity(
     replications: int | None = None,
     num_requests: int | None = None,
     progress: LoadProgress | None = None,
+    tried: Tried | None = None,
 ) -> Capacity:
     """Return the largest rate, or number of clients in a closed loop, that meets the scenario's objective.
 
@@ -387,6 +389,7 @@ def capacity(
         replications: Runs per load, at least 2; None: 6.
         num_requests: Requests per run; None: as many as needed.
         progress: Called before each run with the number of runs so far and the load.
+        tried: Called after each run with its load and whether it met the objective.
 
     Raises:
         InputError: There is no objective, or no load to raise; or a profile or trace is missing.
@@ -402,6 +405,7 @@ def capacity(
         replications=replications,
         num_requests=num_requests,
         progress=progress,
+        tried=tried,
     )
     return _dressed(found, Capacity)
 

@@ -14,6 +14,25 @@ from simserve.errors import InfeasibleError, InterruptedRunError
 _DOING = "looking for the highest load"
 
 
+class SoFar:
+    """The range that runs have left: the highest load that a run held, and the lowest above it that one missed."""
+
+    def __init__(self) -> None:
+        self._held: set[float] = set()
+        self._missed: set[float] = set()
+
+    def take(self, load: float, is_held: bool) -> None:
+        """Take a run's load, and whether the run held the objective."""
+        (self._held if is_held else self._missed).add(load)
+
+    def __str__(self) -> str:
+        held = max(self._held, default=0.0)
+        missed = min((load for load in self._missed if load > held), default=None)
+        told = [f"{held:.4g} held"] if held else []
+        told += [] if missed is None else [f"{missed:.4g} missed"]
+        return f"; so far {', '.join(told)}" if told else ""
+
+
 @takes_flags()
 def capacity(
     asked: Asked,
@@ -58,6 +77,7 @@ def capacity(
     question = asked.question(changes, quiet=shown.quiet, needs_load=False)
     loaded = question.scenario
     shown.notes(loaded)
+    so_far = SoFar()
     with shown.misfit_printed(loaded), progress(is_shown=not shown.quiet, label=_DOING) as tell:
         answer = api.capacity(
             loaded,
@@ -67,7 +87,8 @@ def capacity(
             num_requests=requests,
             progress=None
             if tell is None
-            else lambda done, load: tell(done, None, _DOING, f"run {done + 1}, at {load:.4g}"),
+            else lambda done, load: tell(done, None, _DOING, f"run {done + 1}, at {load:.4g}{so_far}"),
+            tried=so_far.take,
         )
     from simserve.report.capacity import capacity_brief, render_capacity
 

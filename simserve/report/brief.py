@@ -356,8 +356,19 @@ def load_text(result: RunResult) -> str:
         return f"{served} requests/s, {_output_text(result)}; {told}"
     highest = "" if peak is None else f", {_times(peak)} of it in the busiest five minutes"
     of = " of" if mean < 1 else ""
-    load = f"{number(mean * most)} requests/s, {_times(mean)}{of} the {number(most)} it can sustain{highest}"
+    load = f"{number(mean * most)} requests/s, {_times(mean)}{of} the {number(most)} {_sustained_by(result)}{highest}"
     return f"{load}; {number(result.summary['output_throughput'])} output tokens/s"
+
+
+def _sustained_by(result: RunResult) -> str:
+    """Return what can sustain the load of the comparison: with an autoscaler it is every replica that there may be."""
+    deployment = result.scenario["deployment"]
+    scaled = deployment.get("autoscaling")
+    if scaled is not None and not deployment.get("pools"):
+        return f"that all {scaled['max_replicas']} replicas can sustain"
+    if any(pool.get("autoscaling") for pool in deployment.get("pools") or ()):
+        return "that all replicas can sustain"
+    return "it can sustain"
 
 
 def _output_text(result: RunResult) -> str:

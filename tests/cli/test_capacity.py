@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import simserve as ss
+from simserve.cli.capacity import SoFar
 from simserve.planner.capacity.answer import capacity
 from simserve.planner.capacity.level import Found
 from simserve.planner.capacity.search import FIRST_FRESH, Effort, find_capacity
@@ -284,3 +285,14 @@ def test_a_precision_and_a_seed_are_what_the_search_gets(
     assert asked[0].most_requests > 10 * asked[1].most_requests
     seen = [json.loads(outcome.stdout)["probes"][-1]["p95_ttft_ms"] for outcome in (one, other)]
     assert seen[0] != seen[1]
+
+
+def test_progress_gives_the_range_that_runs_have_left() -> None:
+    """The highest load that a run held and the lowest above it that one missed; nothing before the first run."""
+    so_far = SoFar()
+    before = str(so_far)
+    for load, is_held in ((3.0, True), (24.0, False), (12.0, True), (2.0, False)):
+        so_far.take(load, is_held)
+
+    assert before == ""
+    assert str(so_far) == "; so far 12 held, 24 missed"

@@ -21,7 +21,18 @@ def test_the_json_holds_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
 
     answer = json.loads(capsys.readouterr().out)
     assert code == 0
-    named = {"groups", "bands", "sources", "not_covered", "points", "covered", "coverage", "memory", "overall"}
+    named = {
+        "groups",
+        "bands",
+        "sources",
+        "not_covered",
+        "points",
+        "covered",
+        "fitted",
+        "coverage",
+        "memory",
+        "overall",
+    }
     assert named | {"intervals"} == set(answer)
     assert answer["coverage"]["share"] == 1.0
     group = answer["groups"][0]

@@ -15,7 +15,17 @@ from simserve.profiles.expected_errors import ALONE
 from simserve.report.answer import answer
 from simserve.report.answer_plots import latency_ranges
 from simserve.report.axes import GREY, VERMILION
-from simserve.report.brief import Brief, Fact, Way, api_text, brief_of_run, latency_lines, resting, trust_text
+from simserve.report.brief import (
+    Brief,
+    Fact,
+    Way,
+    api_text,
+    brief_of_run,
+    latency_lines,
+    load_text,
+    resting,
+    trust_text,
+)
 from simserve.report.facts import CANNOT_KEEP_UP, cost_lines, real_server_lines
 from simserve.report.html import render_report, run_html
 from simserve.report.quantities import dollars, number
@@ -156,6 +166,17 @@ def test_load_says_what_can_be_sustained_and_where_the_slo_holds(written: tuple[
     assert f"{100 * ratio:.0f}% of the {result.summary['simserve']['finishable_throughput']:.3g}" in load
     assert any(f"SLO held at {rate:.3g} (one run)" in load for rate in held)
     assert f"; {number(result.summary['output_throughput'])} output tokens/s;" in load
+
+
+def test_with_an_autoscaler_the_load_is_compared_with_all_replicas_that_there_may_be() -> None:
+    """It is what they sustain at once, not the load that `capacity` finds while replicas come and go."""
+    scaled = "deployment.autoscaling={metric: running, target: 8, max_replicas: 3}"
+    fixed, scaling = (
+        load_text(api.run(api.load("chatbot", ["workload.num_requests=300", *changes]))) for changes in ([], [scaled])
+    )
+
+    assert "it can sustain" in fixed
+    assert "that all 3 replicas can sustain" in scaling
 
 
 def test_a_closed_loop_tells_its_output_with_the_range_of_real_servers() -> None:

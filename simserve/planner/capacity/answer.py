@@ -25,6 +25,8 @@ from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, float], None]
 """Called before each run with the number of runs so far and the load."""
+Tried = Callable[[float, bool], None]
+"""Called after each run with its load and whether it met the objective."""
 CONFIDENCE = 0.9
 """Share of real servers on which the objective holds."""
 MOST_RUNS = 2
@@ -172,6 +174,13 @@ class Capacity:
             differ = "runs as long as this differ" if self.lasts_as_said else f"runs differ; {longer} lengthens them"
             below = f"{1 - promised / capacity:.0%} below the mean capacity of {capacity:.3g}"
             notes.append(f"what is promised is {below}, as {differ}")
+        scaling = self.scenario.deployment.autoscaling
+        if scaling is not None:
+            most = scaling.max_replicas
+            notes.append(
+                f"replicas start and stop as the autoscaler says, {scaling.min_replicas} to {most}: the load of a run "
+                f"is compared with what all {most} can sustain"
+            )
         if any(each.slo is not None for each in self.scenario.workload.classes or ()):
             notes.append("shares are those of the class that is nearest to missing its own objective, if one is")
         overflow = self.scenario.deployment.overflow
@@ -236,6 +245,7 @@ def capacity(
     num_requests: int | None = None,
     confidence: float | None = None,
     progress: Progress | None = None,
+    tried: Tried | None = None,
 ) -> Capacity:
     """Return the largest rate, or number of clients in a closed loop, at which the scenario's objective holds.
 
@@ -253,6 +263,7 @@ def capacity(
             ask for, and in a closed loop what the scenario says.
         confidence: Share of real servers for which ``sustained`` is found; None: 0.9.
         progress: Called before each run.
+        tried: Called after each run of the search.
 
     Raises:
         ScenarioError: There is no objective, or no load that could be raised.
@@ -269,7 +280,7 @@ def capacity(
     assert slo is not None  # probe_of
     if is_closed and scenario.workload.trace is not None:
         limit = min(limit, len(traffic))  # more clients would find no requests left
-    watched = probe if progress is None else _told(probe, progress)
+    watched = probe if progress is None and tried is None else _told(probe, slo.attainment, progress, tried)
     found = find_capacity(
         watched,
         asked=slo.attainment,
@@ -364,14 +375,20 @@ def _effort(
     return effort
 
 
-def _told(probe: LoadProbe, progress: Progress) -> Callable[[float, int, int], Trial]:
+def _told(
+    probe: LoadProbe, asked: float, progress: Progress | None, tried: Tried | None
+) -> Callable[[float, int, int], Trial]:
     done = 0
 
     def run(load: float, replication: int, num_requests: int) -> Trial:
         nonlocal done
-        progress(done, load)
+        if progress is not None:
+            progress(done, load)
         done += 1
-        return probe(load, replication, num_requests)
+        found = probe(load, replication, num_requests)
+        if tried is not None:
+            tried(load, found.stability != "overloaded" and found.attainment >= asked)
+        return found
 
     return run
 

@@ -105,7 +105,7 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
         yield "a response cache"
     if deployment.engine.scheduling_policy not in (None, "fcfs"):
         yield f"queue by {deployment.engine.scheduling_policy}".replace("_", " ")
-    if routing.policy != "least_outstanding":
+    if routing.policy != "least_outstanding" and _has_choice(deployment):
         yield f"routing {routing.policy}"
     if deployment.autoscaling is not None:
         yield f"scaled on {deployment.autoscaling.metric}".replace("_", " ")
@@ -113,6 +113,13 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
         yield "with admission rules"
     if deployment.overflow is not None:
         yield f"overflow to {deployment.overflow.api}"
+
+
+def _has_choice(deployment: DeploymentSpec) -> bool:
+    """Return whether a router has more than one replica, or rank, to choose from."""
+    scaling = deployment.autoscaling
+    most = deployment.replicas if scaling is None else scaling.max_replicas
+    return bool(deployment.pools) or max(most, deployment.data_parallel_size) > 1
 
 
 def command(reference: Sequence[str], changes: Overrides, verb: str = "run", *, keeps_layout: bool = False) -> str:

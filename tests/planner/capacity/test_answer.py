@@ -89,6 +89,23 @@ def test_requests_of_a_run_that_has_a_length_of_its_own_are_refused_with_the_rea
         capacity(scenario, num_requests=50)
 
 
+def test_an_autoscaler_is_said_to_be_part_of_the_answer_and_runs_are_told_with_what_they_held() -> None:
+    """With the replicas that a run's own load is compared with; the range is that of the answer."""
+    scaled = "deployment.autoscaling={metric: running, target: 8, max_replicas: 3}"
+    tried: list[tuple[float, bool]] = []
+
+    found = capacity(
+        load("chatbot", ["workload.num_requests=200", scaled]),
+        replications=2,
+        highest=8.0,
+        tried=lambda rate, held: tried.append((rate, held)),
+    )
+
+    assert any("1 to 3: the load of a run is compared with what all 3 can sustain" in note for note in found.notes)
+    assert found.found.largest.value in {rate for rate, held in tried if held}
+    assert {level.load for level in found.found.levels} <= {rate for rate, _ in tried}
+
+
 def test_a_list_of_requests_has_no_more_clients_than_requests(tmp_path: Path) -> None:
     """Where all of them at once still hold, more clients would find none left, and the search ends."""
     rows = "".join(f"{time},100,20\n" for time in range(7))

@@ -6,9 +6,21 @@ import shlex
 
 import pytest
 
-from simserve.planner.plan.explain import command, plan_command
+from simserve.planner.plan.explain import command, describe, plan_command
+from tests.scenario.builders import make_scenario
 
 _LINE = ("Qwen/Qwen3-32B", "--gpus", "h100", "--rate", "3")
+
+
+def test_a_single_replica_has_no_routing_to_name() -> None:
+    """A router has nothing to choose; with two, with ranks of its own or with an autoscaler it has."""
+    scaled = "deployment.autoscaling={metric: running, target: 8, max_replicas: 3}"
+    more = (["deployment.replicas=2"], [scaled], ["deployment.data_parallel_size=2"])
+
+    one, *several = [describe(make_scenario(["deployment.routing=session", *each])) for each in ([], *more)]
+
+    assert "routing" not in one
+    assert all("routing session" in each for each in several)
 
 
 def test_one_line_keeps_its_own_flags() -> None:
