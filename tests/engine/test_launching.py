@@ -68,15 +68,15 @@ def test_chunks_of_one_prompt_are_launched_one_by_one(is_ahead: bool) -> None:
 
 
 def test_chunks_that_hide_their_own_launching_still_win_a_lead() -> None:
-    """Two chunks of four seconds leave leads of one and two; the prompt of one second behind them waits for one more.
+    """Four chunks of four seconds leave leads of one, two, three and four; a prompt of one token then waits for none.
 
     Three seconds to launch, half a second a token."""
     times = replace(affine_step_times(step_seconds=0.0, token_seconds=0.5), launch_seconds=3.0, launch_max_tokens=12.0)
     config = make_config(max_num_batched_tokens=8, async_scheduling=True, releases_late=True)
 
-    records = replay_specs(config, times, make_specs([0.0, 1.0], [16, 2], 1)).records
+    records = replay_specs(config, times, make_specs([0.0, 0.0], [32, 1], 1)).records
 
-    assert records.first_token_time.tolist() == [8.0, 9.0]
+    assert records.first_token_time.tolist() == [16.0, 16.5]
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])

@@ -103,6 +103,19 @@ def test_a_rank_forgets_all_but_its_last_sixteen_batches() -> None:
     assert times[20:] == [4.0, 4.0, 22.0, 22.0]
 
 
+def test_waits_without_work_push_larger_batches_out() -> None:
+    """A prompt that comes while nothing runs counts as often as it would have had to wait: two of 0 are forgotten at 2.
+
+    At 11 one seat is free at the fuller rank, as many as the largest batch since then took.
+    """
+    specs = make_specs([0.0] * 3 + [2.0, 2.5, 2.5] + [10.0, 10.5, 10.5], 4, [1] * 3 + [3] * 3 + [5] * 3)
+    rules = {"delays_for_seats": True, "bounds_prompt_delay": True, "forgets_batches": True}
+
+    times = first_tokens(specs, max_num_seqs=2, prefill_delayer_max_delay_passes=20, **rules)
+
+    assert times == [1.0, 1.0, 1.0, 3.0, 4.0, 4.0, 11.0, 12.0, 12.0]
+
+
 RELEASES = [{}, {"delays_for_seats": True}, {"delays_for_seats": True, "bounds_prompt_delay": True}]
 """Rules of SGLang 0.5.9, 0.5.10 and 0.5.17."""
 
@@ -159,3 +172,77 @@ def test_seats_of_those_that_have_ended_are_not_free_before_the_next_step(
     late = {"scheduler": "mixed", "async_scheduling": True, "releases_late": True, "delays_for_seats": True}
 
     assert first_tokens(specs, **limits, **late) == begins
+
+
+NEWEST = {"delays_for_seats": True, "bounds_prompt_delay": True, "forgets_batches": True}
+"""Rules of SGLang from 0.5.18 on."""
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "prompts", "outputs", "limits", "begins"),
+    [
+        (  # a batch counts no more requests than there are seats
+            [0.0, 0.0, 0.0, 1.5, 2.5, 4.5, 4.5, 20.5],
+            [8, 4, 8, 12, 2, 12, 12, 12],
+            [3, 2, 3, 20, 2, 1, 20, 20],
+            NEWEST | {"prefill_delayer_max_delay_passes": 3, "max_num_seqs": 2, "max_num_batched_tokens": 4},
+            [2.0, 1.0, 4.0, 5.0, 7.0, 9.0, 11.0, 26.0],
+        ),
+        (  # one that begins counts the requests that begin
+            [0.0, 0.5, 1.5, 2.5, 2.5, 2.5, 12.5],
+            [12, 2, 12, 12, 2, 4, 4],
+            [8, 1, 3, 20, 8, 2, 20],
+            NEWEST
+            | {"max_num_seqs": 2, "max_num_batched_tokens": 4}
+            | {"admission": "estimate", "new_token_ratio_initial": 0.3, "num_blocks": 8},
+            [3.0, 2.0, 6.0, 6.0, 10.0, 10.0, 19.0],
+        ),
+        (  # the chunk that comes next takes its blocks first
+            [0.0, 0.0, 0.0, 1.5, 12.5],
+            [12, 2, 12, 2, 4],
+            [8, 3, 3, 8, 20],
+            {"prefill_delayer_max_delay_passes": 3, "max_num_seqs": 3, "max_num_batched_tokens": 8}
+            | {"admission": "estimate", "new_token_ratio_initial": 1.0, "num_blocks": 8},
+            [2.0, 1.0, 14.0, 5.0, 16.0],
+        ),
+        (  # and its request the tokens that it may come to
+            [0.5, 1.5, 1.5, 8.5, 20.5],
+            [12, 8, 12, 4, 4],
+            [8, 1, 20, 2, 3],
+            {"max_num_seqs": 2, "max_num_batched_tokens": 8}
+            | {"admission": "estimate", "new_token_ratio_initial": 1.0, "num_blocks": 12},
+            [2.5, 5.5, 11.5, 10.5, 24.5],
+        ),
+        (  # where nothing runs, ranks that all have a prompt do not look at seats
+            [0.0, 0.0, 0.0, 0.5, 1.5, 1.5, 4.5, 12.5, 20.5],
+            [8, 12, 8, 8, 2, 12, 12, 12, 8],
+            [3, 3, 8, 2, 20, 20, 2, 1, 3],
+            NEWEST
+            | {"prefill_delayer_max_delay_passes": 20, "max_num_seqs": 2, "max_num_batched_tokens": 40}
+            | {"admission": "estimate", "new_token_ratio_initial": 1.0, "num_blocks": 12},
+            [1.0, 1.0, 1.0, 5.0, 5.0, 5.0, 25.0, 25.0, 27.0],
+        ),
+        (  # requests that are retracted meanwhile go behind those that wait
+            [0.0, 0.5, 4.5, 4.5, 4.5, 12.5, 12.5, 20.5, 20.5],
+            [2, 4, 4, 4, 8, 8, 4, 4, 4],
+            [20, 2, 2, 20, 1, 20, 8, 2, 8],
+            NEWEST
+            | {"max_num_seqs": 3, "max_num_batched_tokens": 40}
+            | {"admission": "estimate", "new_token_ratio_initial": 0.3, "num_blocks": 8},
+            [1.0, 5.0, 6.0, 6.0, 6.0, 26.0, 17.0, 28.0, 28.0],
+        ),
+        (  # a rank whose batch turns out to be empty idles along, and looks again with the others
+            [2.5, 8.5, 12.5],
+            [12, 12, 12],
+            [20, 20, 20],
+            {"prefill_delayer_max_delay_passes": 3, "max_num_seqs": 3, "max_num_batched_tokens": 40}
+            | {"admission": "estimate", "new_token_ratio_initial": 0.3, "num_blocks": 12},
+            [3.5, 11.5, 26.5],
+        ),
+    ],
+)
+def test_loads_in_which_one_rule_decides(
+    arrivals: list[float], prompts: list[int], outputs: list[int], limits: dict[str, object], begins: list[float]
+) -> None:
+    """Found by a search for small loads that differ where the rule is left out; the walker says when they begin."""
+    assert first_tokens(make_specs(arrivals, prompts, outputs), **limits) == begins

@@ -34,6 +34,7 @@ def test_without_a_queue_the_longest_part_of_the_step_binds(part: str) -> None:
 
     assert answer["binding"] == PARTS[part]
     assert answer["step_shares"][part] > 0.9
+    assert answer["explanation"].endswith(f"takes {answer['step_shares'][part]:.0%} of the step time.")
     assert sum(answer["step_shares"].values()) == pytest.approx(1.0)
 
 

@@ -97,6 +97,7 @@ def test_a_run_too_short_for_a_steady_state_is_reported_whole() -> None:
     """Ten mean E2E of arrivals, or a hundred requests, are not there."""
     assert window_of(make_records(np.linspace(0, 50, 500), e2e=20.0)).is_whole_run
     assert window_of(make_records(np.linspace(0, 500, 50), e2e=1.0)).is_whole_run
+    assert window_of(make_records(np.linspace(0, 50, 5000), e2e=6.0)).is_whole_run
 
 
 def test_the_user_may_set_the_warmup() -> None:

@@ -106,6 +106,17 @@ def test_a_task_with_a_call_that_failed_has_not_finished() -> None:
     assert figures["attainment"] == 0.5
 
 
+def test_a_call_that_never_ran_computed_no_prompt() -> None:
+    """Of four calls of eight tokens each, one was given up in the queue before its first: two tokens are left."""
+    found = records(TWO, status=[COMPLETED, COMPLETED, FAILED, COMPLETED, COMPLETED, COMPLETED])
+    found.scheduled_time[2] = np.nan
+
+    tasks = tasks_of(found)
+
+    assert tasks is not None
+    assert tasks.computed_tokens.tolist() == [26, 8]
+
+
 def test_figures_of_tasks() -> None:
     """Means and shares worked out by hand; a dollar a second over two tasks in ten, a call of none taking a sixth."""
     figures = task_figures(records(TWO), whole(6), None, 3600.0)

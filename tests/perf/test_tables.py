@@ -531,6 +531,19 @@ def test_the_host_launches_prompts_of_all_stages_but_not_of_ranks(deployment: di
     assert (times.launch_seconds > 0.0) == (layers > 0)
 
 
+def test_the_host_launches_linear_attention_of_prompts_too() -> None:
+    """Twelve layers of attention between graphs, and 36 of linear attention, each with its own time."""
+    engine = {"name": "vllm", "version": "0.33"}
+    asked = {"hardware": "h200-sxm-141gb", "tensor_parallel_size": 2, "engine": engine}
+    traffic = {"arrivals": {"process": "poisson", "rate": 1}, "prompt_tokens": 9, "output_tokens": 9, "num_requests": 1}
+    mapping = {"name": "pieces", "model": "qwen3-next-80b-a3b", "deployment": asked, "workload": traffic}
+    shape = resolve(from_mapping(mapping)).shape
+    linear = 36 * shape.engine.eager_seconds_per_linear_layer
+
+    assert linear > 3e-3
+    assert price(shape, 1024).step_times.launch_seconds == pytest.approx(12 * 0.33e-3 + linear, abs=2e-3)
+
+
 def test_sglang_launches_prompts_of_compressed_attention_layer_by_layer() -> None:
     """43 layers x 2.5 ms, which long prompts hide; decode steps are in graphs.
 

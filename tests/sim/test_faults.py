@@ -12,6 +12,7 @@ import simpy
 from pydantic import TypeAdapter
 
 from simserve.metrics.gateway import loss_sentences, replica_figures
+from simserve.reference.replica import slowed as slowed_by_walker
 from simserve.reference.steps import mixed_seconds
 from simserve.sim.control import Control, FaultSpec, RoutingSpec
 from simserve.sim.decisions import Faults, Outages, slowed
@@ -125,7 +126,8 @@ def test_every_part_of_a_step_takes_so_many_times_as_long() -> None:
         assert mixed_seconds(slow, contexts, chunks, 1) == pytest.approx(3.0 * seconds, rel=1e-12)
     further = ("lora_step_seconds", "lora_adapter_seconds", "lora_token_seconds", "shared_seconds_beyond")
     for adapted in (*further, "launch_seconds"):
-        assert getattr(slowed(replace(times, **{adapted: 0.5}), 3.0), adapted) == 1.5
+        for slow_times in (slowed, slowed_by_walker):
+            assert getattr(slow_times(replace(times, **{adapted: 0.5}), 3.0), adapted) == 1.5
     assert slowed(replace(times, shared_seconds=[0.0, 0.5]), 3.0).shared_seconds == [0.0, 1.5]
 
 

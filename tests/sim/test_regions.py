@@ -132,6 +132,18 @@ def test_clients_are_drawn_by_their_shares() -> None:
     assert figures["eu"]["requests"] + figures["us"]["requests"] == 1000
 
 
+def test_what_nobody_served_was_served_nowhere() -> None:
+    """Of five requests of eu, three at home and two across, one of those at home counts as lost: two of four."""
+    run = spread(make_specs([0.0] * 5, 1, 4), [0] * 5, spill_above=2)
+    run.records.replica_id[0] = -1
+    measured = measure(run, slo=None, warmup="none")
+
+    figures = region_figures(run, measured.latencies, measured.window, None)
+
+    assert figures["eu"]["served_elsewhere"] == 0.5
+    assert np.isnan(figures["us"]["served_elsewhere"])
+
+
 def test_a_client_of_a_closed_loop_sends_when_its_answer_has_arrived() -> None:
     """Two ways of a quarter of a second and a step of a second, again and again."""
     specs = make_closed_loop(1, [1] * 3, 1)

@@ -208,6 +208,21 @@ def test_new_weights_make_the_old_kv_void() -> None:
     assert list(took) == pytest.approx([took.iloc[0]] * 3, rel=1e-9)
 
 
+def test_no_prompt_shares_a_segment_with_an_earlier_round() -> None:
+    """Whichever groups a round has; within a round they share theirs."""
+    arrivals = {"process": "all_at_once", "rounds": 3}
+    requests = generate(
+        make_workload(arrivals=arrivals, shared_prefix={"num_groups": 2, "tokens": 600}, num_requests=24), seed=1
+    )
+    prefixes = requests.prefixes
+    assert prefixes is not None
+
+    owners = np.repeat(requests.turn, np.diff(prefixes.offsets))
+    rounds = [set(prefixes.segments[owners == turn].tolist()) for turn in (1, 2, 3)]
+
+    assert sum(map(len, rounds)) == len(set.union(*rounds)) < len(prefixes.segments)
+
+
 def test_rounds_do_not_move_the_draws_of_the_first_one() -> None:
     """The first round is the batch that it would be by itself."""
     alone = ss.load(

@@ -166,10 +166,10 @@ def test_images_and_audio_stay_with_their_rows_where_rows_are_sorted(tmp_path: P
 
 
 def test_a_wrong_answer_is_told_by_its_own_row(tmp_path: Path) -> None:
-    """The second row of the file, which is the first request that was served."""
+    """The third line of the file holds the first request that was served."""
     file = write(tmp_path / "t.csv", "time,prompt,completion,max_tokens", [(5, 5, 0, 9), (1, 5, 50, 9), (7, 5, 5, 9)])
 
-    with pytest.raises(TraceError, match=r"(row|line) [23], .*is above the row's max_tokens 9"):
+    with pytest.raises(TraceError, match=r"row 3, completion: '50' is above the row's max_tokens 9"):
         read_columns(file)
 
 

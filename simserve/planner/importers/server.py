@@ -383,7 +383,7 @@ def only(*known: str | bool) -> Reader:
 def read_stream_interval(reading: Reading, flag: str, value: Any) -> None:
     """Read how many tokens are sent together after the first; an event costs what a token does, if that is known."""
     size = reading.count(flag, value)
-    if size <= 1:
+    if size == 1:
         reading.ignored.append(flag)
         return
     costs = load_engine(reading.engine).nearest_version(reading.version).host.api_server_seconds_per_token

@@ -353,9 +353,12 @@ def test_a_scaled_fleet_pays_for_the_hours_it_has() -> None:
     scaling = "{metric: running, target: 4, min_replicas: 1, max_replicas: 6}"
     arrivals = "{process: poisson, rate: 6.0}"
 
-    own = cost(f"deployment.autoscaling={scaling}", f"workload.arrivals={arrivals}", "workload.num_requests=1000")
+    asked = (f"deployment.autoscaling={scaling}", f"workload.arrivals={arrivals}", "workload.num_requests=1000")
+
+    own, spare = cost(*asked), cost(*asked, "pricing.spare_replicas=1")
 
     side = own["self_host"]
+    assert spare["self_host"]["gpus_paid_on_average"] == pytest.approx(side["gpus_paid_on_average"] + 1)
     assert 1 <= side["gpus_paid_on_average"] < side["gpus"] == 6
     assert side["gpu_usd_per_month"] == pytest.approx(side["gpus_paid_on_average"] * side["gpu_hour_usd"] * 720)
     assert any("scaled from 1 to 6 replicas" in each for each in own["caveats"])

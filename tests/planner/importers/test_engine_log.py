@@ -316,6 +316,14 @@ def test_tokens_of_latent_attention_fill_blocks_as_long_as_its_kernels(tmp_path:
     assert memory.num_kv_blocks * memory.block_size == tokens
 
 
+def test_blocks_span_the_ranks_that_divide_contexts(tmp_path: Path) -> None:
+    """Blocks of 16 tokens on each of two ranks: blocks of 32 hold the tokens that the log counts."""
+    text = VLLM_V1.replace("'tensor_parallel_size': 2", "'tensor_parallel_size': 2, 'decode_context_parallel_size': 2")
+    log = read_engine_log(written(tmp_path, text))
+
+    assert (log.kv.tokens, log.kv.block_size, log.kv.blocks) == (1_603_136, 32, 1_603_136 // 32)
+
+
 def test_settings_go_into_a_scenario(tmp_path: Path) -> None:
     """Its traffic and targets stay; options of another engine go."""
     served = make_scenario(["deployment.engine.max_num_seqs=7", "slo={ttft: 1 s}"], model="llama-3.1-8b")

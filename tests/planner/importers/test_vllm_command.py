@@ -873,3 +873,6 @@ def test_tokens_that_are_sent_together_come_back(engine: str, cost: dict[str, st
     assert not any("deployment.streaming" in note for note in exported.notes)
     once = import_line(program, f"{start} meta-llama/Llama-3.1-8B --stream-interval 1", hardware=GPU, version=version)
     assert "streaming" not in once.mapping["deployment"]
+    never = import_line(program, f"{start} meta-llama/Llama-3.1-8B --stream-interval 0", hardware=GPU, version=version)
+    with pytest.raises(ScenarioError, match=r"stream_interval: 0 must be greater than or equal to 1"):
+        assert never.scenario
