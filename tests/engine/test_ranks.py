@@ -176,6 +176,15 @@ def test_seats_of_those_that_have_ended_are_not_free_before_the_next_step(
 
 NEWEST = {"delays_for_seats": True, "bounds_prompt_delay": True, "forgets_batches": True}
 """Rules of SGLang from 0.5.18 on."""
+DECAYING: dict[str, object] = {
+    "admission": "estimate",
+    "keeps_ratio": True,
+    "new_token_ratio_minimum": 0.1,
+    "new_token_ratio_decay": 0.1,
+    "max_num_seqs": 3,
+    "prefill_delayer_max_delay_passes": 3,
+}
+"""A replica whose expectation of answers falls with every step."""
 
 
 @pytest.mark.parametrize(
@@ -238,6 +247,22 @@ NEWEST = {"delays_for_seats": True, "bounds_prompt_delay": True, "forgets_batche
             {"prefill_delayer_max_delay_passes": 3, "max_num_seqs": 3, "max_num_batched_tokens": 40}
             | {"admission": "estimate", "new_token_ratio_initial": 0.3, "num_blocks": 12},
             [3.5, 11.5, 26.5],
+        ),
+        (  # a ratio that is kept begins anew only where nobody waits
+            [0.0, 4.5, 8.5, 8.5, 12.5],
+            [12, 4, 8, 8, 4],
+            [5, 5, 5, 2, 5],
+            DECAYING
+            | {"delays_for_seats": True, "bounds_prompt_delay": True, "new_token_ratio_initial": 1.0}
+            | {"max_num_batched_tokens": 8, "num_blocks": 6},
+            [2.0, 7.0, 12.0, 14.0, 14.0],
+        ),
+        (  # a refusal by memory amid a prompt holds once that has ended
+            [0.5, 2.5, 2.5, 2.5, 12.5],
+            [4, 8, 4, 4, 8],
+            [2, 20, 2, 20, 5],
+            DECAYING | NEWEST | {"new_token_ratio_initial": 0.6, "max_num_batched_tokens": 4, "num_blocks": 12},
+            [1.5, 4.5, 3.5, 8.5, 16.5],
         ),
     ],
 )
