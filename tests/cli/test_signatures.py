@@ -11,7 +11,7 @@ import pytest
 
 from simserve import api
 
-PYTHON_ALONE = {"progress", "on_stage", "reference", "steps", "router", "admission", "step_seconds", "advise"}
+PYTHON_ALONE = {"progress", "on_stage", "reference", "steps", "router", "admission", "step_seconds", "advise", "tried"}
 """What means something in Python alone: functions of one's own, objects that a caller keeps, words for an answer."""
 OTHERWISE: Mapping[str, Mapping[str, str]] = {
     "run": {"autoscaler": ""},

@@ -12,7 +12,7 @@ from simserve.planner.importers.command import import_command
 from simserve.planner.overrides import with_overrides
 from simserve.planner.plan import roles
 from simserve.planner.space.links import domain_of
-from simserve.planner.space.roles import roles_of
+from simserve.planner.space.roles import NODES, roles_of
 from simserve.planner.space.space import NODE_KEY, other_hardware, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.profiles.hardware import in_nodes, load_hardware
@@ -113,7 +113,8 @@ def test_a_search_of_roles_knows_the_nodes_of_its_gpus() -> None:
     found = roles_of(on_nodes(4, 4), {}, 8)
 
     assert found is not None
-    assert [each.intra_node.gpus_per_node for each in found.gpus.values()] == [4]
+    workers = [(found.prefill[0], 1), (found.decode[0], 1), ({**found.decode[0], NODES: 2}, 1)]
+    assert [each.hardware.intra_node.gpus_per_node for each in found._sides(workers)] == [4, 4, 2]
 
 
 def test_a_pool_has_nodes_of_its_own() -> None:
