@@ -45,6 +45,9 @@ MISSES = {
     "sm120-fork-2xpro6000-deepseek-v4-flash: mtp-2-0.98",
     "bigbirdreturns-mi300x-llama-3.3-70b-fp8: auto",
     "bigbirdreturns-mi300x-llama-3.3-70b-fp8: aiter-fa",
+    "manasvardhan-h100-qwen3-30b-a3b-drafts: eagle3-k2",
+    "manasvardhan-h100-qwen3-30b-a3b-drafts: eagle3-k4",
+    "aidxhxr-rtx-5090-llama-3-8b: batches",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
