@@ -30,7 +30,7 @@ def small_base(seed: int = 1, num_requests: int = 150) -> Any:
             f"run.seed={seed}",
             f"workload.num_requests={num_requests}",
             "workload.output_tokens.value=100",
-            "workload.arrivals.rate=40",
+            "workload.arrivals.rate=20",
         ]
     )
 

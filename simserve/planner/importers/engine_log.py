@@ -359,7 +359,8 @@ def _finish_vllm(said: _Lines, where: str) -> Reading:
     reading = Reading("vllm", version, where)
     read_server(VLLM, words, reading)
     reading.version = said.version
-    reading.model = reading.model or said.arguments.get("model_tag")
+    tag = said.arguments.get("model_tag")
+    reading.model = reading.model or (tag if isinstance(tag, str) else None)
     _resolved_vllm(said, reading)
     return reading
 

@@ -412,6 +412,20 @@ def test_printed_objects_are_taken_apart() -> None:
     assert [value_of(found[key]) for key in "abch"] == [1, "x, y=2", [1, 2], "torch.bfloat16"]
 
 
+@pytest.mark.parametrize("tag", ["-1", "None", "['a']"])
+@pytest.mark.parametrize("model", [None, "llama-3.1-8b"])
+def test_an_argument_that_is_no_name_names_no_model(tag: str, model: str | None, tmp_path: Path) -> None:
+    """As one that is cut or garbled reads; the caller may name the model."""
+    text = (
+        f"vLLM API server version 0.11.0\nnon-default args: {{'model_tag': {tag}}}\nGPU KV cache size: 100,000 tokens\n"
+    )
+
+    found = import_log(written(tmp_path, text), model=model, hardware="h100-sxm-80gb")
+
+    assert found.log.kv is not None
+    assert found.log.reading.model == model
+
+
 _LOGS = (VLLM_V0, VLLM_V1, SGLANG, TRTLLM)
 _NOISE = st.sampled_from(("(", ")", "'", '"', "{", "}", "9" * 30, "None", "=", ",", "\\", "-1", "True", "\n", "é\0"))
 
