@@ -13,9 +13,8 @@ from simserve.errors import ProfileError
 from simserve.perf.shape import weights_bytes, weights_bytes_per_gpu
 from simserve.perf.stage import stage_of, stage_seconds
 from simserve.profiles.catalog import load_model
-from simserve.profiles.hf_config import from_hf_config
 from tests.perf.shapes import make_shape
-from tests.profiles.test_models_of_2026 import NOT_ARCHITECTURE
+from tests.profiles.published import assert_bundled
 
 FLASH_NEXT: dict[str, Any] = {
     "model_type": "qwen4_exp",
@@ -219,15 +218,8 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_config_gives_the_bundled_profile(name: str) -> None:
-    """Every field of the architecture; the sources of a tower's figures are words, as is the name of the family."""
-    found, bundled = (
-        model.model_dump(exclude={*NOT_ARCHITECTURE, "family"})
-        for model in (from_hf_config(PUBLISHED[name]), load_model(name))
-    )
-
-    for each in (found, bundled):
-        each["vision"] = {key: value for key, value in (each["vision"] or {}).items() if key != "source"}
-    assert found == bundled
+    """Every field of the architecture."""
+    assert_bundled(PUBLISHED[name], name)
 
 
 def test_flash_next_has_as_many_parameters_as_its_checkpoint() -> None:

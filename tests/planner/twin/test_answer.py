@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import simserve as ss
@@ -34,8 +35,8 @@ def _scenario(*changes: str) -> Any:
     return from_mapping(mapping, changes)
 
 
-def _seen(*changes: str) -> Observed:
-    result = ss.run(_scenario("run.seed=9", *changes))
+def _seen(*changes: str, seed: int = 9) -> Observed:
+    result = ss.run(_scenario(f"run.seed={seed}", *changes))
     return observed(scrapes_of(series(result, begin=120.0, end=1320.0), "x"), "x")
 
 
@@ -58,15 +59,17 @@ def test_a_deployment_that_does_as_predicted_has_no_alarm(unchanged: Twin) -> No
     assert {"rate", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "e2e_ms"} <= set(unchanged.summary["drift"])
 
 
-@pytest.mark.parametrize(
-    ("name", "within"), [("tpot_ms", 0.02), ("e2e_ms", 0.05), ("ttft_ms", 0.05), ("running", 0.25)]
-)
+@pytest.mark.parametrize(("name", "within"), [("tpot_ms", 0.02), ("e2e_ms", 0.05), ("ttft_ms", 0.05)])
 def test_the_replay_of_a_run_gives_its_latencies_back(unchanged: Twin, name: str, within: float) -> None:
-    """What is observed is a simulation: its windows and histograms are enough to find its figures again.
-
-    Running requests are seen at 80 moments alone: 0.93 to 1.20 over ten seeds, 1.03 in the mean.
-    """
+    """What is observed is a simulation: its windows and histograms are enough to find its figures again."""
     assert unchanged.summary["drift"][name]["ratio"] == pytest.approx(1.0, abs=within)
+
+
+def test_the_replay_of_runs_gives_their_running_requests_back() -> None:
+    """Seen at 80 moments of each alone, which tell them to a tenth: in the mean of five runs."""
+    twins = [twin(_seen(seed=seed), "x", _scenario(), horizon=0.0) for seed in range(9, 14)]
+
+    assert np.mean([each.summary["drift"]["running"]["ratio"] for each in twins]) == pytest.approx(1.0, abs=0.1)
 
 
 def test_more_requests_than_can_be_simulated_are_one_line() -> None:
