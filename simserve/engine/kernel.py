@@ -371,7 +371,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     progress, waiting = replica.progress, replica.waiting
     if replica.has_overlap and replica.late_results != LATE_NOTHING:
         expect_results(replica, requests)
-    num_running = replica.num_running
+    num_running = replica.num_running + len(replica.departing)
     is_restless = _schedule(replica, requests)
     if replica.has_whole_prompts and num_running and not (replica.num_running or replica.departing):
         # All that ran were preempted for one that is then passed over: the engine schedules again.

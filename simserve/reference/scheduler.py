@@ -83,7 +83,7 @@ class ContinuousScheduler(Scheduler):
             self.ratio = config.new_token_ratio_initial if config.data_parallel_size == 1 else self.ratio
             self.left.clear()
             return None
-        was_running = bool(self.active)
+        was_running = bool(self.active or self.departing)
         step = self.planned(now)
         if config.has_whole_prompts and was_running and not (self.active or self.departing):
             # All that ran were preempted for one that is then passed over: the engine schedules again.

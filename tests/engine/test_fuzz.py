@@ -144,14 +144,11 @@ def test_the_kernel_agrees_with_the_walker_where_a_tree_is_kept(case: Case) -> N
 @given(shared_cases(WAITING_RULES).filter(lambda case: waiting(case.config).has_prefix_waits), st.booleans())
 @settings(max_examples=examples(200, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_where_requests_wait_for_prefixes(case: Case, is_ahead: bool) -> None:
-    """The same where a request waits for a prompt that another computes (TensorRT-LLM), with steps ahead or not.
-
-    Launches between graphs are vLLM's.
-    """
+    """The same where a request waits for a prompt that another computes (TensorRT-LLM), with steps ahead or not."""
     config = replace(
         waiting(case.config), async_scheduling=is_ahead, releases_late=is_ahead and case.config.admission != "estimate"
     )
-    agree_or_discard(replace(case, config=config, times=replace(case.times, launch_seconds=0.0)))
+    agree_or_discard(replace(case, config=config))
 
 
 @given(st.one_of(cases(PASSING_RULES), pressed_cases(PASSING_RULES)), st.booleans())
