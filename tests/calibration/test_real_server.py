@@ -315,6 +315,23 @@ def test_the_page_of_llama_cpp_has_the_figures_beside_it() -> None:
         assert f"| {title} | {' | '.join(cells)} |" in text
 
 
+def test_the_page_of_loads_at_their_servers_pace_has_the_figures_beside_it() -> None:
+    """Median and worst of what was held out, and what the server counted."""
+    folder = Path(replay.__file__).parents[1] / "runs" / "vllm-cpu-2026-11-30"
+    found = json.loads((folder / "comparison-second.json").read_text())
+    text = (folder / "README.md").read_text().partition("## Sent again")[2]
+
+    for title, figure in {"TPOT": "mean_tpot", "TTFT": "mean_ttft", "tokens/s at a rate": "output_throughput"}.items():
+        errors = found["summary"][f"paced {figure}"]
+        row = rf"\| {title}, {errors['rows']} loads.* median \| (\S+) % .*\n\| \| worst \| (\S+) %"
+        ((median, worst),) = re.findall(row, text)
+        assert (float(median), float(worst)) == pytest.approx((100 * errors["median"], 100 * errors["worst"]), abs=0.05)
+        assert errors["beyond"] == 0
+    counts = [each["counts"].get("preemptions", [0, 0]) for each in found["rows"]]
+    measured, simulated = max(counts)
+    assert f"| {measured:.0f} measured | {simulated:.0f} |" in text
+
+
 def test_the_readme_says_how_far_off_the_real_server_was() -> None:
     """The median of all loads that were held out, and how many there were, as the last campaign's table has them."""
     root = Path(__file__).parents[2]

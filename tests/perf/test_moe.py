@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from simserve.perf.gemm import GemmDevice, device_of
 from simserve.perf.moe import (
@@ -301,24 +302,36 @@ def test_experts_of_marlin_take_fewer_rows_at_once_on_an_rtx_5090() -> None:
     assert marlin < 0.96 * rounded
 
 
+def fp8_experts(intermediate_size: float) -> ExpertShape:
+    """Return experts in FP8 between 2,048 channels."""
+    return ExpertShape(
+        hidden_size=2048.0,
+        intermediate_size=intermediate_size,
+        up_projections=2.0,
+        weight_bits=8.0,
+        input_bytes=1.0,
+    )
+
+
+def even_load(num_experts: int, tokens: NDArray[np.float64]) -> ExpertLoad:
+    """Return what some numbers of tokens ask of experts, eight a token, shape of ``tokens``."""
+    return ExpertLoad(
+        pairs=8 * tokens,
+        distinct=expected_distinct_experts(num_experts, 8, tokens),
+        routed=8 * tokens,
+        held=float(num_experts),
+        tokens=tokens,
+    )
+
+
 def test_experts_of_a_gpu_with_a_large_cache_take_what_was_measured() -> None:
     """An L40S: 128 experts of 2048 x 768 in FP8, 8 a token, default tiles (us, vLLM pull request 53710)."""
     measured = {16: 592.31, 64: 902.75, 256: 978.59, 1024: 1126.08, 4096: 1916.23, 8192: 3195.68}
     machine, tokens = make_shape("l40s-48gb", "qwen3-30b-a3b").machine, np.array(list(measured), dtype=float)
     passes = class_local_passes(load_hardware("l40s-48gb"), "fp8")
     curve = expert_curve(machine, "fp8", "fp8", local_passes=passes)
-    shape = ExpertShape(
-        hidden_size=2048.0, intermediate_size=768.0, up_projections=2.0, weight_bits=8.0, input_bytes=1.0
-    )
-    load = ExpertLoad(
-        pairs=8 * tokens,
-        distinct=expected_distinct_experts(128, 8, tokens),
-        routed=8 * tokens,
-        held=128.0,
-        tokens=tokens,
-    )
 
-    seconds = expert_seconds(curve, device_of(machine, "fp8"), shape, load).total
+    seconds = expert_seconds(curve, device_of(machine, "fp8"), fp8_experts(768), even_load(128, tokens)).total
 
     assert seconds * 1e6 == pytest.approx(list(measured.values()), rel=0.06)
 
@@ -337,17 +350,7 @@ def test_few_tokens_of_experts_in_fp8_by_blocks_take_narrow_tiles() -> None:
     measured = {16: 120.76, 24: 151.61, 64: 234.53}
     machine, tokens = make_shape("rtx-5090-32gb", "qwen3-30b-a3b").machine, np.array(list(measured), dtype=float)
     curve = expert_curve(machine, "fp8_block", "fp8", local_passes=0.3)
-    shape = ExpertShape(
-        hidden_size=2048.0, intermediate_size=256.0, up_projections=2.0, weight_bits=8.0, input_bytes=1.0
-    )
-    load = ExpertLoad(
-        pairs=8 * tokens,
-        distinct=expected_distinct_experts(256, 8, tokens),
-        routed=8 * tokens,
-        held=256.0,
-        tokens=tokens,
-    )
 
-    seconds = expert_seconds(curve, device_of(machine, "fp8"), shape, load).total
+    seconds = expert_seconds(curve, device_of(machine, "fp8"), fp8_experts(256), even_load(256, tokens)).total
 
     assert seconds * 1e6 == pytest.approx(list(measured.values()), rel=0.17)
