@@ -355,14 +355,13 @@ class EngineConfig:
 
     @property
     def has_overlap(self) -> bool:
-        """Whether results are known a step late: one scheduler of growing requests without preemption by priority."""
+        """Whether results are known a step late: growing requests, no pipeline stages, no preemption by priority."""
         is_growing = self.kv_allocation == "paged" and self.admission == "estimate" and self.batching == "continuous"
-        is_alone = self.pipeline_parallel_size == self.data_parallel_size == 1
         is_plain = not (self.kv_tiers or self.window_blocks or self.max_loras or self.num_speculative_tokens)
         is_plain = is_plain and (self.has_radix_tree or not self.enable_prefix_caching)
         keeps_order = not self.priority_preemption and self.preemption_mode == "recompute"
         is_overlapped = self.async_scheduling and self.overlaps_results and self.scheduler == "prefill_first"
-        return is_overlapped and is_growing and is_alone and is_plain and keeps_order
+        return is_overlapped and is_growing and self.pipeline_parallel_size == 1 and is_plain and keeps_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,12 +41,14 @@ from simserve.engine.kv import kv_share as kv_share_of_rank
 from simserve.engine.loras import count_decoding, has_lora_seat, take_adapter
 from simserve.engine.micro_batches import open_micro_batch
 from simserve.engine.numbers import remove_all
+from simserve.engine.overlap import expect_results
 from simserve.engine.prefix_cache import find_prefix
 from simserve.engine.radix_tree import look_up, looks_at_queue, touch_waiting
 from simserve.engine.state import (
     ADMITTED,
     ESTIMATE_CLIP,
     INFINITY,
+    LATE_NOTHING,
     MASK,
     SHIFT,
     STATIC,
@@ -121,8 +123,11 @@ def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
         plan_rank(ranks[0], requests)
         replica.end_time = ranks[0].end_time
         return
+    is_late = knows_late(replica)
     slowest, num_stepping, tokens = _plan_ranks(replica, requests)
     if not num_stepping:
+        if is_late and _looks_again(replica):
+            return
         _go_round(replica)
         if replica.alike_steps:
             # Batches have turned out to be empty: their loops go round once more.
@@ -158,6 +163,25 @@ def _plan_ranks(replica: DataParallelReplica, requests: RequestTable) -> tuple[i
             # It idles along, and begins with the next step.
             replica.alike_steps = 1
     return slowest, num_stepping, tokens
+
+
+def knows_late(replica: DataParallelReplica) -> bool:
+    """Return whether the results of the step that has ended are known once the next one is launched."""
+    for position in range(replica.num_ranks):
+        if replica.ranks[position].late_results != LATE_NOTHING:
+            return True
+    return False
+
+
+def _looks_again(replica: DataParallelReplica) -> bool:
+    """Return whether ranks plan again, now that the last results are known and no step could be launched before."""
+    for position in range(replica.num_ranks):
+        if replica.ranks[position].end_time != INFINITY:
+            # Arrivals during the last step are included. If prompts waited, they did so for this step, too.
+            replica.end_time = nextafter(replica.end_time, inf)
+            replica.held_steps += replica.held_steps >= 0
+            return True
+    return False
 
 
 def _go_round(replica: DataParallelReplica) -> None:
@@ -238,6 +262,10 @@ def _delays_prompts(replica: DataParallelReplica, requests: RequestTable) -> boo
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
         has_left = has_left or rank.num_left > 0
+        if rank.late_results != LATE_NOTHING:
+            # What is on its way changes what memory admits, and what runs in the next step.
+            expect_results(rank, requests)
+            is_running = True
         num_done = rank.num_left + len(rank.departing)
         fullest = max(fullest, rank.num_decoding + num_done)
         is_running = is_running or rank.num_decoding > 0 or len(rank.prefilling) > 0

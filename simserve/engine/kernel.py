@@ -324,7 +324,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if replica.has_overlap:
         replica.late_results = LATE_PROMPTS if num_chunks else LATE_DECODE
         replica.late_start = replica.start_time if num_steps == 1 else now - (first + increment * (num_steps - 1))
-        if not (num_chunks or replica.prefilling):
+        if not (num_chunks or replica.prefilling or replica.config.prefill_delayer_max_delay_passes):
             retract_ahead(replica, requests)
     if num_chunks:
         num_finished = complete_chunks(replica, requests, num_steps)
@@ -396,7 +396,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         if learn_results(replica, requests, not is_waiting):
             is_restless = True
         if is_waiting or (waiting and not (replica.chunk_requests or replica.num_decoding or replica.num_beyond)):
-            if was_running:
+            if was_running or replica.config.data_parallel_size > 1:
                 # Nothing could be launched: arrivals during the last step are included once it has ended.
                 replica.end_time = nextafter(now, inf)
                 return

@@ -35,6 +35,11 @@ class DataParallelReplica(Scheduler):
         # By rank: the last batches of prompts that were tried, and the requests that this step tries.
         self.recent_batches: list[deque[int]] = [deque(maxlen=RECENT_BATCHES) for _ in self.ranks]
         self.num_tried = [0] * len(self.ranks)
+        self.looks_at = math.inf
+
+    def look_again(self, now: float) -> float:
+        """Return when to schedule again after no step could be launched."""
+        return self.looks_at if self.looks_at > now else math.inf
 
     def submit(self, request: Request) -> None:
         """Queue a request at the rank with the fewest requests."""
@@ -78,7 +83,12 @@ class DataParallelReplica(Scheduler):
         """Choose a common step: as long as that of the slowest rank, with the work of all ranks."""
         for rank in self.ranks:
             rank.times = self.times
+        is_late = any(rank.has_late_results for rank in self.ranks)
         steps = self.schedule_ranks(now)
+        if is_late and not any(steps) and any(rank.num_outstanding for rank in self.ranks):
+            # Nothing could be launched before the last results were known: they look again, arrivals included.
+            self.looks_at = math.nextafter(now, math.inf)
+            return None
         if not any(steps):
             # SGLang's new-token ratios begin anew, and loops go round where batches have turned out to be empty.
             if not (self.config.keeps_ratio and any(rank.waiting for rank in self.ranks)):
@@ -90,7 +100,7 @@ class DataParallelReplica(Scheduler):
         if not parts:
             return None
         self.largest_batch = max([self.largest_batch, *(len(step.chunks) for step in parts)])
-        tokens = sum(len(step.decoding) + sum(chunk for _, chunk in step.chunks) for step in parts)
+        tokens = sum(len(step.decoding) + len(step.beyond) + sum(chunk for _, chunk in step.chunks) for step in parts)
         last = max(len(self.times.shared_seconds) - 1, 0)
         shared = self.times.shared_seconds[min(tokens, last)] if self.times.shared_seconds else 0.0
         shared += self.times.shared_seconds_beyond * max(0, tokens - last)
@@ -143,7 +153,10 @@ class DataParallelReplica(Scheduler):
         ready = [rank for rank in self.ranks if self.has_prompt(rank)]
         self.num_tried = [self.tries(rank) if config.forgets_batches and rank in ready else 0 for rank in self.ranks]
         is_light = any(rank.kv_share < config.prefill_delayer_token_usage_low_watermark for rank in ready)
-        is_running = any(request not in rank.departing for rank in self.ranks for request in rank.running)
+        is_running = any(
+            rank.has_late_results or any(request not in rank.departing for request in rank.running)
+            for rank in self.ranks
+        )
         if not ready or is_light:
             return False
         num_left = config.prefill_delayer_max_delay_passes - 1 - before

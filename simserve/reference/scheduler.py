@@ -107,8 +107,9 @@ class ContinuousScheduler(Scheduler):
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
             else:
-                self.left.clear()
-                self.is_full = False
+                self.left, self.is_full = [], False
+                if config.data_parallel_size > 1:
+                    return None
                 self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
                 step = self.planned(now)
             self.check(step)
@@ -131,8 +132,7 @@ class ContinuousScheduler(Scheduler):
             self.check(step)
         else:
             # Only requests that have left are in the batch: the engine's loop runs once more, or beside other ranks.
-            self.left.clear()
-            self.is_full = False
+            self.left, self.is_full = [], False
             if config.data_parallel_size > 1:
                 return None
             self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
@@ -768,7 +768,7 @@ class ContinuousScheduler(Scheduler):
         """
         decoding = self.decoding_on
         is_decode = not step.chunks and all(request.is_decoding for request in self.active)
-        if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+        if self.config.prefill_delayer_max_delay_passes or not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
             return
         if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
             # Requests that have ended are removed first.

@@ -77,7 +77,7 @@ class Together:
         self.on_way = []
 
     def receive(self, until):
-        """Send the requests that have arrived to the rank with the fewest, those that end now included."""
+        """Send what has arrived to the rank with the fewest: when it is seen; in the normal loop when it arrives."""
         while self.arrivals and self.arrivals[0][1]["arrival"] <= until:
             index, asked = self.arrivals.popleft()
             rank = self.num_of_rank.index(min(self.num_of_rank))
@@ -111,7 +111,8 @@ class Together:
     def process(self, batches, end):
         """Hand the tokens of a step to the schedulers, and note who has got what at its end."""
         self.now = max(self.now, end)
-        self.receive(self.now)
+        if not self.case["async_scheduling"]:
+            self.receive(self.now)
         for position, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
             if batch is None:
                 continue
