@@ -25,6 +25,7 @@ from tests.real_engines.compare import (
     WITHOUT,
     as_sglang,
     as_trtllm,
+    as_vllm,
     earliest_difference,
     first_difference,
     schedules_of,
@@ -77,7 +78,8 @@ def main() -> None:
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
     # One process for all: importing the engine takes longer than its schedules.
     modes = {kind: (False,) if kind in DRAFTING else (False, True) for kind in kinds}
-    cases = [draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in modes[kind] for seed in seeds]
+    drawn_cases = (draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in modes[kind] for seed in seeds)
+    cases = [as_vllm(case, asked.version) for case in drawn_cases]
     schedules = schedules_of(python, cases)
     print(f"vLLM {asked.version}, {asked.cases} workloads a class: identical schedules")
     print(f"{'':14}{'synchronous':>14}{'asynchronous':>14}{'preemptions':>14}")

@@ -18,7 +18,7 @@ from simserve.sim.simulate import Replay, replay
 from simserve.workload.prefixes import PrefixSegments
 from simserve.workload.requests import RequestSpecs
 from tests.real_engines.trtllm_second import MAX_UTIL_FOR_RESUME
-from tests.real_engines.workloads import ENDING_EARLY, RANKED, SHARING
+from tests.real_engines.workloads import ENDING_EARLY, RANKED, SHARING, STATEFUL
 
 NEAR = 1e-7
 DRIVERS = {engine: Path(__file__).parent / f"{engine}_schedule.py" for engine in ("vllm", "sglang", "trtllm")}
@@ -53,7 +53,9 @@ OF_TRTLLM = ("plain", "chunked", "kv_short", "prefix", "prefix_short", "conversa
 """Classes of workloads that its driver serves, in its normal and its overlapped loop."""
 _CACHE = {"caches_decoded": True, "evicts_by_block": True}
 _PASS = {"ends_pass": True, "misses_next": True}
-WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark",), "0.20.2": ("watermark",)}
+CACHED_STATES = tuple(kind for kind in STATEFUL if kind in SHARING)
+"""Classes that find states of others in the cache; 0.12.0 does so in few models, with a state for every block."""
+WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark", *CACHED_STATES), "0.20.2": ("watermark",)}
 """Classes of workloads that ask for what a release lacks."""
 RULES: dict[str, dict[str, Any]] = {
     "0.12.0": {**_CACHE, **_PASS, "ages_empty_blocks": True, "releases_late": True},
@@ -67,6 +69,10 @@ RULES: dict[str, dict[str, Any]] = {
     },
 }
 """What `EngineConfig` holds of a release beyond what the case says."""
+
+
+DENSE = ("0.12.0", "0.20.2")
+"""Releases that keep every state at the end of a block that a step leaves (before 0.30)."""
 
 
 def schedules_of(
@@ -85,6 +91,12 @@ def schedules_of(
     # Some libraries print to stdout as they are imported.
     schedules: list[dict[str, Any]] = json.loads(ran.stdout[ran.stdout.index('{"version"') :])["schedules"]
     return schedules
+
+
+def as_vllm(case: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Return a case as a release of vLLM takes it: the states that it caches by default, where it caches any."""
+    sparse = {} if version in DENSE else {"prefix_cache_retention_interval": 0}
+    return {**case, "mamba_cache_mode": "align" if case["enable_prefix_caching"] else "none", **sparse}
 
 
 @dataclass(frozen=True)
@@ -263,12 +275,18 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         watermark_blocks=int(case["watermark"] * case["num_gpu_blocks"]),
         async_scheduling=case["async_scheduling"],
         num_speculative_tokens=case["num_speculative_tokens"],
-        window_groups=case["window_groups"],
-        # The most blocks across which a window can lie, wherever it begins.
-        window_blocks=(case["sliding_window"] - 2) // case["block_size"] + 2 if case["window_groups"] else 0,
+        window_groups=case["window_groups"] or case["state_groups"],
+        window_blocks=window_blocks_of(case),
+        keeps_states=case["state_groups"] > 0,
         **rules,
     )
     return replay(config, times_of(case), requests_of(case))
+
+
+def window_blocks_of(case: Mapping[str, Any]) -> int:
+    """Return the most blocks across which a window can lie, wherever it begins; a state takes one; 0: neither."""
+    windowed = (case["sliding_window"] - 2) // case["block_size"] + 2 if case["window_groups"] else 0
+    return 1 if case["state_groups"] else windowed
 
 
 def times_of(case: Mapping[str, Any]) -> StepTimes:

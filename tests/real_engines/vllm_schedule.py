@@ -9,6 +9,7 @@ start, decodes and prompt tokens. No model runs: a step takes ``step_seconds + t
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -27,10 +28,21 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
+
+try:
+    from vllm.v1.core.kv_cache_planning import get_kv_cache_config_from_groups, get_kv_cache_groups
+except ImportError:  # up to 0.32
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_config_from_groups, get_kv_cache_groups
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -84,23 +96,61 @@ def make_scheduler(case, folder):
     cache.block_size = case["block_size"]
     cache.enable_prefix_caching = case["enable_prefix_caching"]
     cache.num_gpu_blocks = case["num_gpu_blocks"]
-    shape = {"block_size": case["block_size"], "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
-    for number in range(case["window_groups"]):
-        windowed = SlidingWindowSpec(**shape, sliding_window=case["sliding_window"])
-        groups.append(KVCacheGroupSpec([f"windowed {number}"], windowed))
-    kv = KVCacheConfig(num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=groups)
+    kv = kv_cache_of(config, case)
     kind = AsyncScheduler if case["async_scheduling"] else Scheduler
     scheduler = kind(
         vllm_config=config,
         kv_cache_config=kv,
         structured_output_manager=StructuredOutputManager(config),
-        block_size=case["block_size"],
+        block_size=math.lcm(*(group.kv_cache_spec.block_size for group in kv.kv_cache_groups)),
         log_stats=False,
     )
     # As with n-grams, which take no slots of KV memory beyond those of the drafts.
     scheduler.num_spec_tokens = case["num_speculative_tokens"]
     return scheduler
+
+
+def kv_cache_of(config, case):
+    """Return the KV memory of a case: its groups of layers, and the blocks that they share."""
+    shape = {"block_size": case["block_size"], "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    layers = {"layer": FullAttentionSpec(**shape)}
+    if case["state_groups"]:
+        return with_states(config, case, layers)
+    groups = [KVCacheGroupSpec(["layer"], layers["layer"])]
+    for number in range(case["window_groups"]):
+        windowed = SlidingWindowSpec(**shape, sliding_window=case["sliding_window"])
+        groups.append(KVCacheGroupSpec([f"windowed {number}"], windowed))
+    return KVCacheConfig(num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+def with_states(config, case, layers):
+    """Return vLLM's own layout of a layer with attention and layers with states that fill three quarters of a page."""
+    cache, mode = config.cache_config, case["mamba_cache_mode"]
+    # The platform of a host without a GPU may have disabled it.
+    config.scheduler_config.disable_hybrid_kv_cache_manager = False
+    cache.mamba_block_size = case["block_size"] if mode != "none" else case["max_model_len"]
+    page = layers["layer"].page_size_bytes
+    more = {}
+    if hasattr(cache, "mamba_cache_mode"):
+        cache.mamba_cache_mode = more["mamba_cache_mode"] = mode
+    if "prefix_cache_retention_interval" in case:
+        cache.prefix_cache_retention_interval = case["prefix_cache_retention_interval"]
+    if case.get("exports_states"):
+        more.update(num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
+    for number in range(case["state_groups"]):
+        layers[f"state {number}"] = MambaSpec(
+            block_size=cache.mamba_block_size,
+            shapes=((page * 3 // 16,),),
+            dtypes=(torch.float32,),
+            page_size_padded=page,
+            **more,
+        )
+    if hasattr(cache, "kv_cache_layout"):
+        cache.kv_cache_layout = "LBHNC"
+    kv = get_kv_cache_config_from_groups(config, get_kv_cache_groups(config, layers), case["num_gpu_blocks"] * page)
+    assert kv.num_blocks == case["num_gpu_blocks"]
+    assert len(kv.kv_cache_groups) == 1 + case["state_groups"]
+    return kv
 
 
 class Run:

@@ -11,7 +11,10 @@ CLASSES = (
     *("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "forks", "threshold"),
     *("watermark", "kv_short_cached"),
 )
-SHARING = ("prefix", "prefix_short", "conversations", "forks", "delayed_prefix")
+SHARING = (
+    *("prefix", "prefix_short", "conversations", "forks", "delayed_prefix"),
+    *("states_prefix", "states_prefix_short", "states_conversations"),
+)
 """Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
 """A class for engines that expect answers of ``max_tokens``: short of KV memory, and many end before."""
@@ -21,6 +24,9 @@ RANKED = ("delayed", "delayed_short", "delayed_prefix")
 """Classes whose engine has ranks that step together, with prompts that wait for each other (SGLang's delayer)."""
 WINDOWED = ("windows", "windows_short")
 """Classes whose engine has layers with a window beside those that see everything, the second short of KV memory."""
+STATEFUL = ("states", "states_short", "states_prefix", "states_prefix_short", "states_conversations")
+"""Classes whose engine has layers of linear attention or Mamba beside attention: a state for each request, in blocks of
+the same pool. The last three cache prefixes with the states behind them; ``short``: short of KV memory."""
 SIXTEENTHS = 16
 """Parts of a token that a pace counts in."""
 UNIT = math.sqrt(2.0) / 997.0
@@ -30,12 +36,13 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     """Return one case: an engine, the seconds of its steps, and requests with their tokens.
 
     Args:
-        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED` or `WINDOWED`.
+        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED`, `WINDOWED` or `STATEFUL`.
         seed: Of the draw.
         is_async: Whether steps are scheduled while the ones before them run.
     """
-    rng = np.random.default_rng([(*CLASSES, ENDING_EARLY, *DRAFTING, *RANKED, *WINDOWED).index(kind), seed])
-    block_size = int(rng.choice([4, 8, 16]))
+    every_kind = (*CLASSES, ENDING_EARLY, *DRAFTING, *RANKED, *WINDOWED, *STATEFUL)
+    rng = np.random.default_rng([every_kind.index(kind), seed])
+    block_size = int(rng.choice([4, 8, 16])) * (2 if kind in STATEFUL else 1)
     num_ranks = int(rng.integers(2, 5)) if kind in RANKED else 1
     num_requests = int(rng.integers(20, 60)) * num_ranks
     max_num_seqs = int(rng.integers(2, 12))
@@ -55,6 +62,9 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     if kind in WINDOWED:
         window, window_groups = int(rng.integers(block_size, 3 * block_size + 20)), int(rng.integers(1, 4))
         blocks_of_one *= 1 + window_groups
+    state_groups = int(rng.integers(1, 5)) if kind in STATEFUL else 0
+    # A state, and for a step the one at the last boundary.
+    blocks_of_one += 2 * state_groups
     num_blocks = blocks_of_one * max_num_seqs * 2
     if kind in (
         "kv_short",
@@ -66,6 +76,8 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "drafts_short",
         "delayed_short",
         "windows_short",
+        "states_short",
+        "states_prefix_short",
     ) or (kind in ("conversations", "forks") and rng.integers(2)):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
@@ -73,7 +85,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     mean_step = step_seconds + 1e-4 * float(prompts.mean())
     per_request = float(outputs.mean()) * mean_step / (max_num_seqs * num_ranks)
     gaps = rng.exponential(per_request / rng.uniform(0.4, 1.6), num_requests)
-    if kind == "conversations":
+    if kind in ("conversations", "states_conversations"):
         # A turn follows when the one before it has been answered.
         gaps += 2.0 * float(outputs.max()) * mean_step
     arrivals = np.cumsum(gaps) + UNIT
@@ -96,7 +108,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     longest = (
         max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests) + 8 + drafts
     )
-    num_blocks = max(num_blocks, (1 + window_groups) * math.ceil(longest / block_size) + 2)
+    num_blocks = max(num_blocks, (1 + window_groups) * math.ceil(longest / block_size) + 2 + 3 * state_groups)
     return {
         "kind": kind,
         "seed": seed,
@@ -110,6 +122,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "num_speculative_tokens": drafts,
         "sliding_window": window,
         "window_groups": window_groups,
+        "state_groups": state_groups,
         "data_parallel_size": num_ranks,
         "prefill_delayer_max_delay_passes": int(rng.integers(2, 12)) if num_ranks > 1 else 0,
         "prefill_delayer_token_usage_low_watermark": float(rng.choice([0.0, 0.3])) if num_ranks > 1 else 0.0,
@@ -126,12 +139,12 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
 def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> list[list[int]]:
     """Return the tokens of every prompt: all different, beginning alike, or with the earlier turns before them."""
     own = [[1_000 * (index + 1) + position for position in range(prompt)] for index, prompt in enumerate(prompts)]
-    if kind in ("prefix", "prefix_short", "delayed_prefix"):
+    if kind in ("prefix", "prefix_short", "delayed_prefix", "states_prefix", "states_prefix_short"):
         beginnings = [
             [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)
         ]
         return [[*beginnings[int(rng.integers(4))], *tokens] for tokens in own]
-    if kind in ("conversations", "forks"):
+    if kind in ("conversations", "forks", "states_conversations"):
         num_sessions = max(2, len(own) // 5)
         histories: list[list[int]] = [[] for _ in range(num_sessions)]
         for index, tokens in enumerate(own):
