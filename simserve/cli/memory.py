@@ -41,13 +41,24 @@ def show_memory(resolved: ResolvedScenario, shown: Shown) -> None:
 
 def _render(report: Mapping[str, Any]) -> None:
     from simserve.report.answer import warning_lines
+    from simserve.report.quantities import counted
+
+    print_lines(warning_lines(report))
+    if not report["pools"]:
+        _render_replica(report)
+    for name, pool in report["pools"].items():
+        role = "" if pool["role"] == "both" else f" ({pool['role']})"
+        _render_replica(pool, f"pool {name}{role}, {counted(pool['replicas'], 'replica')}: ")
+
+
+def _render_replica(report: Mapping[str, Any], whose: str = "") -> None:
+    """Print the memory of one kind of replica; ``whose``: its pool, with a colon."""
     from simserve.scenario.formats import formats_line, quality_lines
     from simserve.units import format_bytes
 
-    print_lines(warning_lines(report))
     verdict = "fits" if report["fits"] else "[red]does not fit[/red]"
     out = console()
-    out.print(f"[bold]{report['model']} on {report['num_gpus']} x {report['hardware']}[/bold]: {verdict}")
+    out.print(f"[bold]{whose}{report['model']} on {report['num_gpus']} x {report['hardware']}[/bold]: {verdict}")
     out.print(formats_line(report["formats"]), style="dim", highlight=False)
     if report["open_limits"] is not None:
         out.print(report["open_limits"], style="red", highlight=False)

@@ -91,6 +91,7 @@ class RunFacts:
         limit_gains: What a larger limit of the scheduler would gain, see `simserve.metrics.throughput`.
         speculation: What is known about speculative decoding, None without it.
         pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
+        pool_memory: Where the bytes of one GPU went by pool, where there are several.
         gpus_per_replica: GPUs of one replica.
         users: How many users send the requests, None where the scenario does not say.
         warnings: What a reader must know first, such as that the architecture of the model is assumed.
@@ -133,6 +134,7 @@ class RunFacts:
     limit_gains: Mapping[str, LimitGain] = field(default_factory=dict)
     speculation: features.SpeculationFacts | None = None
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
+    pool_memory: Mapping[str, MemoryPlan] = field(default_factory=dict)
     gpus_per_replica: int = 1
     users: UsersFacts | None = None
     warnings: Sequence[str] = ()
@@ -353,7 +355,10 @@ def _of_fleet(simulation: Simulation, facts: RunFacts, measured: Measured) -> di
     found = dict(gateway.WITHOUT)
     if simulation.pools:
         prices = facts.pool_gpu_hour_usd
-        found["pools"] = gateway.pool_figures(simulation, measured.window, measured.meets_slo, prices)
+        found["pools"] = {
+            name: {**figures, "memory": _memory(facts.pool_memory[name])}
+            for name, figures in gateway.pool_figures(simulation, measured.window, measured.meets_slo, prices).items()
+        }
     if simulation.transfers:
         found["transfers"] = {key: simulation.transfers.get(key) for key in gateway.TRANSFER_KEYS}
     if simulation.records.client_region is not None:

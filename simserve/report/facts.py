@@ -235,21 +235,18 @@ def memory_lines(result: RunResult) -> list[str]:
     """Return weights, KV cache and its usage."""
     simserve = result.summary["simserve"]
     memory, kv = simserve["memory"], simserve["kv"]
-    draft = memory["draft_weights_bytes"]
-    drafting = f" and {format_bytes(draft)} of the draft" if draft else ""
-    if memory["states_bytes"]:
-        drafting += f", states of sequences {format_bytes(memory['states_bytes'])}"
-    if memory.get("lora_bytes"):
-        drafting += f", slots of LoRA adapters {format_bytes(memory['lora_bytes'])}"
     pools = result.scenario["deployment"].get("pools")
     whose = f"a replica of the pool {pools[0]['name']}: " if pools else ""
-    lines = [
-        f"{whose}weights {format_bytes(memory['weights_bytes'])}{drafting}, KV cache "
-        f"{format_bytes(memory['kv_bytes'])} of {format_bytes(memory['total_bytes'])} a GPU"
-    ]
+    lines = [f"{whose}{_weights_text(memory)}"]
     if kv["usage_mean"] is None:
         return [*lines, "no KV cache: every step computes its prefixes anew"]
     lines.append(f"{_blocks_text(memory)}, {number(memory['max_concurrent_full_length'])} requests of full length")
+    lines += [
+        f"a replica of the pool {name}: {_weights_text(own)}; {_blocks_text(own)}, "
+        f"{number(own['max_concurrent_full_length'])} requests of full length"
+        for name, each in [*simserve["pools"].items()][1:]
+        if (own := each.get("memory")) is not None
+    ]
     room = requests_in_kv(result.simulation)
     if room is not None:
         seats = simserve["engine_resolved"].get("max_num_seqs", UNDEFINED)
@@ -268,6 +265,20 @@ def memory_lines(result: RunResult) -> list[str]:
         f"{counted(kv['preemptions'], 'preemption')}"
     )
     return lines
+
+
+def _weights_text(memory: Mapping[str, Any]) -> str:
+    """Return weights, states and KV cache of one GPU in words."""
+    draft = memory["draft_weights_bytes"]
+    more = f" and {format_bytes(draft)} of the draft" if draft else ""
+    if memory["states_bytes"]:
+        more += f", states of sequences {format_bytes(memory['states_bytes'])}"
+    if memory.get("lora_bytes"):
+        more += f", slots of LoRA adapters {format_bytes(memory['lora_bytes'])}"
+    return (
+        f"weights {format_bytes(memory['weights_bytes'])}{more}, KV cache {format_bytes(memory['kv_bytes'])} of "
+        f"{format_bytes(memory['total_bytes'])} a GPU"
+    )
 
 
 def _offload_lines(result: RunResult) -> list[str]:

@@ -91,6 +91,7 @@ def _tables(result: RunResult) -> dict[str, Any]:
         "statistics": tables.STATISTICS,
         "fleet_lines": [line for label in _OF_THE_FLEET for line in PARTS[label](result)],
         "meanings": tables.LATENCY_MEANINGS,
+        "first_pool": next(iter(summary["simserve"]["pools"]), None),
         "memory_rows": tables.memory_rows(summary),
         "memory_bar": memory_panel(result).svg,
         "memory_lines": [*facts.memory_arithmetic(result), *facts.memory_lines(result)[2:]],

@@ -69,15 +69,19 @@ HIGH_UTILIZATION = 0.95
 
 
 def check_fit(resolved: ResolvedScenario) -> None:
-    """Check that the deployment fits, and that a request of the traffic's mean length fits its KV cache.
+    """Check that the deployment, or each of its pools, fits, and that a request of the traffic's mean length fits its
+    KV cache.
 
     Raises:
         InfeasibleError: It does not; the message carries the arithmetic and what would fit.
         InputError: A trace is missing or invalid.
     """
-    reason = _reason(resolved)
-    if reason is not None:
-        raise InfeasibleError(reason, remedy=_remedy(resolved))
+    for each in resolved.pools or (resolved,):
+        reason = _reason(each)
+        if reason is not None:
+            name = each.scenario.pool_alone
+            whose = "" if name is None else f"pool {name}: "
+            raise InfeasibleError(f"{whose}{reason}", remedy=each.scenario.with_keys_placed(_remedy(each)))
 
 
 def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
@@ -132,7 +136,9 @@ def fit_notes(resolved: ResolvedScenario) -> list[str]:
         return _own_notes(resolved)
     names = [spec.name for spec in resolved.scenario.deployment.pools]
     return [
-        f"pool {name}: {note}" for name, pool in zip(names, resolved.pools, strict=True) for note in _own_notes(pool)
+        f"pool {name}: {pool.scenario.with_keys_placed(note)}"
+        for name, pool in zip(names, resolved.pools, strict=True)
+        for note in _own_notes(pool)
     ]
 
 
@@ -325,6 +331,7 @@ def _words(resolved: ResolvedScenario, change: str) -> str:
     scenario, shape = resolved.scenario, resolved.shape
     key, _, value = change.partition("=")
     is_by_flags = scenario.set_by("deployment.hardware") == "--gpus" and {*map(scenario.set_by, _SIZES)} <= _FLAGS
+    is_by_flags = is_by_flags and scenario.pool_alone is None
     if key not in _SIZES or not is_by_flags:
         return f"--set {change}"
     sizes = {each: int(value) if each == key else getattr(shape, each.rpartition(".")[2]) for each in _SIZES}
@@ -428,12 +435,36 @@ def _plan(scenario: Scenario, key: str, value: Any) -> MemoryPlan | None:
 
 
 def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
-    """Return the answer of `simserve memory` as plain values; bytes are those of the fullest GPU."""
+    """Return the answer of `simserve memory` as plain values; bytes are those of the fullest GPU.
 
-    memory, shape = resolved.memory, resolved.shape
-    fits = _reason(resolved) is None
+    With several pools ``pools`` has the same of each by its name, with its role and replicas; the figures above are
+    those of the first, but for ``warnings fits num_gpus formats what_fits``, which are of all of them.
+    """
+    specs = resolved.scenario.deployment.pools
+    if not specs:
+        return {"warnings": leading_warnings(resolved.scenario), **_own_report(resolved), "pools": {}}
+    pools = {
+        spec.name: {"role": spec.role, "replicas": spec.replicas, **_own_report(own)}
+        for spec, own in zip(specs, resolved.pools, strict=True)
+    }
     return {
         "warnings": leading_warnings(resolved.scenario),
+        **_own_report(resolved.pools[0]),
+        "fits": all(each["fits"] for each in pools.values()),
+        "num_gpus": resolved.num_gpus,
+        "formats": resolved.formats,
+        "what_fits": [change for each in pools.values() for change in each["what_fits"]],
+        "pools": pools,
+    }
+
+
+def _own_report(resolved: ResolvedScenario) -> dict[str, Any]:
+    """Return what `memory_report` says of one kind of replica, without warnings."""
+    memory, shape = resolved.memory, resolved.shape
+    fits = _reason(resolved) is None
+    limits = open_limits(resolved)
+    changes = [] if fits and not memory.shortage_bytes else remedies(resolved)
+    return {
         "fits": fits,
         "model": shape.model.name,
         "hardware": shape.hardware.name,
@@ -465,9 +496,9 @@ def memory_report(resolved: ResolvedScenario) -> dict[str, Any]:
             *encoder_lines(resolved),
             *tier_lines(resolved.engine, memory.kv_bytes_per_token * shape.num_gpus),
         ],
-        "open_limits": open_limits(resolved),
+        "open_limits": None if limits is None else resolved.scenario.with_keys_placed(limits),
         "quality": quality_of(shape),
-        "what_fits": [] if fits and not memory.shortage_bytes else remedies(resolved),
+        "what_fits": [resolved.scenario.with_keys_placed(change) for change in changes],
         "engine_resolved": shape.engine.model_dump(),
     }
 

@@ -223,7 +223,7 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
 
 
 def of_pool_alone(scenario: Scenario, number: int) -> Scenario:
-    """Return the scenario with one of its pools as the whole deployment."""
+    """Return the scenario with one of its pools as the whole deployment; messages name the keys of the pool."""
     pool = scenario.deployment.pools[number]
     workload = scenario.workload
     if workload.classes is not None:
@@ -232,7 +232,7 @@ def of_pool_alone(scenario: Scenario, number: int) -> Scenario:
         )
         workload = workload.model_copy(update={"classes": anywhere})
     deployment = scenario.deployment.of_pool(pool)
-    return scenario.model_copy(
+    return scenario.cut_down_to(number).model_copy(
         update={"deployment": deployment, "workload": workload, "model": pool.model or scenario.model}
     )
 

@@ -449,6 +449,7 @@ def _facts(
     scenario, engine = resolved.scenario, resolved.shape.engine
     version = version_note(engine.name, engine.requested_version, engine.sources["version"])
     notes = [version, *priced.notes, *feature_notes(scenario), *without_effect(scenario, specs)]
+    pools = {spec.name: own for spec, own in zip(scenario.deployment.pools, resolved.pools, strict=True)}
     return RunFacts(
         version=__version__,
         seed=scenario.run.seed,
@@ -483,9 +484,8 @@ def _facts(
         num_adapters=None if scenario.workload.loras is None else scenario.workload.loras.num_adapters,
         round_pause=getattr(scenario.workload.arrivals, "round_pause", None),
         speculation=_speculation(resolved, priced, simulation),
-        pool_gpu_hour_usd={
-            pool.name: own.gpu_hour_usd for pool, own in zip(scenario.deployment.pools, resolved.pools, strict=True)
-        },
+        pool_gpu_hour_usd={name: own.gpu_hour_usd for name, own in pools.items()},
+        pool_memory={name: own.memory for name, own in pools.items()},
     )
 
 

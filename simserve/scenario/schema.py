@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
@@ -30,7 +31,7 @@ from simserve.errors import InputError, ScenarioError, nearest
 from simserve.metrics.cost import PricingSpec
 from simserve.metrics.latency import SLO
 from simserve.metrics.thresholds import ATTAINMENT, parse_threshold
-from simserve.scenario.deployment_spec import DeploymentSpec
+from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.sim.control import Limits
 from simserve.units import PositiveSeconds
 from simserve.validation import NAME_PATTERN, FrozenModel, input_error
@@ -40,6 +41,7 @@ from simserve.workload.spec import WorkloadSpec
 UseCase = Literal["chat", "rag", "code-completion", "summarisation", "agents", "batch"]
 _GUIDELLM = "GuideLLM, docs/guides/service_level_objectives.md (vllm-project/guidellm, 2026)"
 _HASH_LENGTH = 12
+_DEPLOYMENT_KEY = re.compile(r"\bdeployment(?:\.\w+)+")
 MAX_REPLICATIONS = 1000
 """Most runs of one scenario: with a thousand, a mean's 95 % interval reaches 6 % of the standard deviation of one run
 to each side (1.96 / sqrt(1000)), and all summaries are kept in memory."""
@@ -174,17 +176,37 @@ class RunSpec(FrozenModel):
 
 
 @dataclass(frozen=True, slots=True)
+class PoolPlace:
+    """A pool that is looked at alone, as if it were the whole deployment."""
+
+    number: int
+    name: str
+    keys: frozenset[str]  # Keys that the pool itself has; the others are the deployment's.
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where a scenario was read from; not part of its content."""
 
     file: str | None = None  # The file, for messages.
     folder: Path | None = None  # Where its relative paths start; None: the working folder.
     overrides: Mapping[str, str] = field(default_factory=dict)  # Overridden key -> what set it, for messages.
+    pool: PoolPlace | None = None  # The pool that the scenario was cut down to.
 
     def of(self, key: str) -> str | None:
         """Return what set ``key``: a flag, else the file."""
-        labels = (label for each, label in self.overrides.items() if f"{key}.".startswith(f"{each}."))
+        place = self.placed(key)
+        labels = (label for each, label in self.overrides.items() if f"{place}.".startswith(f"{each}."))
         return next(labels, self.file)
+
+    def placed(self, key: str) -> str:
+        """Return where ``key`` stands in the file: below the pool, if it is the pool that has it."""
+        if self.pool is None:
+            return key
+        place = f"deployment.pools.{self.pool.number}"
+        below = key.removeprefix("deployment.")
+        is_own = below.partition(".")[0] in self.pool.keys and (below != key or key == "model")
+        return place if key == "deployment" else f"{place}.{below}" if is_own else key
 
 
 class Scenario(FrozenModel):
@@ -265,6 +287,21 @@ class Scenario(FrozenModel):
         """Return what set ``key``, a flag or else the file; None: neither."""
         return self._source.of(key)
 
+    @property
+    def pool_alone(self) -> str | None:
+        """Name of the pool that the scenario was cut down to; None: it is whole."""
+        return None if self._source.pool is None else self._source.pool.name
+
+    def with_keys_placed(self, text: str) -> str:
+        """Return a text for users, with keys of the deployment where the file has them."""
+        return _DEPLOYMENT_KEY.sub(lambda match: self._source.placed(match.group()), text)
+
+    def cut_down_to(self, number: int) -> Self:
+        """Return the scenario as one whose messages name the keys of one pool."""
+        pool = self.deployment.pools[number]
+        keys = frozenset(key for key in PoolSpec.model_fields if getattr(pool, key) is not None)
+        return self.read_from(replace(self._source, pool=PoolPlace(number, pool.name, keys)))
+
     def read_from(self, source: Source) -> Self:
         """Return the scenario with ``source`` as its origin."""
         copy = self.model_copy()
@@ -296,13 +333,14 @@ class Scenario(FrozenModel):
             exact = key
             if failure.key is not None:
                 exact = failure.key if "." in failure.key else f"{key}.{failure.key}"
+            exact = self._source.placed(exact)
             origin = self._source.of(exact)
             raise type(failure)(
-                failure.rule,
+                self.with_keys_placed(failure.rule),
                 file=origin,
                 key=None if origin == self._source.overrides.get(exact, "") else exact,
                 value=failure.value,
-                remedy=failure.remedy,
+                remedy=None if failure.remedy is None else self.with_keys_placed(failure.remedy),
             ) from None
 
     def as_mapping(self) -> dict[str, Any]:

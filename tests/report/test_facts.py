@@ -89,7 +89,7 @@ def test_blocks_that_were_swapped_are_bytes_of_their_tokens(monkeypatch: pytest.
     memory |= {"weights_bytes": 2e9, "kv_bytes": 4e9, "total_bytes": 24e9, "block_size": 16}
     memory |= {"kv_bytes_per_token": 131_072.0, "max_concurrent_full_length": 2.0, "num_kv_blocks": 100}
     kv = {"usage_mean": 0.5, "usage_peak": 1.0, "prefix_hit_rate": 0.0, "preemptions": 3, "num_blocks": 100}
-    result = result_of({"memory": memory, "kv": kv})
+    result = result_of({"memory": memory, "kv": kv, "pools": {}})
     result.simulation = SimpleNamespace(totals=SimpleNamespace(swapped_blocks=10))
 
     assert "10 blocks (20.97 MB a GPU) went to host memory or came back" in facts.memory_lines(result)
