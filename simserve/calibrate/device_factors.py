@@ -52,28 +52,19 @@ SCALED, OWN_CURVE, KEPT = "scaled", "own curve", "kept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFactor:
-    """What a kind of kernels shows about a device.
+    """What a kind of kernels shows about a device."""
 
-    Attributes:
-        kind: Its name.
-        action: ``scaled`` (the factor multiplies the times of the engines' curves), ``own curve`` (the base has no
-            curve of the family, so the fit to PyTorch's kernel is used) or ``kept`` (the base's curves stay).
-        why: Reason for the action.
-        factor: Measured over predicted; 1 where nothing is scaled.
-        interval: Its central 95 %.
-        before: Median error of the base's curve of the same kernel, on all calls; None without such a curve.
-        after: The same with the factor.
-        held_out: The same for held-out calls, with the factor of the other calls.
-    """
-
-    kind: str
+    kind: str  # Its name.
     action: str
-    why: str
-    factor: float = 1.0
-    interval: tuple[float, float] = (1.0, 1.0)
+    """``scaled`` (the factor multiplies the times of the engines' curves), ``own curve`` (the base has no curve of
+    the family, so the fit to PyTorch's kernel is used) or ``kept`` (the base's curves stay)."""
+    why: str  # Reason for the action.
+    factor: float = 1.0  # Measured over predicted; 1 where nothing is scaled.
+    interval: tuple[float, float] = (1.0, 1.0)  # Its central 95 %.
     before: float | None = None
-    after: float | None = None
-    held_out: float | None = None
+    """Median error of the base's curve of the same kernel, on all calls; None without such a curve."""
+    after: float | None = None  # The same with the factor.
+    held_out: float | None = None  # The same for held-out calls, with the factor of the other calls.
 
 
 def device_factors(fit: KernelFit) -> dict[str, DeviceFactor]:

@@ -37,21 +37,13 @@ WIDE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RooflineSeries:
-    """Calls of one kind on a roofline plot.
+    """Calls of one kind on a roofline plot."""
 
-    Attributes:
-        name: Kind.
-        intensity: FLOP per byte.
-        measured: FLOP/s.
-        fitted: FLOP/s by the curve.
-        peak: FLOP/s of its dtype in the profile.
-    """
-
-    name: str
-    intensity: Array
-    measured: Array
-    fitted: Array
-    peak: float
+    name: str  # Kind.
+    intensity: Array  # FLOP per byte.
+    measured: Array  # FLOP/s.
+    fitted: Array  # FLOP/s by the curve.
+    peak: float  # FLOP/s of its dtype in the profile.
 
 
 def fit_summary(run: KernelRun, fit: KernelFit, models: Sequence[ModelProfile]) -> dict[str, Any]:

@@ -54,36 +54,25 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedLoad:
-    """A load that is worth measuring.
+    """A load that is worth measuring."""
 
-    Attributes:
-        num_clients: Clients that each send one request after another.
-        deviations: ``tpot`` and ``ttft`` -> standard deviation of the prediction from the factors, as a share.
-        command: Command that measures it.
-    """
-
-    num_clients: int
+    num_clients: int  # Clients that each send one request after another.
     deviations: Mapping[str, float]
-    command: str
+    """``tpot`` and ``ttft`` -> standard deviation of the prediction from the factors, as a share."""
+    command: str  # Command that measures it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The loads of a server to measure, and what is gained.
+    """The loads of a server to measure, and what is gained."""
 
-    Attributes:
-        most_clients: Clients of the highest load that they represent; the lowest is one client.
-        loads: The more informative one first; each with what remains uncertain once it and those before it are known.
-        open_before: ``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures from the factors alone.
-        expected: Errors to expect for the server without calibration.
-        calibrated: Errors to expect after `calibrate serving` with the loads.
-    """
-
-    most_clients: int
+    most_clients: int  # Clients of the highest load that they represent; the lowest is one client.
     loads: Sequence[ProposedLoad]
+    """The more informative one first; each with what remains uncertain once it and those before it are known."""
     open_before: Mapping[str, float]
-    expected: Expectation
-    calibrated: Expectation
+    """``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures from the factors alone."""
+    expected: Expectation  # Errors to expect for the server without calibration.
+    calibrated: Expectation  # Errors to expect after `calibrate serving` with the loads.
 
 
 def inner_clients(most: int) -> tuple[int, int]:

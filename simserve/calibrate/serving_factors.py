@@ -41,17 +41,11 @@ SAME_LENGTHS = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFactors(Explained):
-    """What benchmarks show about a server.
+    """What benchmarks show about a server."""
 
-    Attributes:
-        fit: The factors.
-        next_load: What to measure next; None: all loads have been measured.
-        frontend_is_set: Whether the scenario sets the latency that `frontend` scales.
-    """
-
-    fit: FactorFit
-    next_load: ProposedLoad | None
-    frontend_is_set: bool
+    fit: FactorFit  # The factors.
+    next_load: ProposedLoad | None  # What to measure next; None: all loads have been measured.
+    frontend_is_set: bool  # Whether the scenario sets the latency that `frontend` scales.
 
     def state_of(self, name: str) -> str:
         """Return ``fitted``, or why a factor stays at the profile or close to it."""

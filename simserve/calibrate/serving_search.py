@@ -44,21 +44,13 @@ COVERAGE = 0.975
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a parameter is searched.
+    """How a parameter is searched."""
 
-    Attributes:
-        unit: Value that counts as 1 in the search.
-        step: Difference for slopes, in units: large against the jitter from which requests share a step.
-        highest: Upper bound, in units; the lower bound is 0.
-        widest: Half-width of the widest interval that still determines the parameter, in units, ...
-        widest_share: ... plus this share of its value.
-    """
-
-    unit: float
-    step: float
-    highest: float
-    widest: float
-    widest_share: float
+    unit: float  # Value that counts as 1 in the search.
+    step: float  # Difference for slopes, in units: large against the jitter from which requests share a step.
+    highest: float  # Upper bound, in units; the lower bound is 0.
+    widest: float  # Half-width of the widest interval that still determines the parameter, in units, ...
+    widest_share: float  # ... plus this share of its value.
 
 
 SCALES = {
@@ -75,19 +67,12 @@ Progress = Callable[[int, int | None, str], None]
 
 @dataclass(slots=True)
 class Problem:
-    """Runs and the figures of each that are compared; simulation results are cached.
+    """Runs and the figures of each that are compared; simulation results are cached."""
 
-    Attributes:
-        model: The deployment.
-        replays: The runs.
-        figures: Names of the figures that are compared, for each run.
-        progress: Called after each simulation.
-    """
-
-    model: ServingModel
-    replays: Sequence[Replay]
-    figures: Sequence[tuple[str, ...]]
-    progress: Progress | None
+    model: ServingModel  # The deployment.
+    replays: Sequence[Replay]  # The runs.
+    figures: Sequence[tuple[str, ...]]  # Names of the figures that are compared, for each run.
+    progress: Progress | None  # Called after each simulation.
     num_simulated: int = field(default=0, init=False)
     _known: dict[tuple[int, EngineParameters], dict[str, float]] = field(default_factory=dict)
 
@@ -120,19 +105,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        names: Parameters that were free.
-        parameters: All parameters.
-        half_widths: Half of the 95 % interval of each free one; infinite where nothing depends on it.
-        noise: Relative noise behind the intervals.
-    """
-
-    names: tuple[str, ...]
-    parameters: EngineParameters
-    half_widths: NDArray[Any]
-    noise: float
+    names: tuple[str, ...]  # Parameters that were free.
+    parameters: EngineParameters  # All parameters.
+    half_widths: NDArray[Any]  # Half of the 95 % interval of each free one; infinite where nothing depends on it.
+    noise: float  # Relative noise behind the intervals.
 
 
 def search(

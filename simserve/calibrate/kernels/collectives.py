@@ -36,23 +36,14 @@ STARTING_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """The work of the processes for one number of ranks.
+    """The work of the processes for one number of ranks."""
 
-    Attributes:
-        ranks: Number of processes.
-        backend: ``nccl`` or ``gloo``.
-        folder: Folder through which they connect, and where rank 0 writes its rows.
-        tasks: Table and sizes of each call.
-        target: Seconds of samples per call.
-        end: When to stop, on the clock of `time.time`.
-    """
-
-    ranks: int
-    backend: str
-    folder: str
-    tasks: Sequence[tuple[str, Mapping[str, Size]]]
-    target: float
-    end: float
+    ranks: int  # Number of processes.
+    backend: str  # ``nccl`` or ``gloo``.
+    folder: str  # Folder through which they connect, and where rank 0 writes its rows.
+    tasks: Sequence[tuple[str, Mapping[str, Size]]]  # Table and sizes of each call.
+    target: float  # Seconds of samples per call.
+    end: float  # When to stop, on the clock of `time.time`.
 
 
 def measure_collectives(

@@ -40,21 +40,13 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class CpuEngine:
-    """vLLM's kernels.
+    """vLLM's kernels."""
 
-    Attributes:
-        torch: PyTorch.
-        name: ``vLLM`` and its version.
-        operators: vLLM's ``_custom_ops``.
-        backend: Its module of attention on CPUs.
-        splits_keys: Whether long contexts are split between threads.
-    """
-
-    torch: Any
-    name: str
-    operators: Any
-    backend: Any
-    splits_keys: bool = True
+    torch: Any  # PyTorch.
+    name: str  # ``vLLM`` and its version.
+    operators: Any  # vLLM's ``_custom_ops``.
+    backend: Any  # Its module of attention on CPUs.
+    splits_keys: bool = True  # Whether long contexts are split between threads.
 
     @property
     def has_products(self) -> bool:
@@ -134,27 +126,16 @@ class CpuEngine:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of sequences, prepared by `CpuEngine.step`.
+    """A step of sequences, prepared by `CpuEngine.step`."""
 
-    Attributes:
-        engine: Whose kernels.
-        heads: Of the layer.
-        starts: First new token of each sequence, and the end.
-        lengths: Tokens of each sequence.
-        table: Blocks of each sequence.
-        slots: Slot of each new token in the cache.
-        metadata: How the kernel splits the work between its threads.
-        instructions: Which of the engine's kernels is used.
-    """
-
-    engine: CpuEngine
-    heads: Heads
-    starts: Tensor
-    lengths: Tensor
-    table: Tensor
-    slots: Tensor
-    metadata: Any
-    instructions: str
+    engine: CpuEngine  # Whose kernels.
+    heads: Heads  # Of the layer.
+    starts: Tensor  # First new token of each sequence, and the end.
+    lengths: Tensor  # Tokens of each sequence.
+    table: Tensor  # Blocks of each sequence.
+    slots: Tensor  # Slot of each new token in the cache.
+    metadata: Any  # How the kernel splits the work between its threads.
+    instructions: str  # Which of the engine's kernels is used.
 
     @property
     def num_blocks(self) -> int:

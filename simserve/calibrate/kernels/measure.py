@@ -55,17 +55,11 @@ Tell = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a call of `measure` did.
+    """What a call of `measure` did."""
 
-    Attributes:
-        folder: The run.
-        provenance: As written.
-        log: All points, including those of earlier calls.
-    """
-
-    folder: Path
-    provenance: Mapping[str, Any]
-    log: Log
+    folder: Path  # The run.
+    provenance: Mapping[str, Any]  # As written.
+    log: Log  # All points, including those of earlier calls.
 
 
 def measure(

@@ -99,23 +99,14 @@ Size = int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One call to measure.
+    """One call to measure."""
 
-    Attributes:
-        table: Table of the run that its row goes to.
-        sizes: Columns that identify the call.
-        flops: Its floating point operations.
-        num_bytes: Least bytes it moves, read and written.
-        memory: Bytes it needs on the device in addition to the shared pool.
-        is_first: Whether a fit of its kind needs it; such points come before all others.
-    """
-
-    table: str
-    sizes: Mapping[str, Size]
-    flops: float
-    num_bytes: float
-    memory: float = 0.0
-    is_first: bool = False
+    table: str  # Table of the run that its row goes to.
+    sizes: Mapping[str, Size]  # Columns that identify the call.
+    flops: float  # Its floating point operations.
+    num_bytes: float  # Least bytes it moves, read and written.
+    memory: float = 0.0  # Bytes it needs on the device in addition to the shared pool.
+    is_first: bool = False  # Whether a fit of its kind needs it; such points come before all others.
 
     @property
     def key(self) -> str:

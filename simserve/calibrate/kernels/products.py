@@ -68,17 +68,12 @@ def _bfloat16(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """How a device multiplies by BF16 weights.
-
-    Attributes:
-        laid_out: Weights ``[n, k]`` -> the same in their memory layout; once, before anything is timed.
-        multiply: Inputs ``[m, k]`` and weights in that layout -> ``[m, n]``.
-        source: Whose kernel.
-    """
+    """How a device multiplies by BF16 weights."""
 
     laid_out: Callable[[Tensor], Tensor]
-    multiply: Callable[[Tensor, Tensor], Tensor]
-    source: str
+    """Weights ``[n, k]`` -> the same in their memory layout; once, before anything is timed."""
+    multiply: Callable[[Tensor, Tensor], Tensor]  # Inputs ``[m, k]`` and weights in that layout -> ``[m, n]``.
+    source: str  # Whose kernel.
 
 
 def linear_of(torch: Any, *, is_plain: bool) -> Linear:

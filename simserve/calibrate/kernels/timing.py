@@ -33,21 +33,13 @@ Call = Callable[[int], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """The time of a call.
+    """The time of a call."""
 
-    Attributes:
-        seconds: Median of the samples.
-        low: 10th percentile.
-        high: 90th percentile.
-        num_samples: Number of samples.
-        mode: ``graph`` (CUDA graph replay), ``events`` (launched one by one) or ``clock`` (CPU).
-    """
-
-    seconds: float
-    low: float
-    high: float
-    num_samples: int
-    mode: str
+    seconds: float  # Median of the samples.
+    low: float  # 10th percentile.
+    high: float  # 90th percentile.
+    num_samples: int  # Number of samples.
+    mode: str  # ``graph`` (CUDA graph replay), ``events`` (launched one by one) or ``clock`` (CPU).
 
 
 def time_call(

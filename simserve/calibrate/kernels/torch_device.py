@@ -68,31 +68,21 @@ def import_torch() -> Any:
 
 @dataclass(slots=True)
 class TorchDevice:
-    """One device and the random data that all kernels on it read.
+    """One device and the random data that all kernels on it read."""
 
-    Attributes:
-        torch: PyTorch.
-        kind: ``cuda`` or ``cpu``.
-        name: As the driver reports it.
-        cache_bytes: Last-level cache, which inputs must exceed to be cold.
-        total_memory: Bytes.
-        num_multiprocessors: Streaming multiprocessors, or threads of a CPU.
-        compute_capability: Of a GPU, as ``9.0``.
-        flash_attention: Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed.
-        smi_id: The GPU's identifier in nvidia-smi, which also counts GPUs hidden by ``CUDA_VISIBLE_DEVICES``.
-        engine: Kernels of an engine in place of PyTorch's (`simserve.calibrate.kernels.cpu_engine`); None: PyTorch's.
-    """
-
-    torch: Any
-    kind: str
-    name: str
-    cache_bytes: float
-    total_memory: float
-    num_multiprocessors: int
-    compute_capability: str | None = None
+    torch: Any  # PyTorch.
+    kind: str  # ``cuda`` or ``cpu``.
+    name: str  # As the driver reports it.
+    cache_bytes: float  # Last-level cache, which inputs must exceed to be cold.
+    total_memory: float  # Bytes.
+    num_multiprocessors: int  # Streaming multiprocessors, or threads of a CPU.
+    compute_capability: str | None = None  # Of a GPU, as ``9.0``.
     flash_attention: str = "FA2"
+    """Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed."""
     smi_id: str = "0"
+    """The GPU's identifier in nvidia-smi, which also counts GPUs hidden by ``CUDA_VISIBLE_DEVICES``."""
     engine: Any = None
+    """Kernels of an engine in place of PyTorch's (`simserve.calibrate.kernels.cpu_engine`); None: PyTorch's."""
     _pools: dict[str, Tensor] = field(default_factory=dict)
 
     @property
