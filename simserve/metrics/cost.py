@@ -174,19 +174,12 @@ class PricingSpec(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class GpuHour:
-    """What one GPU costs for an hour.
+    """What one GPU costs for an hour."""
 
-    Attributes:
-        usd: Dollars, without electricity where that is paid separately; None if no price is known.
-        source: Where the price comes from, in words.
-        pays_electricity: Whether electricity comes on top: owned GPUs.
-        date: When the newest of the prices was seen; None for a price given in the scenario.
-    """
-
-    usd: float | None
-    source: str
-    pays_electricity: bool = False
-    date: str | None = None
+    usd: float | None  # Dollars, without electricity where that is paid separately; None if no price is known.
+    source: str  # Where the price comes from, in words.
+    pays_electricity: bool = False  # Whether electricity comes on top: owned GPUs.
+    date: str | None = None  # When the newest of the prices was seen; None for a price given in the scenario.
 
 
 def with_link(price: GpuHour, usd_per_gpu_hour: float | None) -> GpuHour:
@@ -325,19 +318,12 @@ def cost(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Where the electricity comes from.
+    """Where the electricity comes from."""
 
-    Attributes:
-        usd_per_kwh: Dollars a kWh.
-        grams_co2_per_kwh: Grams of CO2 a kWh.
-        pue: Power of the site over that of its computers.
-        host_watts_per_gpu: Power of the rest of the server, per GPU.
-    """
-
-    usd_per_kwh: float
-    grams_co2_per_kwh: float
-    pue: float
-    host_watts_per_gpu: float
+    usd_per_kwh: float  # Dollars a kWh.
+    grams_co2_per_kwh: float  # Grams of CO2 a kWh.
+    pue: float  # Power of the site over that of its computers.
+    host_watts_per_gpu: float  # Power of the rest of the server, per GPU.
 
     def site_watts(self, watts: float) -> float:
         """Return the power that the site draws for a GPU of ``watts``."""

@@ -97,15 +97,10 @@ LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
 
 @dataclass(frozen=True, slots=True)
 class TierPrices:
-    """Cost of KV tiers on top of the GPUs.
+    """Cost of KV tiers on top of the GPUs."""
 
-    Attributes:
-        usd_per_gpu_hour: Of the tiers of each replica, divided by its GPUs.
-        store_usd_per_hour: Of a store that replicas share.
-    """
-
-    usd_per_gpu_hour: float = 0.0
-    store_usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0  # Of the tiers of each replica, divided by its GPUs.
+    store_usd_per_hour: float = 0.0  # Of a store that replicas share.
 
     def usd_per_hour(self, num_gpus: float) -> float:
         """Return the dollars an hour for a fleet of ``num_gpus`` GPUs."""
@@ -194,26 +189,16 @@ def offload_sentences(offload: OffloadTotals, busy: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationFacts:
-    """What is known about speculative decoding besides what a run counts.
+    """What is known about speculative decoding besides what a run counts."""
 
-    Attributes:
-        method: How drafts are made.
-        draft_model: Its name; None without a separate draft model.
-        num_speculative_tokens: Drafts a step.
-        expected_tokens: Tokens a step that follow from the given acceptance, for an endless answer.
-        mean_batch: Mean number of sequences in a decode step; None if no request decoded.
-        decode_speedup: Speed of decode steps at that batch over that of the same batch without drafts.
-        break_even_batch: Fewest sequences at which decode steps are slower than without drafts; None if there is no
-            such batch.
-    """
-
-    method: str
-    draft_model: str | None
-    num_speculative_tokens: int
-    expected_tokens: float
-    mean_batch: float | None
-    decode_speedup: float | None
+    method: str  # How drafts are made.
+    draft_model: str | None  # Its name; None without a separate draft model.
+    num_speculative_tokens: int  # Drafts a step.
+    expected_tokens: float  # Tokens a step that follow from the given acceptance, for an endless answer.
+    mean_batch: float | None  # Mean number of sequences in a decode step; None if no request decoded.
+    decode_speedup: float | None  # Speed of decode steps at that batch over that of the same batch without drafts.
     break_even_batch: int | None
+    """Fewest sequences at which decode steps are slower than without drafts; None if there is no such batch."""
 
 
 def speculation_summary(facts: SpeculationFacts, counted: SpeculationTotals, totals: RunTotals) -> dict[str, Any]:

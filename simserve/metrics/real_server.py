@@ -34,15 +34,10 @@ _FAILED = -1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Demand:
-    """A share of some requests that must meet their limits.
+    """A share of some requests that must meet their limits."""
 
-    Attributes:
-        rows: Which requests; None: all.
-        share: The share of these requests.
-    """
-
-    rows: NDArray[np.bool_] | None
-    share: float
+    rows: NDArray[np.bool_] | None  # Which requests; None: all.
+    share: float  # The share of these requests.
 
     def kept_up_to(self, most: Floats) -> float:
         """Return the largest factor at which enough requests meet their limits, each up to its own."""
@@ -58,33 +53,21 @@ class _Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a run shows about an objective: seconds of every measured request and its limits, shape [requests].
+    """What a run shows about an objective: seconds of every measured request and its limits, shape [requests]."""
 
-    Attributes:
-        wait: From arrival to the first step that worked on the request.
-        base: From there to its first token.
-        rest: From its first token to its last.
-        thought: From its first token to its first visible one, if that has a limit; infinite without a visible one.
-        tpot: Its TPOT; 0 if it has none.
-        limits: On TTFT, TPOT, E2E and the time to the first visible token; infinite if there is none.
-        is_answered: Whether it was answered in full.
-        demands: Which shares of requests must meet them.
-        growing_share: Share of the time of a step that grows with the number of requests in it.
-        expected: Errors to expect.
-        expected_measured: Errors to expect once loads of the server have been measured.
-    """
-
-    wait: Floats
-    base: Floats
-    rest: Floats
+    wait: Floats  # From arrival to the first step that worked on the request.
+    base: Floats  # From there to its first token.
+    rest: Floats  # From its first token to its last.
     thought: Floats
-    tpot: Floats
+    """From its first token to its first visible one, if that has a limit; infinite without a visible one."""
+    tpot: Floats  # Its TPOT; 0 if it has none.
     limits: tuple[Floats, Floats, Floats, Floats]
-    is_answered: NDArray[np.bool_]
-    demands: Sequence[_Demand]
-    growing_share: float
-    expected: Expectation
-    expected_measured: Expectation
+    """On TTFT, TPOT, E2E and the time to the first visible token; infinite if there is none."""
+    is_answered: NDArray[np.bool_]  # Whether it was answered in full.
+    demands: Sequence[_Demand]  # Which shares of requests must meet them.
+    growing_share: float  # Share of the time of a step that grows with the number of requests in it.
+    expected: Expectation  # Errors to expect.
+    expected_measured: Expectation  # Errors to expect once loads of the server have been measured.
 
     def once_measured(self) -> Evidence:
         """Return the same for a server that was measured and performs as predicted."""

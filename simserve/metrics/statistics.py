@@ -99,15 +99,10 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A 95 % interval.
+    """A 95 % interval."""
 
-    Attributes:
-        mean: Its middle.
-        half_width: Half of its width; NaN if unknown.
-    """
-
-    mean: float
-    half_width: float
+    mean: float  # Its middle.
+    half_width: float  # Half of its width; NaN if unknown.
 
     @property
     def low(self) -> float:
