@@ -69,17 +69,11 @@ _TOKENS_STEP = 1024
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What to do: a sentence and the command that does it.
+    """What to do: a sentence and the command that does it."""
 
-    Attributes:
-        told: The sentence.
-        command: The command; empty where there is no room for it.
-        instead: What is shown if there is no room for the command; None: that ``-v`` prints it.
-    """
-
-    told: str
-    command: str
-    instead: Way | None = None
+    told: str  # The sentence.
+    command: str  # The command; empty where there is no room for it.
+    instead: Way | None = None  # What is shown if there is no room for the command; None: that ``-v`` prints it.
 
     @property
     def shorter(self) -> Way:
@@ -135,25 +129,15 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """What to know about an answer before anything else.
+    """What to know about an answer before anything else."""
 
-    Attributes:
-        verdict: ``holds``, ``missed`` or ``none``.
-        answer: Whether it holds, in one sentence.
-        subject: What was asked about: model, GPUs, engine, traffic.
-        warnings: Warnings before the answer, one line each.
-        ways: What to do, the best first.
-        latencies: TTFT, TPOT, ITL, E2E; empty if nothing was measured.
-        facts: Cost, load, trust, in the order a reader asks.
-    """
-
-    verdict: Verdict
-    answer: str
-    subject: str = ""
-    warnings: Sequence[str] = ()
-    ways: Sequence[Way] = ()
-    latencies: Sequence[LatencyLine] = ()
-    facts: Sequence[Fact] = ()
+    verdict: Verdict  # ``holds``, ``missed`` or ``none``.
+    answer: str  # Whether it holds, in one sentence.
+    subject: str = ""  # What was asked about: model, GPUs, engine, traffic.
+    warnings: Sequence[str] = ()  # Warnings before the answer, one line each.
+    ways: Sequence[Way] = ()  # What to do, the best first.
+    latencies: Sequence[LatencyLine] = ()  # TTFT, TPOT, ITL, E2E; empty if nothing was measured.
+    facts: Sequence[Fact] = ()  # Cost, load, trust, in the order a reader asks.
 
 
 def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: Path | None = None) -> Brief:

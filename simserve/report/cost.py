@@ -31,13 +31,9 @@ _OLD = "more than a year before the newest of the catalogue"
 
 @dataclass(frozen=True, slots=True)
 class CostResult(Paged):
-    """What `simserve cost` answers.
+    """What `simserve cost` answers."""
 
-    Attributes:
-        summary: Exactly what its ``--json`` prints.
-    """
-
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any]  # Exactly what its ``--json`` prints.
 
     @property
     def answer(self) -> str:

@@ -57,17 +57,11 @@ _SHARE_DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The part of a run that a film shows.
+    """The part of a run that a film shows."""
 
-    Attributes:
-        start: Seconds of the run.
-        end: Likewise.
-        why: Why it is worth a look, in words.
-    """
-
-    start: float
-    end: float
-    why: str
+    start: float  # Seconds of the run.
+    end: float  # Likewise.
+    why: str  # Why it is worth a look, in words.
 
 
 class Film:
@@ -384,18 +378,13 @@ def _since(seconds: float, moment: Moment) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round.
+    """One round."""
 
-    Attributes:
-        slots: Its length in slots.
-        groups: Micro-batches in order: how many equal ones, tokens of each, share of a slot that each takes at the
-            stage with the most layers.
-        idle: Idle share of the time of all stages.
-    """
-
-    slots: float
+    slots: float  # Its length in slots.
     groups: tuple[tuple[int, int, float], ...]
-    idle: float
+    """Micro-batches in order: how many equal ones, tokens of each, share of a slot that each takes at the stage with
+    the most layers."""
+    idle: float  # Idle share of the time of all stages.
 
 
 def pipeline_rounds(replica: Replica, steps: Steps, layers: Sequence[int], piece: int | None) -> Iterator[Round]:

@@ -35,23 +35,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a page.
+    """A part of a page."""
 
-    Attributes:
-        title: What it is about.
-        lines: Sentences; commands of simserve are set as code.
-        header: Titles of a table's columns; empty: no table.
-        rows: Its cells; the first of each row is its name.
-        panels: Plots.
-        notes: What limits it, in small print.
-    """
-
-    title: str = ""
-    lines: Sequence[str] = ()
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    panels: Sequence[Panel] = ()
-    notes: Sequence[str] = ()
+    title: str = ""  # What it is about.
+    lines: Sequence[str] = ()  # Sentences; commands of simserve are set as code.
+    header: Sequence[str] = ()  # Titles of a table's columns; empty: no table.
+    rows: Sequence[Sequence[str]] = ()  # Its cells; the first of each row is its name.
+    panels: Sequence[Panel] = ()  # Plots.
+    notes: Sequence[str] = ()  # What limits it, in small print.
 
     @property
     def is_text(self) -> tuple[bool, ...]:
@@ -61,23 +52,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer as a full page.
+    """An answer as a full page."""
 
-    Attributes:
-        name: Command and scenario.
-        answer: The answer in one sentence; empty where the brief holds it.
-        lines: Further lines at the top.
-        sections: The rest, in reading order.
-        command: The command that reproduces it; empty if unknown.
-        brief: The brief at the top, which includes the answer; None: the answer alone.
-    """
-
-    name: str
-    answer: str = ""
-    lines: Sequence[str] = ()
-    sections: Sequence[Section] = ()
-    command: str = ""
-    brief: Brief | None = None
+    name: str  # Command and scenario.
+    answer: str = ""  # The answer in one sentence; empty where the brief holds it.
+    lines: Sequence[str] = ()  # Further lines at the top.
+    sections: Sequence[Section] = ()  # The rest, in reading order.
+    command: str = ""  # The command that reproduces it; empty if unknown.
+    brief: Brief | None = None  # The brief at the top, which includes the answer; None: the answer alone.
 
 
 def render_page(page: Page) -> str:

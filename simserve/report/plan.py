@@ -64,15 +64,11 @@ _IN_BRIEF = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPage(Plan):
-    """A plan that shows itself in a notebook, draws itself and writes itself as a page.
-
-    Attributes:
-        scenario: What was asked; None if the plan was read from a file, so that its deployment cannot be run again.
-        reference: Arguments of ``simserve run`` that name the scenario.
-    """
+    """A plan that shows itself in a notebook, draws itself and writes itself as a page."""
 
     scenario: Scenario | None = None
-    reference: Sequence[str] = ()
+    """What was asked; None if the plan was read from a file, so that its deployment cannot be run again."""
+    reference: Sequence[str] = ()  # Arguments of ``simserve run`` that name the scenario.
 
     @cached_property
     def brief(self) -> Brief:

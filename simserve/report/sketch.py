@@ -176,29 +176,18 @@ NamedMark = Curve | Steps | Bar | Dots
 
 @dataclass(slots=True, kw_only=True)
 class Axis:
-    """One of the two axes.
+    """One of the two axes."""
 
-    Attributes:
-        label: Its label.
-        low: Its lower end.
-        high: Its upper end.
-        is_log: Whether it is logarithmic; both ends are above 0 then.
-        ticks: Values and their words; None: round ones.
-        words: Formats a round value; None: with separators, and enough digits to distinguish the ticks.
-        told: Formats any value, for the pointer; None: three digits.
-        is_whole: Whether only whole numbers are ticks.
-        is_drawn: Whether there is a line along it.
-    """
-
-    label: str = ""
-    low: float = 0.0
-    high: float = 1.0
-    is_log: bool = False
-    ticks: Sequence[tuple[float, str]] | None = None
+    label: str = ""  # Its label.
+    low: float = 0.0  # Its lower end.
+    high: float = 1.0  # Its upper end.
+    is_log: bool = False  # Whether it is logarithmic; both ends are above 0 then.
+    ticks: Sequence[tuple[float, str]] | None = None  # Values and their words; None: round ones.
     words: Callable[[float], str] | None = None
-    told: Callable[[float], str] | None = None
-    is_whole: bool = False
-    is_drawn: bool = True
+    """Formats a round value; None: with separators, and enough digits to distinguish the ticks."""
+    told: Callable[[float], str] | None = None  # Formats any value, for the pointer; None: three digits.
+    is_whole: bool = False  # Whether only whole numbers are ticks.
+    is_drawn: bool = True  # Whether there is a line along it.
 
     def share(self, value: float) -> float:
         """Return the position of a value along the axis, 0 to 1 inside."""
@@ -240,35 +229,21 @@ def linear_ticks(low: float, high: float, *, is_whole: bool = False) -> list[flo
 
 @dataclass(slots=True, kw_only=True)
 class Sketch:
-    """One plot, 4.6 inches wide.
+    """One plot, 4.6 inches wide."""
 
-    Attributes:
-        height: Inches.
-        left: Share of the width at which the axes start; they end at ``right``.
-        right: See ``left``.
-        bottom: Share of the height, from below, like ``top``.
-        top: See ``bottom``.
-        x: The horizontal axis.
-        y: The vertical axis.
-        marks: What is drawn; earlier marks are below later ones.
-        title: Words above the axes, on the left.
-        key: Where the labels of the marks are explained; None without a key.
-        has_grid: Whether lines cross the axes at the ticks.
-        instead: Words in place of axes and marks; empty for none.
-    """
-
-    height: float = 3.1
-    left: float = 0.17
-    right: float = 0.96
-    bottom: float = 0.16
-    top: float = 0.86
-    x: Axis = field(default_factory=Axis)
-    y: Axis = field(default_factory=Axis)
-    marks: list[Mark] = field(default_factory=list)
-    title: str = ""
+    height: float = 3.1  # Inches.
+    left: float = 0.17  # Share of the width at which the axes start; they end at ``right``.
+    right: float = 0.96  # See ``left``.
+    bottom: float = 0.16  # Share of the height, from below, like ``top``.
+    top: float = 0.86  # See ``bottom``.
+    x: Axis = field(default_factory=Axis)  # The horizontal axis.
+    y: Axis = field(default_factory=Axis)  # The vertical axis.
+    marks: list[Mark] = field(default_factory=list)  # What is drawn; earlier marks are below later ones.
+    title: str = ""  # Words above the axes, on the left.
     key: Literal["above", "below"] | None = "above"
-    has_grid: bool = True
-    instead: str = ""
+    """Where the labels of the marks are explained; None without a key."""
+    has_grid: bool = True  # Whether lines cross the axes at the ticks.
+    instead: str = ""  # Words in place of axes and marks; empty for none.
 
     @property
     def named(self) -> list[NamedMark]:

@@ -74,21 +74,13 @@ _KINDS: Mapping[str, tuple[str, Shape]] = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorTable:
-    """Errors of groups of points.
+    """Errors of groups of points."""
 
-    Attributes:
-        title: What the groups are.
-        header: Titles of the columns.
-        rows: Cells, as many as titles.
-        num_names: Leading columns that are names, not figures.
-        caption: What the figures are.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    num_names: int
-    caption: str = ""
+    title: str  # What the groups are.
+    header: tuple[str, ...]  # Titles of the columns.
+    rows: tuple[tuple[str, ...], ...]  # Cells, as many as titles.
+    num_names: int  # Leading columns that are names, not figures.
+    caption: str = ""  # What the figures are.
 
     @property
     def is_long(self) -> bool:
