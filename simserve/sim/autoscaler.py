@@ -272,15 +272,10 @@ def _shared(column: Any) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderLives:
-    """When the workers of an encoder pool were there, one row per worker.
+    """When the workers of an encoder pool were there, one row per worker."""
 
-    Attributes:
-        launched_at: Seconds; paid for from then on.
-        stopped_at: When it was given back and had encoded all its images; inf: never.
-    """
-
-    launched_at: NDArray[np.float64]
-    stopped_at: NDArray[np.float64]
+    launched_at: NDArray[np.float64]  # Seconds; paid for from then on.
+    stopped_at: NDArray[np.float64]  # When it was given back and had encoded all its images; inf: never.
 
     def mean(self, start: float, end: float) -> float:
         """Return the mean number of workers that are paid for between two instants."""

@@ -88,14 +88,10 @@ class OwnBlocks:
 
     Without preemptions and retries no request looks for them, and a run that ignores them gives the same result in half
     the time. Whether any does only shows during the run, which is then repeated with them.
-
-    Attributes:
-        are_kept: Whether they are kept, from the first request on.
-        is_assumed: Whether the run assumes that no request is preempted or sent again.
     """
 
-    are_kept: bool
-    is_assumed: bool = False
+    are_kept: bool  # Whether they are kept, from the first request on.
+    is_assumed: bool = False  # Whether the run assumes that no request is preempted or sent again.
 
     @classmethod
     def of(cls, configs: Iterable[EngineConfig], specs: RequestSpecs, *, may_return: bool) -> OwnBlocks:

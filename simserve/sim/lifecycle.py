@@ -62,49 +62,29 @@ Steps = Generator[simpy.Event, Any, None]
 
 @dataclass(slots=True)
 class Pool:
-    """Equal replicas.
+    """Equal replicas."""
 
-    Attributes:
-        name: Its name in results; empty if there is only one pool.
-        config: Scheduler settings of each replica.
-        times: Step times in seconds, as lists.
-        recorder: Adds up their leaps.
-        gpus_per_replica: GPUs of each.
-        role: Whether they prefill, decode, or both.
-        paths: What requests share, if the replicas cache prefixes; else None.
-        requests: The table of all requests, before the first replica is launched.
-        ranks: Sort key of each request in the queues of the replicas; empty if first come, first served.
-        replicas: All that were ever launched.
-        ready: Numbers of those that take requests, ascending.
-        region: Where they are; empty if regions do not matter.
-        startup_seconds: From the launch of a replica to its first request.
-        weights_bytes: Weights of one replica over all its GPUs, which a start loads.
-        replicas_per_node: Replicas on a full node.
-        kv_layout: Model and format of its KV caches: with disaggregation, only pools of one layout read each other's.
-        kv_bytes_per_token: Of the whole model, in this format; None: the same for all pools.
-        wanted: Replicas that the autoscaler last asked for; None without an autoscaler.
-        in_flux: Replicas that an update will bring back, less the extra ones that it has launched.
-    """
-
-    name: str
-    config: EngineConfig
-    times: StepTimes
-    recorder: Recorder
-    gpus_per_replica: int = 1
-    role: Role = "both"
-    paths: PrefixPaths | None = None
-    requests: RequestTable | None = None
+    name: str  # Its name in results; empty if there is only one pool.
+    config: EngineConfig  # Scheduler settings of each replica.
+    times: StepTimes  # Step times in seconds, as lists.
+    recorder: Recorder  # Adds up their leaps.
+    gpus_per_replica: int = 1  # GPUs of each.
+    role: Role = "both"  # Whether they prefill, decode, or both.
+    paths: PrefixPaths | None = None  # What requests share, if the replicas cache prefixes; else None.
+    requests: RequestTable | None = None  # The table of all requests, before the first replica is launched.
     ranks: Sequence[float] = ()
-    replicas: list[ManagedReplica] = field(default_factory=list)
-    ready: list[int] = field(default_factory=list)
-    region: str = ""
-    startup_seconds: float = 0.0
-    weights_bytes: float = 0.0
-    replicas_per_node: int = 1
+    """Sort key of each request in the queues of the replicas; empty if first come, first served."""
+    replicas: list[ManagedReplica] = field(default_factory=list)  # All that were ever launched.
+    ready: list[int] = field(default_factory=list)  # Numbers of those that take requests, ascending.
+    region: str = ""  # Where they are; empty if regions do not matter.
+    startup_seconds: float = 0.0  # From the launch of a replica to its first request.
+    weights_bytes: float = 0.0  # Weights of one replica over all its GPUs, which a start loads.
+    replicas_per_node: int = 1  # Replicas on a full node.
     kv_layout: str = ""
-    kv_bytes_per_token: float | None = None
-    wanted: int | None = None
-    in_flux: int = 0
+    """Model and format of its KV caches: with disaggregation, only pools of one layout read each other's."""
+    kv_bytes_per_token: float | None = None  # Of the whole model, in this format; None: the same for all pools.
+    wanted: int | None = None  # Replicas that the autoscaler last asked for; None without an autoscaler.
+    in_flux: int = 0  # Replicas that an update will bring back, less the extra ones that it has launched.
 
     @property
     def present(self) -> list[ManagedReplica]:

@@ -347,19 +347,13 @@ def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Where every request may go.
-
-    Attributes:
-        allowed: Indices of the pools that take requests, by kind of request; empty: the API does.
-        kinds: Kind of each request, shape [N].
-        second: Kind that a request becomes if its first answer is not good enough; -1: it is. Shape [N].
-        asks_twice: Whether any rule misclassifies.
-    """
+    """Where every request may go."""
 
     allowed: tuple[tuple[int, ...], ...]
-    kinds: Kinds
-    second: Kinds
-    asks_twice: bool
+    """Indices of the pools that take requests, by kind of request; empty: the API does."""
+    kinds: Kinds  # Kind of each request, shape [N].
+    second: Kinds  # Kind that a request becomes if its first answer is not good enough; -1: it is. Shape [N].
+    asks_twice: bool  # Whether any rule misclassifies.
 
     def for_limits(self) -> tuple[tuple[tuple[int, ...], ...], Kinds]:
         """Return all pools that may serve a request, by kind, and those kinds: their length limits apply to it."""
