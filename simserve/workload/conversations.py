@@ -46,17 +46,11 @@ _Begun = TypeVar("_Begun", "Shape", "Agents")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Which request is which turn of which conversation; rows are ordered by conversation, turn, and call.
+    """Which request is which turn of which conversation; rows are ordered by conversation, turn, and call."""
 
-    Attributes:
-        session: Number of the conversation, shape [R].
-        turn: Turn number from 1, shape [R].
-        call: Position among the requests of its turn, from 0; the first is the main line, shape [R].
-    """
-
-    session: Integers
-    turn: Integers
-    call: Integers
+    session: Integers  # Number of the conversation, shape [R].
+    turn: Integers  # Turn number from 1, shape [R].
+    call: Integers  # Position among the requests of its turn, from 0; the first is the main line, shape [R].
 
     @property
     def num_sessions(self) -> int:
@@ -286,20 +280,13 @@ class Agents:
     """Who makes which call; rows are ordered by task, and a call of the main agent precedes the sub-agents it starts.
 
     Agents are numbered: the main agents by task, then the sub-agents in the order of their calls.
-
-    Attributes:
-        task: Number of the task of each call, shape [R].
-        agent: Number of the agent that makes it, shape [R].
-        step: Position among the calls of its agent, from 0, shape [R].
-        started_by: For each agent, the row of the call that starts it, `NONE` for main agents, shape [A].
-        is_fork: For each agent, whether it begins with the context of that call, shape [A].
     """
 
-    task: Integers
-    agent: Integers
-    step: Integers
-    started_by: Integers
-    is_fork: NDArray[np.bool_]
+    task: Integers  # Number of the task of each call, shape [R].
+    agent: Integers  # Number of the agent that makes it, shape [R].
+    step: Integers  # Position among the calls of its agent, from 0, shape [R].
+    started_by: Integers  # For each agent, the row of the call that starts it, `NONE` for main agents, shape [A].
+    is_fork: NDArray[np.bool_]  # For each agent, whether it begins with the context of that call, shape [A].
 
     @property
     def num_sessions(self) -> int:

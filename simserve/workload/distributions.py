@@ -95,19 +95,12 @@ _SCORES_AT_ONCE = 16384
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What the draws of one run depend on besides the workload.
+    """What the draws of one run depend on besides the workload."""
 
-    Attributes:
-        seed: Seed of the run, >= 0.
-        replication: Index of the replication, >= 0.
-        base_path: Folder in which relative paths are looked up before the working folder.
-        suffix: End of the names of the streams, for a class with its own arrivals or media.
-    """
-
-    seed: int
-    replication: int = 0
-    base_path: Path | None = None
-    suffix: str = ""
+    seed: int  # Seed of the run, >= 0.
+    replication: int = 0  # Index of the replication, >= 0.
+    base_path: Path | None = None  # Folder in which relative paths are looked up before the working folder.
+    suffix: str = ""  # End of the names of the streams, for a class with its own arrivals or media.
 
     def own(self, name: str) -> Draws:
         """Return the same with the streams of a class."""
@@ -350,19 +343,13 @@ def _unit_exponential(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class RateCurve:
-    """A rate over time, linear within segments; jumps between them are allowed.
+    """A rate over time, linear within segments; jumps between them are allowed."""
 
-    Attributes:
-        edges: Start of each segment and the end of the last, seconds, ascending from 0, shape [n + 1].
-        left: Rate at the start of each segment, >= 0, shape [n].
-        right: Rate at the end of each segment, >= 0, shape [n].
-        is_periodic: Whether it starts over after the last segment; otherwise its last rate holds for ever.
-    """
-
-    edges: Floats
-    left: Floats
-    right: Floats
+    edges: Floats  # Start of each segment and the end of the last, seconds, ascending from 0, shape [n + 1].
+    left: Floats  # Rate at the start of each segment, >= 0, shape [n].
+    right: Floats  # Rate at the end of each segment, >= 0, shape [n].
     is_periodic: bool = False
+    """Whether it starts over after the last segment; otherwise its last rate holds for ever."""
 
     @cached_property
     def _sums(self) -> Floats:
@@ -508,15 +495,10 @@ def _next_share(newest: tuple[float, float], opposite: tuple[float, float], prev
 
 @dataclass(frozen=True, slots=True)
 class LengthDistribution:
-    """A distribution on whole numbers of tokens. Shared between callers, so its arrays are read-only.
+    """A distribution on whole numbers of tokens. Shared between callers, so its arrays are read-only."""
 
-    Attributes:
-        values: Lengths that can occur, ascending, tokens, int64.
-        probabilities: Probability of each, float64; sum to 1.
-    """
-
-    values: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
+    values: NDArray[np.int64]  # Lengths that can occur, ascending, tokens, int64.
+    probabilities: NDArray[np.float64]  # Probability of each, float64; sum to 1.
 
     def __post_init__(self) -> None:
         self.values.flags.writeable = self.probabilities.flags.writeable = False

@@ -126,15 +126,10 @@ def with_adapters(specs: RequestSpecs, loras: LorasSpec, draws: Draws) -> Reques
 
 @dataclass(frozen=True, slots=True)
 class GrammarCost:
-    """What a grammar costs the CPU.
+    """What a grammar costs the CPU."""
 
-    Attributes:
-        compile_time: Seconds from a schema to its first mask.
-        mask_time: Seconds to fill the mask of one token of one sequence.
-    """
-
-    compile_time: float
-    mask_time: float
+    compile_time: float  # Seconds from a schema to its first mask.
+    mask_time: float  # Seconds to fill the mask of one token of one sequence.
 
 
 GRAMMAR_COSTS: dict[GrammarBackend, GrammarCost] = {

@@ -24,16 +24,12 @@ Refusal = Callable[[int, str, str, str | None], TraceError]
 
 @dataclass(frozen=True, slots=True)
 class RecordedMedia:
-    """The images, or the recordings, of some requests.
+    """The images, or the recordings, of some requests."""
 
-    Attributes:
-        counts: Number in each request, int64, shape [N].
-        sizes: Sizes of all of them, in the order of the requests, float64: width and height in pixels and the frames of
-            a video (0: an image), shape [M, 3], or seconds, shape [M, 1]; None: the trace gives only their numbers.
-    """
-
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # Number in each request, int64, shape [N].
     sizes: NDArray[np.float64] | None = None
+    """Sizes of all of them, in the order of the requests, float64: width and height in pixels and the frames of a
+    video (0: an image), shape [M, 3], or seconds, shape [M, 1]; None: the trace gives only their numbers."""
 
     def of_rows(self, rows: NDArray[np.int64]) -> RecordedMedia:
         """Return those of some requests, in that order."""

@@ -41,19 +41,12 @@ LARGEST = 1e19
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of text cells.
+    """Columns of text cells."""
 
-    Attributes:
-        file: The file it was read from.
-        text: The whole file.
-        columns: Cells by column name, from the first row below the header.
-        num_header_rows: 1, or 0 for a file without a header.
-    """
-
-    file: Path
-    text: str
-    columns: dict[str, Sequence[str]]
-    num_header_rows: int = 1
+    file: Path  # The file it was read from.
+    text: str  # The whole file.
+    columns: dict[str, Sequence[str]]  # Cells by column name, from the first row below the header.
+    num_header_rows: int = 1  # 1, or 0 for a file without a header.
 
     def error(self, index: int, column: str, rule: str, remedy: str | None = None) -> TraceError:
         """Return the error about one cell; ``index`` counts the rows below the header from 0."""
