@@ -66,37 +66,24 @@ NARROW_KV_BYTES = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """The properties of a GPU that the curves need.
+    """The properties of a GPU that the curves need."""
 
-    Attributes:
-        peak: Dense 16-bit FLOP/s.
-        bandwidth: Memory bandwidth, bytes/s.
-        num_multiprocessors: Streaming multiprocessors.
-        l2_cache: Bytes of L2 that still hold the KV of the previous call; 0 in a server, where the weights of all
-            layers pass between two visits of a layer.
-    """
-
-    peak: float
-    bandwidth: float
-    num_multiprocessors: int
+    peak: float  # Dense 16-bit FLOP/s.
+    bandwidth: float  # Memory bandwidth, bytes/s.
+    num_multiprocessors: int  # Streaming multiprocessors.
     l2_cache: float = 0.0
+    """Bytes of L2 that still hold the KV of the previous call; 0 in a server, where the weights of all layers pass
+    between two visits of a layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Attention heads of one layer on one rank; every field may be an array.
+    """Attention heads of one layer on one rank; every field may be an array."""
 
-    Attributes:
-        num_heads: Query heads.
-        num_kv_heads: Key-value heads; 1 for latent decoding.
-        width: Mean of key and value width per head.
-        kv_bytes: Bytes of one key and value for all heads.
-    """
-
-    num_heads: Array | float
-    num_kv_heads: Array | float
-    width: Array | float
-    kv_bytes: Array | float
+    num_heads: Array | float  # Query heads.
+    num_kv_heads: Array | float  # Key-value heads; 1 for latent decoding.
+    width: Array | float  # Mean of key and value width per head.
+    kv_bytes: Array | float  # Bytes of one key and value for all heads.
 
     @property
     def group(self) -> Array:
@@ -295,19 +282,12 @@ def imbalance(num_blocks: Array | float, tail: float, num_sms: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedAttention:
-    """One layer on one rank, with the key-value cache out of L2.
+    """One layer on one rank, with the key-value cache out of L2."""
 
-    Attributes:
-        kernel: Constants.
-        gpu: The GPU, at the efficiency of the engine.
-        decode: Heads of a decode step; latent attention has one key-value head there.
-        prefill: Heads of a prompt; latent attention expands its keys and values.
-    """
-
-    kernel: AttentionKernel
-    gpu: Gpu
-    decode: Heads
-    prefill: Heads
+    kernel: AttentionKernel  # Constants.
+    gpu: Gpu  # The GPU, at the efficiency of the engine.
+    decode: Heads  # Heads of a decode step; latent attention has one key-value head there.
+    prefill: Heads  # Heads of a prompt; latent attention expands its keys and values.
 
     def decode_base_seconds(self, sequences: Array) -> Array:
         """Return the context-independent seconds of a decode step."""

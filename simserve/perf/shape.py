@@ -267,19 +267,12 @@ def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """Cost of grammars on a replica.
+    """Cost of grammars on a replica."""
 
-    Attributes:
-        share: Share of the sequences that are constrained; steps are priced at this share.
-        mask_seconds: Time to fill the mask of one token.
-        advance_seconds: Time to advance the grammar by one sampled token.
-        is_overlapped: Whether masks are filled while the GPU computes.
-    """
-
-    share: float
-    mask_seconds: float
-    advance_seconds: float
-    is_overlapped: bool
+    share: float  # Share of the sequences that are constrained; steps are priced at this share.
+    mask_seconds: float  # Time to fill the mask of one token.
+    advance_seconds: float  # Time to advance the grammar by one sampled token.
+    is_overlapped: bool  # Whether masks are filled while the GPU computes.
 
     @property
     def note(self) -> str:
@@ -313,19 +306,13 @@ def exposed_mask_seconds(masks: Masks | None, sequences: Array, gpu_seconds: Arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Speculative decoding of one replica: the drafter, and how far ahead it drafts.
-
-    Attributes:
-        method: ``draft_model``, ``ngram`` (a look-up in the context), ``eagle`` or ``mtp`` (one more layer).
-        num_speculative_tokens: Drafts per step, k; the target verifies k + 1 tokens per sequence.
-        draft: The drafter, as a replica of its own on the same GPUs; None: ``ngram``.
-        notes: What a reader of the result should know.
-    """
+    """Speculative decoding of one replica: the drafter, and how far ahead it drafts."""
 
     method: SpeculativeMethod
-    num_speculative_tokens: int
-    draft: ReplicaShape | None
-    notes: tuple[str, ...] = ()
+    """``draft_model``, ``ngram`` (a look-up in the context), ``eagle`` or ``mtp`` (one more layer)."""
+    num_speculative_tokens: int  # Drafts per step, k; the target verifies k + 1 tokens per sequence.
+    draft: ReplicaShape | None  # The drafter, as a replica of its own on the same GPUs; None: ``ngram``.
+    notes: tuple[str, ...] = ()  # What a reader of the result should know.
 
     @property
     def is_layer(self) -> bool:

@@ -94,42 +94,28 @@ LOGIT_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True)
 class StageAttention:
-    """Attention of the layers of one kind in one stage.
+    """Attention of the layers of one kind in one stage."""
 
-    Attributes:
-        layers: The layers of this kind in the whole model.
-        share: Their share of all layers.
-        kernel: Measured or fitted attention of one layer; None: class efficiencies.
-    """
-
-    layers: AttentionLayers
-    share: float
+    layers: AttentionLayers  # The layers of this kind in the whole model.
+    share: float  # Their share of all layers.
     kernel: FittedAttention | MeasuredAttention | None = None
+    """Measured or fitted attention of one layer; None: class efficiencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The layers of one pipeline stage on one rank.
+    """The layers of one pipeline stage on one rank."""
 
-    Attributes:
-        shape: The deployment.
-        machine: One GPU.
-        precision: Weight format as it runs; for a checkpoint that mixes several, the one that it is named for.
-        precisions: The formats of each part of the model, each with its share of the layers that have the part.
-        num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
-        attentions: Attention by kind of layer.
-        measured: Operator tables of the user; None: no operator is measured.
-        splits_operators: Whether seconds are kept per operator; only the account of a run asks for that.
-    """
-
-    shape: ReplicaShape
-    machine: Machine
+    shape: ReplicaShape  # The deployment.
+    machine: Machine  # One GPU.
     precision: Precision
+    """Weight format as it runs; for a checkpoint that mixes several, the one that it is named for."""
     precisions: Mapping[Part, tuple[tuple[Precision, float], ...]]
-    num_layers: int
-    attentions: tuple[StageAttention, ...]
-    measured: MeasuredOperators | None = None
-    splits_operators: bool = False
+    """The formats of each part of the model, each with its share of the layers that have the part."""
+    num_layers: int  # Layers of the largest stage, ``ceil(layers / stages)``.
+    attentions: tuple[StageAttention, ...]  # Attention by kind of layer.
+    measured: MeasuredOperators | None = None  # Operator tables of the user; None: no operator is measured.
+    splits_operators: bool = False  # Whether seconds are kept per operator; only the account of a run asks for that.
 
     def nothing(self, num_columns: int) -> OperatorSeconds:
         """Return zero seconds for that many numbers of tokens, to be added to."""
@@ -244,17 +230,12 @@ def _expert_line(stage: Stage, precision: Precision) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator of one layer.
+    """An operator of one layer."""
 
-    Attributes:
-        operator: Of `OPERATORS`.
-        parts: Its seconds by part for each number of tokens, or also by operator if it is more than one.
-        gemm: Its weights, if it is a matrix product.
-    """
-
-    operator: str
+    operator: str  # Of `OPERATORS`.
     parts: Callable[[Array], Array | OperatorSeconds]
-    gemm: Gemm | None = None
+    """Its seconds by part for each number of tokens, or also by operator if it is more than one."""
+    gemm: Gemm | None = None  # Its weights, if it is a matrix product.
 
 
 @dataclass(frozen=True, slots=True)
