@@ -140,23 +140,14 @@ def _without(reference: Sequence[str], changes: Overrides) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
-    """A change, and the results of a run with it.
+    """A change, and the results of a run with it."""
 
-    Attributes:
-        changes: Dotted key -> value.
-        holds: Whether the run meets what is asked.
-        may_hold: Whether a longer run might hold: true of a first look that nearly does.
-        finishable: What can be finished with the change, where that was determined.
-        attainment: Share of requests within the SLO; None without one.
-        usd_per_hour: What is paid; None without a price.
-    """
-
-    changes: Overrides
-    holds: bool
-    may_hold: bool
-    attainment: float | None
-    usd_per_hour: float | None
-    finishable: Finishable | None = None
+    changes: Overrides  # Dotted key -> value.
+    holds: bool  # Whether the run meets what is asked.
+    may_hold: bool  # Whether a longer run might hold: true of a first look that nearly does.
+    attainment: float | None  # Share of requests within the SLO; None without one.
+    usd_per_hour: float | None  # What is paid; None without a price.
+    finishable: Finishable | None = None  # What can be finished with the change, where that was determined.
 
 
 @dataclass(slots=True)

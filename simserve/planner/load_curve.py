@@ -66,22 +66,14 @@ class Level:
 
 @dataclass(slots=True)
 class LoadCurve:
-    """The levels of one scenario, each run when it is first asked for.
+    """The levels of one scenario, each run when it is first asked for."""
 
-    Attributes:
-        scenario: The scenario whose deployment and requests are run.
-        on_run: Called after every run with the number of runs.
-        num_requests: Least requests of one run of an open loop.
-        levels: Load -> what was simulated there.
-        known: What is known of what the deployment can finish.
-    """
-
-    scenario: Scenario
-    on_run: Callable[[int], None] | None = None
-    num_requests: int = NUM_REQUESTS
-    levels: dict[float, Level] = field(default_factory=dict)
+    scenario: Scenario  # The scenario whose deployment and requests are run.
+    on_run: Callable[[int], None] | None = None  # Called after every run with the number of runs.
+    num_requests: int = NUM_REQUESTS  # Least requests of one run of an open loop.
+    levels: dict[float, Level] = field(default_factory=dict)  # Load -> what was simulated there.
     results: dict[float, RunResult] = field(default_factory=dict)
-    known: KnownFinishable = field(default_factory=dict)
+    known: KnownFinishable = field(default_factory=dict)  # What is known of what the deployment can finish.
     _finishable: list[Finishable | None] = field(default_factory=list)
 
     @property

@@ -126,34 +126,25 @@ def _ramp_of_tasks(specs: RequestSpecs, graph: Dependencies) -> Ramp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProbe:
-    """Runs one deployment at any load: `simserve.planner.capacity.search.Prober`.
+    """Runs one deployment at any load: `simserve.planner.capacity.search.Prober`."""
 
-    Attributes:
-        deployment: The deployment that serves.
-        slo: The objective.
-        draw: The traffic.
-        warmup: ``auto``, ``none`` or seconds.
-        is_closed_loop: Whether load is a number of clients, who all start at once.
-        ramp: How conversations grow to their rate; None without any.
-        draw_whole: Maps a load and the index of a replication to all requests of it, where a run must last as long as
-            the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
-        finishable: What the deployment finishes with its queue never empty; None where the traffic has no load ratio.
-        is_steady: Whether arrivals are open and at one rate throughout, so that a run may have any length.
-        watch: Called now and then in a run; if it raises KeyboardInterrupt, the run ends.
-        expects: Maps a run to the errors to expect of a real server; None: no probability is computed.
-    """
-
-    deployment: Deployment
-    slo: SLO
-    draw: Draw
-    warmup: str | float = "auto"
-    is_closed_loop: bool = False
-    ramp: Ramp | None = None
+    deployment: Deployment  # The deployment that serves.
+    slo: SLO  # The objective.
+    draw: Draw  # The traffic.
+    warmup: str | float = "auto"  # ``auto``, ``none`` or seconds.
+    is_closed_loop: bool = False  # Whether load is a number of clients, who all start at once.
+    ramp: Ramp | None = None  # How conversations grow to their rate; None without any.
     draw_whole: Callable[[float, int], RequestSpecs] | None = None
+    """Maps a load and the index of a replication to all requests of it, where a run must last as long as the scenario
+    says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest."""
     finishable: Finishable | None = None
+    """What the deployment finishes with its queue never empty; None where the traffic has no load ratio."""
     is_steady: bool = False
+    """Whether arrivals are open and at one rate throughout, so that a run may have any length."""
     watch: Callable[[int, int], None] | None = None
+    """Called now and then in a run; if it raises KeyboardInterrupt, the run ends."""
     expects: Callable[[Simulation], Expectation] | None = None
+    """Maps a run to the errors to expect of a real server; None: no probability is computed."""
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
     _sojourns: dict[float, float] = field(default_factory=dict)
 

@@ -137,25 +137,15 @@ def check_autoscaler(scenario: Scenario) -> None:
 
 @dataclass(kw_only=True)
 class _Thresholds:
-    """One search for thresholds.
+    """One search for thresholds."""
 
-    Attributes:
-        scenario: What is asked, on the plan's deployment without an autoscaler.
-        known: The same, resolved.
-        load: Its load over time.
-        fixed: Replicas of the fleet that is always there.
-        kept: What is kept of the scenario's own autoscaler: its interval and its start-up.
-        fresh_runs: Runs on seeds that the search has not seen.
-        without: Keys of the deployment that are unset.
-    """
-
-    scenario: Scenario
-    known: ResolvedScenario
-    load: Load
-    fixed: int
-    kept: Mapping[str, Any]
-    fresh_runs: int
-    without: Mapping[str, None] = field(default_factory=dict)
+    scenario: Scenario  # What is asked, on the plan's deployment without an autoscaler.
+    known: ResolvedScenario  # The same, resolved.
+    load: Load  # Its load over time.
+    fixed: int  # Replicas of the fleet that is always there.
+    kept: Mapping[str, Any]  # What is kept of the scenario's own autoscaler: its interval and its start-up.
+    fresh_runs: int  # Runs on seeds that the search has not seen.
+    without: Mapping[str, None] = field(default_factory=dict)  # Keys of the deployment that are unset.
     grace: float = 0.0
     needed: tuple[int, ...] = ()
     tried: list[Tried] = field(default_factory=list)

@@ -33,19 +33,12 @@ MOST_PAIRS = 24
 
 @dataclass(slots=True)
 class Rates:
-    """What workers can do on fixed GPUs.
+    """What workers can do on fixed GPUs."""
 
-    Attributes:
-        search: The search, with its space and goal.
-        front: What both roles share.
-        roles: The shapes.
-        offered: Requests a second of the scenario.
-    """
-
-    search: Search
-    front: Overrides
-    roles: Roles
-    offered: float
+    search: Search  # The search, with its space and goal.
+    front: Overrides  # What both roles share.
+    roles: Roles  # The shapes.
+    offered: float  # Requests a second of the scenario.
     _workers: dict[str, list[Worker]] = field(default_factory=dict)
     _known: dict[tuple[str, str], float] = field(default_factory=dict)
 

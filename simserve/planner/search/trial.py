@@ -59,65 +59,39 @@ SHOWN_PERCENTILES = ("p50", "p95", "p99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The result of a run of one fleet.
+    """The result of a run of one fleet."""
 
-    Attributes:
-        overrides: What was deployed, without the replicas.
-        replicas: Number of replicas; of an autoscaled fleet the most.
-        num_gpus: GPUs of the replicas.
-        encoder_gpus: GPUs of an encoder pool, which do not depend on the replicas.
-        requests: Requests of the run.
-        holds: Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
-        attainment: Share of requests within the SLO; None without an SLO.
-        by_metric: The same by term.
-        stability: ``stable``, ``backlogged`` or ``overloaded``.
-        mean_stay: Mean E2E, seconds; NaN if nothing was completed.
-        load_ratio: Offered load over what the fleet finishes with its queue never empty; None if it was not determined.
-        probability: That the SLO holds on a real server (`simserve.metrics.real_server`); None without an SLO.
-        probability_measured: The same after loads of the server have been measured, if it performs as predicted.
-        is_unsure: Whether it holds, but not on the required share of real servers.
-        error_basis: What the errors to expect of a real server are based on, in words.
-        latencies: ``p50_ttft_ms`` and so on.
-        usd_per_hour: Cost: GPUs from launch to end, and an API; None without a price.
-        mean_gpus: Mean number of GPUs that were paid for.
-        usd_per_million_tokens: Prompt and output tokens together; None without a price.
-        watts: Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.cost`).
-        busy: Share of the time in which a replica works.
-        duration: Seconds of the run.
-        figures: Rates: ``request_throughput`` and the like.
-        binding: The bottleneck, as `simserve run` names it.
-        fidelity: Fidelity of the step times.
-        share: Share of replicas and their clients that was simulated; all figures but ``requests`` are of the whole.
-        promise: Result of fresh runs, if they decided whether it holds; else None.
-    """
-
-    overrides: Overrides
-    replicas: int
-    num_gpus: int
-    requests: int
-    holds: bool
-    attainment: float | None
-    by_metric: Mapping[str, float | None]
-    stability: str
-    latencies: Mapping[str, float | None]
-    usd_per_hour: float | None
-    mean_gpus: float
-    usd_per_million_tokens: float | None
-    watts: float
-    busy: float
-    duration: float
-    figures: Mapping[str, float | None]
-    binding: str
-    fidelity: str
+    overrides: Overrides  # What was deployed, without the replicas.
+    replicas: int  # Number of replicas; of an autoscaled fleet the most.
+    num_gpus: int  # GPUs of the replicas.
+    requests: int  # Requests of the run.
+    holds: bool  # Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
+    attainment: float | None  # Share of requests within the SLO; None without an SLO.
+    by_metric: Mapping[str, float | None]  # The same by term.
+    stability: str  # ``stable``, ``backlogged`` or ``overloaded``.
+    latencies: Mapping[str, float | None]  # ``p50_ttft_ms`` and so on.
+    usd_per_hour: float | None  # Cost: GPUs from launch to end, and an API; None without a price.
+    mean_gpus: float  # Mean number of GPUs that were paid for.
+    usd_per_million_tokens: float | None  # Prompt and output tokens together; None without a price.
+    watts: float  # Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.cost`).
+    busy: float  # Share of the time in which a replica works.
+    duration: float  # Seconds of the run.
+    figures: Mapping[str, float | None]  # Rates: ``request_throughput`` and the like.
+    binding: str  # The bottleneck, as `simserve run` names it.
+    fidelity: str  # Fidelity of the step times.
     share: float = 1.0
-    mean_stay: float = math.nan
+    """Share of replicas and their clients that was simulated; all figures but ``requests`` are of the whole."""
+    mean_stay: float = math.nan  # Mean E2E, seconds; NaN if nothing was completed.
     load_ratio: float | None = None
+    """Offered load over what the fleet finishes with its queue never empty; None if it was not determined."""
     probability: float | None = None
-    error_basis: str = ""
+    """That the SLO holds on a real server (`simserve.metrics.real_server`); None without an SLO."""
+    error_basis: str = ""  # What the errors to expect of a real server are based on, in words.
     probability_measured: float | None = None
-    is_unsure: bool = False
-    encoder_gpus: int = 0
-    promise: Promise | None = None
+    """The same after loads of the server have been measured, if it performs as predicted."""
+    is_unsure: bool = False  # Whether it holds, but not on the required share of real servers.
+    encoder_gpus: int = 0  # GPUs of an encoder pool, which do not depend on the replicas.
+    promise: Promise | None = None  # Result of fresh runs, if they decided whether it holds; else None.
 
     @property
     def most_missed(self) -> str | None:

@@ -40,22 +40,14 @@ Pool = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The possible prefill and decode workers.
+    """The possible prefill and decode workers."""
 
-    Attributes:
-        prefill: Shapes of a prefill worker, the scenario's own first.
-        decode: Likewise of a decode worker.
-        link: The scenario's link for KV transfers.
-        own: GPU, GPUs of a node and weight format of the deployment, which a pool need not repeat.
-        gpus: Kinds of GPU by name, in their usual nodes, which determine the links; empty if the scenario sets the
-            link.
-    """
-
-    prefill: tuple[Pool, ...]
-    decode: tuple[Pool, ...]
-    link: Mapping[str, Any]
-    own: Mapping[str, Any]
+    prefill: tuple[Pool, ...]  # Shapes of a prefill worker, the scenario's own first.
+    decode: tuple[Pool, ...]  # Likewise of a decode worker.
+    link: Mapping[str, Any]  # The scenario's link for KV transfers.
+    own: Mapping[str, Any]  # GPU, GPUs of a node and weight format of the deployment, which a pool need not repeat.
     gpus: Mapping[str, HardwareProfile] = field(default_factory=dict)
+    """Kinds of GPU by name, in their usual nodes, which determine the links; empty if the scenario sets the link."""
 
     def shapes(self, role: str) -> tuple[Pool, ...]:
         """Return the shapes of a role."""
