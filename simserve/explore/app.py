@@ -110,21 +110,14 @@ def _fields(query: type[FrozenModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[Query]):
-    """The question of a tab.
+    """The question of a tab."""
 
-    Attributes:
-        about: One line about it.
-        query: Its inputs.
-        answer: The function that computes the answer.
-        seconds: How long it may take, if longer than usual.
-        first: A function that answers sooner but less fully; called before ``answer`` if the answer may come in parts.
-    """
-
-    about: str
-    query: type[Query]
-    answer: Callable[[Query, Check], dict[str, Any]]
-    seconds: float | None = None
+    about: str  # One line about it.
+    query: type[Query]  # Its inputs.
+    answer: Callable[[Query, Check], dict[str, Any]]  # The function that computes the answer.
+    seconds: float | None = None  # How long it may take, if longer than usual.
     first: Callable[[Query, Check], dict[str, Any] | None] | None = None
+    """A function that answers sooner but less fully; called before ``answer`` if the answer may come in parts."""
 
 
 QUESTIONS: Mapping[str, Question[Any]] = {

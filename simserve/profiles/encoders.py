@@ -18,17 +18,11 @@ which all encoders here use first)."""
 
 
 class ImageShape(NamedTuple):
-    """The result of encoding an image.
+    """The result of encoding an image."""
 
-    Attributes:
-        tokens: Tokens in the prompt.
-        pieces: Pieces that attend only to themselves in the tower: one, tiles, or moments of a video.
-        patches: Patches per piece.
-    """
-
-    tokens: int
-    pieces: int
-    patches: int
+    tokens: int  # Tokens in the prompt.
+    pieces: int  # Pieces that attend only to themselves in the tower: one, tiles, or moments of a video.
+    patches: int  # Patches per piece.
 
 
 class VisionTower(FrozenModel):
@@ -247,17 +241,11 @@ class VisionTower(FrozenModel):
 
 
 class AudioShape(NamedTuple):
-    """The result of encoding a recording.
+    """The result of encoding a recording."""
 
-    Attributes:
-        tokens: Tokens in the prompt.
-        positions: Positions that the layers of the encoder compute, including silence that fills a window.
-        pairs: Pairs of positions that attend to each other: the squares of each window's positions, summed.
-    """
-
-    tokens: int
-    positions: int
-    pairs: int
+    tokens: int  # Tokens in the prompt.
+    positions: int  # Positions that the layers of the encoder compute, including silence that fills a window.
+    pairs: int  # Pairs of positions that attend to each other: the squares of each window's positions, summed.
 
 
 class Convolution(FrozenModel):

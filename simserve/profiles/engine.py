@@ -58,17 +58,11 @@ _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Chooses the user's value or the engine's default for each option, and records which.
+    """Chooses the user's value or the engine's default for each option, and records which."""
 
-    Attributes:
-        asked: What the user set.
-        default_label: How a default is cited: ``vllm 0.12 default on h100-sxm-80gb``.
-        sources: Option -> where its value came from.
-    """
-
-    asked: EngineOptions
-    default_label: str
-    sources: dict[str, str] = field(default_factory=dict)
+    asked: EngineOptions  # What the user set.
+    default_label: str  # How a default is cited: ``vllm 0.12 default on h100-sxm-80gb``.
+    sources: dict[str, str] = field(default_factory=dict)  # Option -> where its value came from.
 
     def is_set(self, key: str) -> bool:
         """Return whether the user set an option."""

@@ -19,37 +19,21 @@ from simserve.validation import FrozenModel
 
 @dataclass(frozen=True, slots=True)
 class ServerTraits:
-    """What an engine's defaults depend on besides its GPU and options; the first five are the engine's to fill in.
+    """What an engine's defaults depend on besides its GPU and options; the first five are the engine's to fill in."""
 
-    Attributes:
-        chunk_tokens: Prefill chunk of all groups of data-parallel attention together, tokens.
-        graph_sequences: Sequences of the largest captured CUDA graph.
-        ranks: Ranks of all groups, tensor x pipeline.
-        groups: Groups of data-parallel attention.
-        drafter: Drafter of speculative decoding; None: none.
-        decode_sequences: Sequences of its largest decode step.
-        tokens_per_decode: Tokens of each of them: one, and its drafts.
-        is_latent: Whether the model has latent attention.
-        captures_prompts: Whether prompts run on graphs.
-        role: What the server does for its requests.
-        exchange: How tokens reach the ranks that hold their experts.
-        model_name: Name of the model, without that of a format of its weights.
-        divides_contexts: Whether ranks divide contexts among them.
-    """
-
-    chunk_tokens: int = 0
-    graph_sequences: int = 0
-    ranks: int = 1
-    groups: int = 1
-    drafter: str | None = None
-    decode_sequences: int = 0
-    tokens_per_decode: int = 1
-    is_latent: bool = False
-    captures_prompts: bool = False
-    role: Literal["both", "prefill", "decode"] = "both"
-    exchange: str = ""
-    model_name: str = ""
-    divides_contexts: bool = False
+    chunk_tokens: int = 0  # Prefill chunk of all groups of data-parallel attention together, tokens.
+    graph_sequences: int = 0  # Sequences of the largest captured CUDA graph.
+    ranks: int = 1  # Ranks of all groups, tensor x pipeline.
+    groups: int = 1  # Groups of data-parallel attention.
+    drafter: str | None = None  # Drafter of speculative decoding; None: none.
+    decode_sequences: int = 0  # Sequences of its largest decode step.
+    tokens_per_decode: int = 1  # Tokens of each of them: one, and its drafts.
+    is_latent: bool = False  # Whether the model has latent attention.
+    captures_prompts: bool = False  # Whether prompts run on graphs.
+    role: Literal["both", "prefill", "decode"] = "both"  # What the server does for its requests.
+    exchange: str = ""  # How tokens reach the ranks that hold their experts.
+    model_name: str = ""  # Name of the model, without that of a format of its weights.
+    divides_contexts: bool = False  # Whether ranks divide contexts among them.
 
 
 class StaticReserve(FrozenModel):

@@ -494,17 +494,11 @@ def _expects_max_tokens(scenario: Scenario) -> bool:
 
 
 class AskedFeature(NamedTuple):
-    """A feature that a deployment uses.
+    """A feature that a deployment uses."""
 
-    Attributes:
-        name: One of `simserve.profiles.engine_profile.FEATURES`.
-        key: Key of the deployment that asks for it.
-        value: Its value.
-    """
-
-    name: str
-    key: str
-    value: object
+    name: str  # One of `simserve.profiles.engine_profile.FEATURES`.
+    key: str  # Key of the deployment that asks for it.
+    value: object  # Its value.
 
 
 def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:
