@@ -97,7 +97,6 @@ def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> Gem
     """Return the curve of a device whose peak and bandwidth are the fitted rates.
 
     Args:
-        values: Fitted constants.
         shape: Fixed constants of `GemmCurve`; those left out are class defaults.
     """
     held: dict[str, Any] = {

@@ -83,7 +83,6 @@ class CurveRegressor:
     the form is wrong; the held-out error does.
 
     Args:
-        form: The form.
         num_folds: Parts that are held out in turn; 0: no held-out error.
 
     Attributes:

@@ -231,9 +231,7 @@ def check_serving(
 
     Args:
         scenario: With the profile to check.
-        results: The benchmarks.
         tolerance: Share.
-        name: Name of the profile.
         against: The files.
         may_be_faster: Whether a server that is faster than predicted passes.
 

@@ -353,7 +353,6 @@ def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> floa
         linear: The runs around ``place``.
         place: Log factors.
         found: The log factors to judge.
-        priors: How far servers are from their profiles.
     """
     offset, slopes = _standardised(linear, place, priors)
     scales = priors.scales()

@@ -193,7 +193,6 @@ def roofline_series(fit: KernelFit, peaks: Mapping[str, float]) -> list[Roofline
     """Return the measured and the fitted calls of products, attention and experts.
 
     Args:
-        fit: The fit.
         peaks: FLOP/s of the profile by dtype.
     """
     series = []

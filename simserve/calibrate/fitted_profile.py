@@ -57,12 +57,7 @@ DIGITS = 4
 
 
 def fitted_profile(run: KernelRun, fit: KernelFit) -> HardwareProfile:
-    """Return the profile, named for the base or the device and for the run.
-
-    Args:
-        run: The measurements.
-        fit: The fit to them, with its base profile.
-    """
+    """Return the profile, named for the base or the device and for the run."""
     base = fit.base
     mapping: dict[str, Any] = base.model_dump(mode="json", exclude_none=True) if base else _plain_device(run)
     builder = _Builder(run, fit, mapping)
@@ -428,7 +423,6 @@ def profile_text(profile: HardwareProfile, header: str = "") -> str:
     """Return a profile as YAML, with units in the quantities and without values at their defaults.
 
     Args:
-        profile: The profile.
         header: Comment above it, in whole lines.
     """
     mapping = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

@@ -87,7 +87,6 @@ def read_log(folder: Path, *, is_to_grow: bool = False) -> Log:
     """Return the log of a folder; a last line cut short by a crash is left out.
 
     Args:
-        folder: Folder of the run.
         is_to_grow: Whether to cut that line off the file, so that the next row is not appended to it.
 
     Raises:

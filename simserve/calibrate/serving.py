@@ -154,7 +154,6 @@ class ServingCalibration:
     """Fits engine constants to benchmarks: `fit` returns the object itself, with the result in ``fit_``.
 
     Args:
-        model: The deployment.
         names: Parameters to fit, of `PARAMETERS`.
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
         progress: Called now and then.

@@ -64,7 +64,6 @@ class FactorCalibration:
     """Fits the factors of a server to its benchmarks: `fit` returns the object itself, with the result in ``fit_``.
 
     Args:
-        model: The deployment.
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
         progress: Called now and then.
         priors: How far servers are from their profiles; None: those of the device.

@@ -31,7 +31,6 @@ def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
     """Return the YAML of the scenario's engine, in the one version that was fitted, with the fitted constants.
 
     Args:
-        fit: The constants.
         scenario: Scenario of the engine and version.
         name: Name of the profile, which must also be its file's name.
 

@@ -170,7 +170,6 @@ def figures(records: RequestRecords, gaps: Histogram) -> dict[str, float]:
     Latencies in seconds and rates a second, under the names of `simserve.workload.benchmarks.result`.
 
     Args:
-        records: The record of every request.
         gaps: Every gap between tokens, seconds.
     """
     latencies = request_latencies(records)

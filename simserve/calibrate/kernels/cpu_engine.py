@@ -80,7 +80,6 @@ class CpuEngine:
         """Return a step of sequences: ``queries`` new tokens each, at the end of ``contexts``.
 
         Args:
-            heads: Of the layer.
             queries: New tokens of each sequence.
             contexts: Tokens of each, including the new ones.
             table: Blocks of each, ``[sequences, blocks]``, int32.
@@ -189,8 +188,6 @@ def engine_kernels(torch: Any, kind: str, asked: str | None) -> CpuEngine | None
     """Return the engine's kernels that a device is measured with, or None for PyTorch's.
 
     Args:
-        torch: PyTorch.
-        kind: Kind of the device.
         asked: ``vllm``, ``none``, or None for whichever is available.
 
     Raises:

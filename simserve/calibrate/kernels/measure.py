@@ -80,7 +80,6 @@ def measure(
 
     Args:
         folder: Where the run is written.
-        device: The device to measure.
         models: Models whose layer shapes are measured.
         deadline: When to stop, on the clock of `time.monotonic`.
         formats: Number formats of the products; None: those of the device in `FORMATS_OF`.

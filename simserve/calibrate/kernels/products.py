@@ -84,7 +84,6 @@ def linear_of(torch: Any, *, is_plain: bool) -> Linear:
     with frozen weights, whose operators are used here.
 
     Args:
-        torch: PyTorch.
         is_plain: Whether weights keep their layout: on a GPU, and in 32 bits.
     """
     if is_plain or not _has_laid_out_weights(torch):

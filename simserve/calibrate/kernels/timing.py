@@ -48,9 +48,7 @@ def time_call(
     """Return the time of a call.
 
     Args:
-        call: Runs the kernel on a copy of its inputs.
         copies: Number of copies to rotate through.
-        device: Where it runs.
         target: Seconds for all samples together; at least three are taken.
         deadline: When to stop sampling, on the clock of `time.monotonic`.
         mode: ``events`` keeps a GPU from using graphs.
