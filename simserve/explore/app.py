@@ -148,7 +148,6 @@ def create_app(
 
     Args:
         hosts: Host names that it accepts, against pages that point their own name at it; ``*``: any.
-        runner: What runs the questions.
         feed: The deployment that the twin of the page shows; None without one.
     """
     app = Starlette(

@@ -105,7 +105,6 @@ def write_pages(
     Args:
         folder: Created if needed.
         force: Whether other files in the folder are kept and pages there are replaced, instead of an error.
-        grids: The answers to compute.
         tell: Called with the number of finished answers and of all.
         twin: The `TwinFeed.state` of a deployment; None: the page has no twin.
 
