@@ -299,7 +299,6 @@ def cost(
         api_usd_per_hour: Cost of an API that serves some of the requests.
         tiers_usd_per_hour: Cost of KV tiers that are paid for separately.
         encoders_usd_per_hour: Cost of the GPUs of an encoder pool, which are not in ``num_gpus``; NaN without a price.
-        throughput: Rates over the measured window.
     """
     if gpu_hour_usd is None:
         return dict.fromkeys(COST_KEYS, math.nan)
@@ -363,7 +362,6 @@ def energy(
     ``joules_per_output_token`` over output tokens alone; NaN where there are none.
 
     Args:
-        num_gpus: GPUs that are on.
         watts_per_gpu: Mean power of one board.
         grid: Where the electricity comes from.
         tokens_per_second: Prompt and output tokens a second.

@@ -111,7 +111,6 @@ def offload_figures(offload: OffloadTotals, block_bytes: float) -> dict[str, Any
     """Return `OFFLOAD_KEYS` of the tiers.
 
     Args:
-        offload: Of the run.
         block_bytes: Of a KV block, over all GPUs of a replica.
     """
     return {
@@ -132,7 +131,6 @@ def tier_figures(offload: OffloadTotals, records: RequestRecords, block_bytes: f
     anything was loaded from it.
 
     Args:
-        offload: Of the run.
         records: One row a request.
         block_bytes: Of a KV block, over all GPUs of a replica.
     """
@@ -286,9 +284,6 @@ def media_figures(
     requests does not count.
 
     Args:
-        simulation: The run.
-        specs: The requests drawn.
-        columns: Their images or recordings.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
         counted: ``images`` or ``recordings``.
@@ -435,8 +430,6 @@ def task_figures(
     tokens.
 
     Args:
-        records: One row a call.
-        window: What is measured.
         slo: The objective; None without one.
         usd_per_hour: Of the deployment; None or NaN without a price.
     """

@@ -338,8 +338,6 @@ def write_table(path: Path, columns: Sequence[Column], metadata: Mapping[str, st
     """Write a table as Parquet, whole or not at all; the same columns give the same bytes.
 
     Args:
-        path: Of the file.
-        columns: Of the table.
         metadata: Texts that the file holds beside it, by their keys.
 
     Raises:

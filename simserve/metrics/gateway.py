@@ -479,9 +479,6 @@ def replica_figures(simulation: Simulation) -> dict[str, Any]:
     every change of the fleet: ``time_s``, ``launched`` (paid for) and ``ready`` (taking requests or answering the last
     of them). ``killed``: restarts by the liveness probe. ``updates``: for each rolling update its ``start_s end_s``
     (None: not finished), the replicas that were ready before it and the fewest ready during it.
-
-    Args:
-        simulation: A run whose fleet can change.
     """
     timeline, end = simulation.timeline, simulation.end_time
     assert timeline is not None

@@ -342,7 +342,6 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
 
     Args:
         latencies: Seconds, one row a request.
-        slo: The bounds.
         submitted: Whether the request counts, shape [requests]: it was sent, and in the measured window.
     """
     by_metric = {

@@ -121,11 +121,7 @@ class Evidence:
 
 
 class _FirstTokens:
-    """How much slower first tokens may be, for one slowness of steps after another; what is common is computed once.
-
-    Args:
-        seen: Of the run.
-    """
+    """How much slower first tokens may be, for one slowness of steps after another; what is common is computed once."""
 
     def __init__(self, seen: Evidence) -> None:
         self._seen = seen
@@ -220,10 +216,7 @@ def _with_tasks(evidence: Evidence, task: TaskLatencies, begun: NDArray[np.bool_
     calls of the run on average: an estimate. The time that it is blocked on tools is the same on any server.
 
     Args:
-        evidence: Of the requests.
-        task: Latencies of the tasks, by request.
         begun: The first call of each that counts.
-        slo: The objective.
         most: Its limit on tasks, seconds.
     """
     model, makespan = task.model[begun], task.makespan[begun]

@@ -137,8 +137,6 @@ def summarize(
     cover the simulation from 0 to its last event.
 
     Args:
-        simulation: The run.
-        facts: What the summary states besides.
         measured: What `measure` returned for it; None to measure it here.
         specs: The requests drawn, for the prompt cache of an API that requests overflow to; None if it caches nothing.
     """
@@ -160,7 +158,6 @@ def measure(
     """Return latencies, stability, the measured window, and which requests met the objective.
 
     Args:
-        simulation: The run.
         slo: Objective, None if there is none.
         warmup: ``auto``, ``none`` or seconds.
         offered: How the traffic compares with what the deployment can finish, None if unknown.
@@ -568,7 +565,6 @@ def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, c
     see `tier_figures`.
 
     Args:
-        simulation: The run.
         num_blocks: KV blocks of a replica.
         block_bytes: Bytes of one block, over all GPUs of a replica.
         caches_prefixes: Whether there is a prefix cache.

@@ -401,7 +401,6 @@ def throughput(
 
     Args:
         records: One row a request.
-        window: What is measured.
         meets_slo: Whether each request met the SLO, shape [requests]; None without one.
         counted: Which requests count, shape [requests]; None: all.
     """
@@ -627,8 +626,6 @@ def conditions(records: RequestRecords, totals: RunTotals, num_replicas: int) ->
     """Return the conditions of a run.
 
     Args:
-        records: Its requests.
-        totals: Totals of its steps.
         num_replicas: Replicas that served it.
     """
     answered = np.isfinite(records.finish_time)
