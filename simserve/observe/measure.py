@@ -69,7 +69,6 @@ def bench_file(
 
     Args:
         answers: At least one, in the order in which they were sent.
-        backend: Engine of the server.
         model: The name under which the model is served.
         request_rate: Requests/s of Poisson arrivals, or ``"inf"`` for a closed loop.
         max_concurrency: Clients of a closed loop.
@@ -195,7 +194,6 @@ def observe(
 
     Args:
         url: Its address, as `simserve.observe.target.address_of` returns it.
-        plan: What to send.
         model: Which of its models; None: the only one.
         api_key: Bearer token for the server.
         tell: Called with the used part of the budget.

@@ -103,7 +103,6 @@ def scrapes_of(text: str, where: object, time: float | None = None) -> list[Scra
     """Return the scrapes of a text: one page, several below lines ``# scraped_at SECONDS``, or Prometheus' JSON.
 
     Args:
-        text: What was read.
         where: Name of the text in errors.
         time: When the page was read, if it does not say.
 

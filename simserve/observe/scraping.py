@@ -106,8 +106,6 @@ def scrape_for(
     """Scrape a server for a time, to its end whatever it answers meanwhile: later counters include what was missed.
 
     Args:
-        client: The HTTP client.
-        url: The server.
         seconds: For how long.
         interval: Between two scrapes, seconds.
         keep: Called with every scrape.

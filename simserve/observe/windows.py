@@ -272,7 +272,6 @@ def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
     """Return what scrapes show about an engine.
 
     Args:
-        scrapes: By time.
         where: Name of the scrapes in errors.
 
     Raises:
