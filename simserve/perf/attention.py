@@ -310,9 +310,7 @@ def sparse_prompt_seconds(
     0 if nothing is chosen from a latent cache.
 
     Args:
-        layers: The layers.
         num_ranks: Ranks over which the heads are distributed.
-        machine: One GPU.
         tokens: Tokens of a step.
         pair: Seconds per attended pair of a prompt with full attention.
     """

@@ -162,7 +162,6 @@ def all_reduce_curve_seconds(curve: AllReduceCurve, num_bytes: Array, num_ranks:
     One-shot moves ``(n-1) m`` bytes per rank, two-shot and ring ``2 (n-1)/n m``, the switch ``m``.
 
     Args:
-        curve: Constants.
         num_bytes: Message m per rank.
         num_ranks: Ranks n.
         bandwidth: Link bandwidth per GPU, one direction, bytes/s.
@@ -268,12 +267,9 @@ def exchange_seconds(
     """Return the seconds of one direction of an exchange; 0 for one rank.
 
     Args:
-        mode: Kernels of the exchange.
-        curve: Their constants in this direction.
         tokens: Tokens per rank.
         token_bytes: Bytes per token.
         chosen: Experts per token.
-        links: Links over which they travel.
     """
     count = np.asarray(tokens, dtype=np.float64)
     if links.num_ranks < 2:

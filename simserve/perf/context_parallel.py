@@ -119,8 +119,6 @@ def context_exchange_seconds(shape: ReplicaShape, layers: AttentionLayers, token
     collectives. Waits for the slowest rank count with the first one.
 
     Args:
-        shape: The deployment.
-        layers: The layers.
         tokens: Queries of a step.
     """
     size = shape.decode_context_parallel_size

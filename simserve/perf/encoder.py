@@ -90,8 +90,6 @@ def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: 
     """Return the seconds to encode the images, or recordings, of some requests, each separately; shape [requests].
 
     Args:
-        shape: The replica.
-        tower: The encoder.
         positions: Patches of all images of each request, or positions of its recordings; 0: none.
         pairs: Pairs of positions that attend to each other, the mean of all layers: squares per piece, summed.
         counts: Images or recordings per request.
@@ -220,7 +218,6 @@ def attention_seconds(
     """Return the seconds of a call of attention over pieces of the same length, each separately.
 
     Args:
-        kernel: The kernel that computes it.
         length: Positions per piece.
         pieces: Number of pieces.
         num_heads: Heads on this GPU.

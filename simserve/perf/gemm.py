@@ -177,7 +177,6 @@ def fp32_parts(machine: Machine, rows: Array, out_features: int, in_features: in
     Nothing is fitted. Measurements of vLLM's pull requests 47973 (GB200) and 55899 (GB300) are in calibration/LOG.md.
 
     Args:
-        machine: The GPU.
         rows: Tokens m.
         out_features: Columns n.
         in_features: Reduction k.
@@ -191,7 +190,6 @@ def gemm_call(curve: GemmCurve, machine: Machine, work: Work, dtype: str, rows: 
 
     Args:
         curve: From `gemm_curve`.
-        machine: The GPU.
         work: From `gemm_work`.
         dtype: Arithmetic dtype.
         rows: Tokens m.
@@ -334,8 +332,6 @@ def gemm_seconds(
     """Return the seconds of ``y[m, n] = x[m, k] W[k, n]`` for every m.
 
     Args:
-        curve: Parameters of the kernels.
-        device: The GPU.
         rows: Tokens m, above 0.
         out_features: Columns n.
         in_features: Reduction k.
@@ -396,8 +392,6 @@ def grouped_gemm_seconds(
     """Return the seconds of one projection of all experts that a rank uses, without the start-up of the layer.
 
     Args:
-        curve: Parameters of the kernels.
-        device: The GPU.
         tile_rows: Rows of a tile.
         rows: Token-expert pairs that the rank computes.
         experts: Distinct experts among them; each starts its own tile.
@@ -495,8 +489,6 @@ def unpacked_parts(
     """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain kernel above.
 
     Args:
-        precision: The format.
-        machine: The GPU.
         num_weights: Weights of the matrix on the rank.
         rows: Tokens m.
         packed: Parts of the kernel that unpacks internally, ``[5, rows]``.

@@ -59,7 +59,6 @@ def with_windowed_kv(shape: ReplicaShape, rules: WindowedKV | None, connector: s
     """Return a deployment that keeps windows by an engine's rules, if model and settings allow it.
 
     Args:
-        shape: The deployment.
         rules: How the engine's version keeps them; None: it does not.
         connector: What moves KV out of this engine's pool, in words; None: nothing.
     """

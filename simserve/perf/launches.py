@@ -44,7 +44,6 @@ def launch_wait(
     own code between calls adds up: ``step = kernels + layers * layer_seconds + gaps``.
 
     Args:
-        stage: The layers of a stage.
         gpu_seconds: GPU time of the steps.
         is_eager: Which steps no graph covers.
         layer_seconds: Time to launch a layer.

@@ -172,9 +172,6 @@ def chunk_seconds(
     is gathered and scattered back. With 64 value heads on Blackwell, 953 of them beside 7,239 tokens of prompts take
     the kernel 4,362 us, 8,192 tokens of a prompt 464 (vllm pull request 44700): 4.1 us each, of which 64 tokens take
     3.6. The rest, states that the kernel reads and writes, is left out. Chunks are Triton's, as for prompts.
-
-    Args:
-        scan: The kernel.
     """
     moved = GATHERED_PASSES * linear.state_elements * linear.state_element_bytes / num_ranks
     gathered = moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
@@ -186,7 +183,6 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     """Return the seconds of the states of decoding sequences in a step, including Mamba-2's, shape of ``sequences``.
 
     Args:
-        shape: The deployment.
         sequences: Sequences that decode in one pipeline stage; with ``is_mixed``, in all stages.
         is_mixed: Whether the step has prompts: start-up then counts with them, and all stages of a pipeline count. Some
             engines then send decodes without drafts through the prompt kernel.
@@ -213,7 +209,6 @@ def state_layer_parts(shape: ReplicaShape, machine: Machine, tokens: Array, *, h
     """Return the seconds by part of a layer with a state besides its projections, without states, ``[5, len(tokens)]``.
 
     Args:
-        shape: The deployment.
         has_prompts: Whether the tokens are of prompts.
     """
     model, ranks = shape.model, shape.tensor_parallel_size

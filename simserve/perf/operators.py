@@ -152,7 +152,6 @@ def bound_parts(work: Work, *, arithmetic: Array, memory: Array, total: Array) -
     cost of tiles and imperfect overlap.
 
     Args:
-        work: Bytes of the call.
         arithmetic: Seconds of the flops alone.
         memory: Seconds of the bytes alone; at most ``total``.
         total: Seconds of the call.

@@ -293,7 +293,6 @@ def weight_bits(name: str, model_dtype: str, group_size: int | None = None) -> t
     The latter stay 16-bit in quantised checkpoints, except GGUF.
 
     Args:
-        name: Weight format.
         model_dtype: ``bf16``, ``fp16`` or ``fp32``.
         group_size: Weights that share a scale in an integer format; None: as usual for the format.
     """

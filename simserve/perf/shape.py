@@ -216,8 +216,6 @@ def _expert_weights(model: ModelProfile, quantization: str, ranks: _ExpertRanks)
     """Return the weights of the routed experts on one rank as stored, including padding.
 
     Args:
-        model: The model.
-        quantization: Weight format.
         ranks: Who holds them; one group: every expert is split over the ranks.
     """
     if model.moe is None:

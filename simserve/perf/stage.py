@@ -749,7 +749,6 @@ def reduction_seconds(
     """Return the seconds of one all-reduce of the tokens' hidden states.
 
     Args:
-        shape: The deployment.
         tokens: Tokens of the step.
         norm_start: Start-up time of the norm after it, which is saved if both are one kernel.
         all_reduce: Seconds of a message over a link.

@@ -91,7 +91,6 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
     """Return the seconds of every step that a replica can take.
 
     Args:
-        shape: The deployment.
         max_tokens_in_table: Tokens up to which a step is tabulated; beyond, it grows by the compute-bound cost of one
             more token. Default: token budget times pipeline stages, within 8,192 to 32,768.
 
@@ -152,7 +151,6 @@ def tables_of(stage: Stage, tokens: Array, sequences: Array, together: Array) ->
     """Return the seconds of steps by their content.
 
     Args:
-        stage: The layers.
         tokens: Tokens of steps with prompts, ascending, 0 first.
         sequences: Numbers of sequences: 0, 1, 2 and so on.
         together: Tokens of all ranks in lockstep, ascending, 0 first.
@@ -665,7 +663,6 @@ def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: f
     an RTX 4090; twice that if the keys of 128 long contexts exceed the L2 cache, which is left out.
 
     Args:
-        shape: The deployment.
         key_seconds: Time of a key in one layer, for one decoding sequence.
         pair_seconds: Time of an attended pair of a prompt in one layer.
     """
