@@ -93,8 +93,6 @@ def advise(
     (`BUDGET`, and the fresh runs of each change that holds), so it is the same on any machine.
 
     Args:
-        asked: What was run.
-        result: The run's result.
         reference: What follows ``simserve run`` to run it, for the commands.
         accelerate: Whether the kernel runs compiled.
 

@@ -57,7 +57,6 @@ def laid_out(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, cou
     (llama.cpp's tools/server/README.md, ``--split-mode`` layer).
 
     Args:
-        flags: What was asked.
         deployment: The scenario's own keys, and what ``--set`` says about data parallelism.
         gpu: The GPU; None: not given.
         count: How many of it; None: not given.

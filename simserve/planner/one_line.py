@@ -104,7 +104,6 @@ def ask(
     Args:
         word: A scenario file, a bundled scenario, a model profile, a Hugging Face id, a ``config.json`` or its folder;
             None: ``like`` names it.
-        flags: The flags.
         changes: ``KEY=VALUE``, applied last.
         needs_traffic: Whether the answer depends on what arrives; otherwise traffic may be left out.
         needs_load: Whether it depends on how much of it arrives; otherwise a bare model gets a rate to begin with.

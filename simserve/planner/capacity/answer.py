@@ -253,7 +253,6 @@ def capacity(
     excess. Classes and rules that always send requests there still do.
 
     Args:
-        scenario: What is deployed, what arrives and what is asked.
         highest: Nothing above it is tried.
         precision: Half width of the interval over the capacity: requests are added until it is reached; None: aims at
             2 % within the time of a short search.
@@ -412,8 +411,6 @@ def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float 
     normal distribution over the logarithm of the load, and one or two runs settle it.
 
     Args:
-        probe: Runs the deployment.
-        found: What the search found.
         is_whole: Whether loads are whole numbers.
         confidence: Share of real servers that must sustain it.
 

@@ -86,7 +86,6 @@ def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Eff
     holds, what was found is returned unchanged.
 
     Args:
-        probe: Runs the deployment.
         found: What the search found, on its own replications.
         asked: Share of requests that must meet every bound.
         effort: Effort of the search; replications from its number on are fresh.

@@ -238,8 +238,6 @@ def trial(
     """Return what a search needs to know about a run.
 
     Args:
-        simulation: The run.
-        slo: The objective.
         warmup: ``auto``, ``none`` or seconds.
         offered: Decides whether the run is overloaded, where it is known.
         expected: Errors to expect of a real server; None: no probability is computed.

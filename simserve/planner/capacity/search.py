@@ -138,10 +138,8 @@ def find_capacity(
     Last, single runs draw the curve of goodput. If the user stops it, it returns what the runs so far have shown.
 
     Args:
-        probe: Runs the deployment.
         asked: Share of requests that must meet every bound.
         start: First load that is tried.
-        effort: How hard to try.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers.
         finishable: For steady open traffic, what the deployment finishes with its queue never empty: nothing near it is
@@ -168,7 +166,6 @@ def is_load_sustained(probe: Prober, load: float, *, asked: float, finishable: F
     but near its limit on TPOT, wander for minutes, and a short run is over before they are large.
 
     Args:
-        probe: Runs the deployment.
         load: Requests/s.
         asked: Share of requests that must meet every bound.
         finishable: What the deployment finishes with its queue never empty.
@@ -624,7 +621,6 @@ class _SteadySearch(_Search):
         runs: Student's t for the mean of four further quarters.
 
         Args:
-            level: Runs at the load.
             confidence: Two-sided confidence of the bound.
             parts: Number of parts into which a run is divided.
             num_requests: Requests of the one more run; None: as many as in those at the load.

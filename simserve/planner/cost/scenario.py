@@ -551,7 +551,6 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
     """Return a month's cost from GPUs that are always full to what is paid, term by term, and what is still left out.
 
     Args:
-        model: The month.
         assumed: Dollars of operations shown where the scenario gives none.
     """
     requests = model.requests_per_month or 0.0

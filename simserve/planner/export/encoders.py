@@ -79,7 +79,6 @@ def refuse_unencoded(encoders: Worker, target: str) -> None:
     """Refuse an encoder pool if the engine, or Dynamo with it, cannot run the model's encoder separately.
 
     Args:
-        encoders: The workers that encode.
         target: Target of the export: ``dynamo`` for workers of Dynamo.
 
     Raises:

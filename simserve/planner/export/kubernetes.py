@@ -91,8 +91,6 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
     """Return the manifests that serve a deployment.
 
     Args:
-        name: Name of the deployment.
-        workers: Its kinds of worker.
         is_keda: Whether KEDA scales it instead of Kubernetes itself.
 
     Raises:
@@ -215,7 +213,6 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
     """Return the server of a worker as a container.
 
     Args:
-        worker: The worker.
         command: Words that start the server; None: the worker's own command.
     """
     gpus = worker.gpus_per_host
@@ -254,7 +251,6 @@ def start_limit(worker: Worker, *, downloads: bool) -> float:
     """Return the seconds after which a server without an answer has failed: three times the simulated start-up time.
 
     Args:
-        worker: The server's worker.
         downloads: Whether it fetches its own weights; the time of a slow download is then added.
     """
     return _START_MARGIN * worker.start_seconds + (worker.deployment.loaded_bytes / _DOWNLOAD if downloads else 0.0)
@@ -264,7 +260,6 @@ def probes(worker: Worker, *, port: int | str = "http", downloads: bool = False)
     """Return the probes: a start may take three times as long as simulated; the liveness probe follows the scenario.
 
     Args:
-        worker: The worker whose server is probed.
         port: Port of the server: a number, or the name of a container's port.
         downloads: Whether the server fetches its own weights when it starts.
     """

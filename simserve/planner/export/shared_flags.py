@@ -34,8 +34,6 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
     """Return the flag of the KV cache's number format, or nothing where it is the server's default.
 
     Args:
-        deployment: The deployment to export.
-        flags: Flags of the engine's version.
         low_bit: Format of 8 bits and fewer -> the engine's names for it, the newest first.
 
     Raises:
@@ -76,8 +74,6 @@ def adapter_words(deployment: Deployment, flags: Flags, seats: str, kept: str, n
     """Return the switch and the limits of LoRA adapters.
 
     Args:
-        deployment: The deployment to export.
-        flags: Flags of the engine's version.
         seats: Flag of the adapters on the GPU.
         kept: Flag of those kept in host memory.
         named: Flag that names the adapters, with its value.

@@ -225,7 +225,6 @@ def workers_of(
     """Return the kinds of worker of a scenario: one per pool, or a single one.
 
     Args:
-        scenario: What was simulated.
         write: Function that makes the command of one replica.
         explicit: Also set the knobs that equal the engine's defaults.
         checkpoint: Repository or path that every engine loads; None: the model's own.

@@ -488,7 +488,6 @@ def import_log(
     """Read a start-up log, and return it with the scenario of that server.
 
     Args:
-        path: The log.
         scenario: Scenario that receives the log's settings; None: the log's model under placeholder traffic.
         hardware: GPU it ran on; None: the scenario's, or an assumed GPU where there is no scenario.
         model: Profile to use instead of the one closest to the log's model, or the scenario's.

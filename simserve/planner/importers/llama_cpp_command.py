@@ -207,7 +207,6 @@ def _layers_of(overrides: str, profile: ModelProfile) -> int | None:
 
     Args:
         overrides: ``PATTERN=CPU``, several with commas; a pattern is searched for in the tensors' names.
-        profile: The model.
     """
     places = [each.rpartition("=") for each in overrides.split(",")]
     try:

@@ -237,7 +237,6 @@ def import_line(
     """Return the scenario that a pasted line of one engine describes.
 
     Args:
-        program: The server that it starts.
         text: The line, or a ``docker run`` of the server's image, as pasted: over several lines or without line
             breaks, with variables in front.
         hardware: GPU it runs on, not named in the line; None: `ASSUMED_HARDWARE`, with a note.

@@ -71,7 +71,6 @@ def replay_scenario(
     """Return a scenario that replays a trace.
 
     Args:
-        path: The trace.
         trace_format: Its format, or ``auto``.
         model: Model that serves it; None: `ASSUMED_MODEL`, with a note.
         hardware: GPU that it runs on; None: `ASSUMED_HARDWARE`, with a note.
@@ -104,7 +103,6 @@ def fitted_scenario(
 
     Args:
         path: File of the trace, for its name.
-        trace: The trace.
         model: As for `replay_scenario`.
         hardware: As for `replay_scenario`.
         name: Prefix of the names of the files.
@@ -242,8 +240,6 @@ def media_blocks(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[
     """Return the `workload.images` and `workload.audio` that replay a trace's media, where the model takes them.
 
     Args:
-        trace: The trace.
-        profile: The model.
         notes: Receives notes on what is assumed and left out.
     """
     media = _taken_media(trace, profile, notes)

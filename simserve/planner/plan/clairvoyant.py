@@ -121,7 +121,6 @@ def replicas_needed(load: Load, sustained: Floats) -> NDArray[np.int64]:
     """Return the fewest replicas for each step.
 
     Args:
-        load: The load.
         sustained: Rate that 0, 1, 2 ... replicas can sustain, ascending; the last is at least the peak.
 
     Raises:

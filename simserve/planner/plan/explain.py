@@ -131,7 +131,6 @@ def command(reference: Sequence[str], changes: Overrides, verb: str = "run", *, 
     Args:
         reference: What follows a command of simserve to name the scenario.
         changes: Dotted key -> value.
-        verb: The command.
         keeps_layout: Whether the changes are to a deployment laid out as the reference says, with its number of GPUs;
             those of a plan give the whole layout.
     """

@@ -60,7 +60,6 @@ def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | N
     """Return the scenario with longer or shorter prompts or answers; None where the lengths cannot be scaled.
 
     Args:
-        scenario: The scenario.
         name: ``prompt_tokens`` or ``output_tokens``.
         factor: Factor on every length: mean, spread and bounds.
     """

@@ -71,7 +71,6 @@ def simulated_reserve(
     """Return the reserves that spot replicas of a fleet need, ascending, by simulation of up to ``most`` of them.
 
     Args:
-        fleet: The deployment.
         rate: Requests/s of its scenario.
         capacity: Requests/s that each replica must serve.
         most: Most spot replicas that may be needed.
@@ -106,7 +105,6 @@ def _spot(fleet: Fleet, rate: float, interruptions: Interruptions, away: float, 
     Args:
         fleet: The deployment, under the traffic of all replicas.
         rate: Requests/s of that.
-        interruptions: How often replicas are taken back.
         away: Seconds that one is away, including its notice.
         replicas: How many there are.
     """

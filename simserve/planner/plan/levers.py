@@ -140,7 +140,6 @@ def single_changes(scenario: Scenario, space: Space) -> dict[str, Any] | None:
     conversations, several pools.
 
     Args:
-        scenario: The deployment as it is.
         space: Its deployments on its own GPU, for the known drafts.
     """
     full = _with_full_queue(scenario)

@@ -59,7 +59,6 @@ def usd_per_million_tokens(found: Findings, fleet: Trial) -> float | None:
     so that what is served depends on the fleet, it is what the run served; of one job, the dollars of the job.
 
     Args:
-        found: What the search found.
         fleet: A fleet, at the price of all that is bought.
     """
     usd = usd_per_month(fleet)
@@ -141,7 +140,6 @@ def faster(best: Mapping[str, Any], unbeaten: Sequence[Mapping[str, Any]]) -> di
     """Return the fleet that has a latency several times lower for little more money; None if there is none.
 
     Args:
-        best: The plan.
         unbeaten: The fleets that no other beats, as returned by `pareto`.
     """
     if not best["usd_per_month"]:

@@ -109,8 +109,6 @@ class _Group:
     """The search on one kind of GPU.
 
     Args:
-        space: What may be deployed.
-        goal: The GPUs that are available.
         most: Most settings of engine knobs that are tried.
         tell: Told how far it is; None: nobody asks.
     """
@@ -336,8 +334,6 @@ def able_group(space: Space, goal: Goal, most: int, tell: Tell | None = None) ->
     """Return what every deployment on a kind of GPU can do, by short looks.
 
     Args:
-        space: What may be deployed.
-        goal: The GPUs that are available.
         most: Most settings of engine knobs that are tried.
         tell: Told how far it is; None: nobody asks.
     """
@@ -391,8 +387,6 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
     """Return a deployment with its load as `simserve capacity` finds it.
 
     Args:
-        scenario: What is asked.
-        able: The deployment.
         confidence: Share of real servers that must sustain a load; None: it must hold as simulated.
         least: Requests/s at which steady traffic must hold for the load to be found; None: it is always found.
     """

@@ -125,9 +125,6 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
 
     Args:
         scenario: States the SLO; with classes the widest limits are used, which each class must meet.
-        config: Limits and rules of one replica's scheduler.
-        times: Seconds of its steps.
-        specs: The requests.
     """
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
@@ -296,7 +293,6 @@ def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | Non
     """Return when a request that meets the SLO must be done, and how long its decoding may take; None: no limit.
 
     Args:
-        slo: The limits.
         output: Output tokens of each request.
         ttft: Least seconds to the first token of each.
 
@@ -442,7 +438,6 @@ def least_replica_seconds(
         output: Output tokens; 1 if only the first token counts.
         decode_limit: Seconds from first to last token that each request may take; None: no limit.
         config: Seats, token budget, KV memory.
-        times: Seconds of steps.
         computes_prompts: Whether prompts are computed here; otherwise their KV caches come from elsewhere.
 
     Returns:
@@ -479,7 +474,6 @@ class _Steps:
 
     Args:
         config: Seats, token budget, KV memory.
-        times: Seconds of steps.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:

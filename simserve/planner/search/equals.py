@@ -35,7 +35,6 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     only known to be less.
 
     Args:
-        scenario: The traffic.
         members: Members of one price, with trials that hold.
     """
     best = 0

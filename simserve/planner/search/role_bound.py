@@ -79,9 +79,6 @@ def role_bound(
     Args:
         role: ``prefill`` or ``decode``.
         alone: The scenario with only one worker.
-        config: Limits and rules of the worker's scheduler.
-        times: Seconds of its steps.
-        specs: The requests.
         is_proven: Whether the proofs cover the scenario (`covers_roles`); if not, only the time of an idle worker is
             used.
     """

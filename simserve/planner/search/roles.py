@@ -173,7 +173,6 @@ def search_roles(space: Space, goal: Goal, known: KnownWorkers | None = None) ->
     Its members include those that are as good as the best known.
 
     Args:
-        space: What may be deployed.
         goal: What to minimise; its ceiling is the best value known.
         known: Results of earlier searches; this one adds the workers that it prices.
     """
@@ -257,7 +256,6 @@ class _Split:
     Args:
         search: Judges and keeps members.
         front: What both roles share.
-        known: What is known about workers.
     """
 
     def __init__(self, search: Search, front: Overrides, known: KnownWorkers) -> None:
@@ -528,7 +526,6 @@ def workers_of(
     """Return the shapes of each role that fit and meet its limit on an idle worker, with their bounds.
 
     Args:
-        search: The search, with its space and goal.
         front: What both roles share.
         roles: The shapes.
         limit: Fleets of this value or more are of no interest. Left out are sizes of which one worker is too expensive;

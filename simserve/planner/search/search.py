@@ -464,7 +464,6 @@ def search_group(space: Space, goal: Goal, known: GroupResult | None = None, tel
     Shapes are searched with every option plain, and again with the scenario's own choices.
 
     Args:
-        space: What may be deployed.
         goal: What to minimise, and within which limits.
         known: What earlier searches of the space have judged and run; None if there was none.
         tell: Told how far it is; None: nobody asks.
@@ -494,7 +493,6 @@ def refine_group(
     change, first from the scenario's, then from each that proved better; nothing is random.
 
     Args:
-        space: What may be deployed.
         goal: What to minimise; its ceiling is the best value known.
         found: The search over the shapes.
         num_settings: Number of settings to try on a shape.

@@ -138,7 +138,6 @@ def try_fleet(
     """Simulate a scenario with overrides on some replicas.
 
     Args:
-        scenario: The scenario.
         overrides: Dotted keys to replace.
         replicas: Number of replicas.
         num_requests: Most requests; None: all of the scenario's.

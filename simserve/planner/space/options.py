@@ -224,7 +224,6 @@ def options_of(setting: Setting, taken: frozenset[str] = frozenset()) -> tuple[t
     """Return the options that enter the search, and for the others name -> why not.
 
     Args:
-        setting: What they depend on.
         taken: Keys for which the user set values: an option that sets one of them, or a key below it, stays out.
     """
     found: list[Option] = []

@@ -272,11 +272,7 @@ def space_on(
     """Return the deployments of a scenario on one kind of GPU.
 
     Args:
-        scenario: The scenario.
-        hardware: The GPU.
-        price: Overrides that set its price.
         own_choices: Key -> values that the user wants to search instead of the default ones.
-        traffic: Properties of the requests.
         wants_latency: Whether latency itself is minimised.
         has_spares: Whether spare replicas are required.
         kept: Dotted keys and options that stay as in the scenario.

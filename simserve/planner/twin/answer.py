@@ -265,7 +265,6 @@ class _Replay:
     """The simulated hours, on the clock of the observed ones.
 
     Args:
-        result: The run.
         lead: Seconds of the run before the first window.
         start: When the first window begins.
 

@@ -243,9 +243,6 @@ def held(
     """Return the scored figures of a metric with the intervals that were made without their own sources.
 
     Args:
-        predictions: The predictions.
-        model: The model of errors.
-        metric: The metric.
         counted: The error of each scored figure as it counts, in order; None: today's.
     """
     rows, scored = [], [each for each in predictions if is_scored(each, metric)]
@@ -269,8 +266,6 @@ def coverage_rows(
     Only figures that no constant was fitted to count, and every source counts once.
 
     Args:
-        predictions: The predictions.
-        model: The model of errors.
         counted: By metric, the error of each scored figure as it counts; None: today's.
     """
     rows = []
