@@ -324,7 +324,6 @@ def refuse_expert_kernels(
     """Refuse expert kernels on GPUs on which a version does not run them; AMD's have no compute capability.
 
     Args:
-        asked: What the user set.
         span: Compute capabilities of Triton's kernels, the last excluded; None: all.
         compute_capability: Of the GPU; None: another maker's.
     """

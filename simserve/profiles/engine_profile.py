@@ -670,7 +670,6 @@ def version_note(name: str, requested: str | None, source: str) -> str | None:
     """Return the notice for an answer if the version asked for is not known; None if it is.
 
     Args:
-        name: Engine.
         requested: Version asked for.
         source: `EngineProfile.version_source` of it.
     """

@@ -264,7 +264,6 @@ def distance_of(
     """Return how far a server is from what was measured.
 
     Args:
-        server: The deployment.
         families: What was measured.
         mechanisms: Mechanism -> sources that measured a server with it.
         without: Sources to leave out.
@@ -522,8 +521,6 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
     """Return the expected errors of a server, calibrated on its own runs or not.
 
     Args:
-        model: The model of errors.
-        server: The deployment under its load.
         left_out: A source to leave out because it measured this server.
     """
     distance = model.distance(server, left_out)
@@ -656,7 +653,6 @@ def prediction_interval(summary: Mapping[str, Any], expected: Expectation, waiti
 
     Args:
         summary: What `simserve.metrics.summary.summarize` returns.
-        expected: Errors to expect.
         waiting: Share of the time to first token spent waiting for the first step.
     """
     inner = summary["simserve"]

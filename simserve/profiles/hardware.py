@@ -379,7 +379,6 @@ class HardwareProfile(FrozenModel):
         """Return the curve of routed experts of each number format for the kernels that an engine runs.
 
         Args:
-            engine: Name of its profile.
             backend: Kernels with which it runs experts; curves of other backends are left out.
             makers: Format -> whose kernels it calls instead, if a curve names them; a curve may name the engine too.
         """

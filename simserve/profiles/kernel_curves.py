@@ -133,7 +133,6 @@ class AttentionCurves(FrozenModel):
         """Return the kernel of an engine, or of the first engine with one of the kind; None if there is none.
 
         Args:
-            engine: Name of the engine.
             kind: ``heads`` or ``latent``.
             kv_bits: 16 or 8.
             group: Query heads per key-value head.

@@ -475,7 +475,6 @@ class ModelProfile(FrozenModel):
         """Return the projections of attention on one rank; KV heads are replicated when ranks outnumber them.
 
         Args:
-            tensor_parallel_size: Ranks.
             layers: Which of `attention_layers`; None: the first.
 
         Raises:

@@ -384,7 +384,6 @@ class AttentionLayers:
 
         Args:
             bytes_per_element: Bytes of one cached element.
-            tensor_parallel_size: Ranks.
 
         Raises:
             InputError: The key-value heads do not divide by the ranks.

@@ -259,7 +259,6 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
 
         Args:
             shares: The formats in which they are stored, each with its share.
-            family: Of the model.
             compute_capability: CUDA compute capability of the GPU; None for other makers.
         """
         is_chosen = family in self.wide_nvfp4_families and float(compute_capability or 0.0) >= NVFP4_ON_MARLIN_SINCE
