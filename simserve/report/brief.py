@@ -144,7 +144,6 @@ def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: P
     """Return the brief of a run.
 
     Args:
-        result: The run.
         reference: Arguments that name the scenario of the run in a command of simserve.
         folder: Where its files are; None without files.
     """
@@ -407,7 +406,6 @@ def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:
     For GPUs that miss the SLO it does not say which of the two costs less: `simserve cost` prices those that meet it.
 
     Args:
-        summary: Of a run.
         gpus: GPUs of its deployment, in words.
         held: Whether it meets the SLO.
     """
@@ -504,7 +502,6 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
     """Return the brief of a scenario as it is: that of one run, for answers about more than that.
 
     Args:
-        scenario: The deployment and its traffic.
         reference: Arguments that name the scenario in a command of simserve.
 
     Raises:
@@ -531,11 +528,7 @@ def about(
     """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
 
     Args:
-        deployed: Of the deployment at its own traffic.
-        answered: The answer.
-        verdict: Of the answer.
         more: Further lines, directly below the one that says whether it holds.
-        ways: What to do.
     """
     return replace(
         deployed,
@@ -555,7 +548,6 @@ def with_page(brief: Brief, page: Path | None, written: Path | None = None) -> B
     """Return a brief whose last line says where the page of the answer is.
 
     Args:
-        brief: The brief of an answer that writes no other files.
         page: The file; None if none was asked for.
         written: Another file of the answer; None without one.
     """

@@ -210,7 +210,6 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is.
 
     Args:
-        comparison: The answer.
         reference: Arguments that name the base in a command of simserve.
     """
     answered, *others = _told(comparison)

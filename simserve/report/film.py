@@ -319,9 +319,6 @@ def _request(life: Life, steps: Steps, moment: Moment, paces: Floats | None) -> 
     """Return a request: its phases, the tokens it had at the start of decoding, and its decode steps before the film.
 
     Args:
-        life: Its lifecycle.
-        steps: Steps of its replica.
-        moment: When the film plays.
         paces: Tokens per decode step of every request, if drafts are accepted; None: one.
     """
     phases: list[list[Any]] = []
@@ -392,7 +389,6 @@ def pipeline_rounds(replica: Replica, steps: Steps, layers: Sequence[int], piece
 
     Args:
         replica: The scheduler; its ``times`` give the time of its micro-batches.
-        steps: Its steps, or some of them.
         layers: Layers of each stage.
         piece: Tokens of a prompt that pass through the stages at once (llama.cpp's ``n_ubatch``); None: whole chunks.
     """

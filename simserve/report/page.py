@@ -161,7 +161,6 @@ def html_sections(lines: Sequence[str], sections: Iterable[Section]) -> str:
     """Return an answer as a fragment of HTML, for a notebook: sentences, the first in bold, then its sections.
 
     Args:
-        lines: The answer.
         sections: Its parts: title, lines with commands set as code, table, notes in small print; plots are left out.
     """
     parts = [f"<p><b>{escape(line)}</b></p>" if not at else f"<p>{escape(line)}</p>" for at, line in enumerate(lines)]
@@ -181,21 +180,13 @@ def html_table(
     """Return an answer of one table, as `html_sections` does.
 
     Args:
-        lines: The answer.
-        header: Titles of the columns.
-        rows: Cells, as many as titles.
         notes: What limits the answer.
     """
     return html_sections(lines, [Section(header=header, rows=rows, notes=notes)])
 
 
 def html_cells(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table, words flush left and figures flush right on one line, whatever the styles of the page.
-
-    Args:
-        header: Titles of the columns.
-        rows: Cells, as many as titles.
-    """
+    """Return a table, words flush left and figures flush right on one line, whatever the styles of the page."""
     is_text = text_columns(rows) or (True,) * len(header)
     styles = ["text-align:left" if words else "text-align:right;white-space:nowrap" for words in is_text]
 

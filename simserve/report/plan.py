@@ -148,7 +148,6 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     """Return the plan as a page: what the terminal shows, and the fleets that were tried.
 
     Args:
-        summary: Of the plan.
         command: The command that reproduces it.
         brief: The brief at the top of the page; None: one from the summary alone.
     """
@@ -215,7 +214,6 @@ def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     """Return the brief of a plan: what to deploy and how to run it, or why nothing meets the SLO and what to relax.
 
     Args:
-        summary: Of the plan.
         deployed: Brief of one run of the plan's deployment; None if it was not run: its latencies are not shown.
         reference: Arguments of ``simserve run`` that name the scenario.
     """

@@ -283,8 +283,6 @@ def add_name(sketch: Sketch, text: str, x: float, y: float, *, is_needed: bool =
     needed.
 
     Args:
-        sketch: Plot with all its points.
-        text: The words.
         x: The point along the horizontal axis.
         y: The point along the vertical axis.
         is_needed: Whether they are never left out; they may then be a line further away.
@@ -364,7 +362,6 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
 
     Args:
         reach: Seconds that must be visible; values that are not positive cannot be.
-        label: Label of the axis.
     """
     low, high = log_reach(reach) or (0.01, 1.0)
     low, high = low / 1.1, high * 1.1

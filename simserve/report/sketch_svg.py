@@ -93,7 +93,6 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
     """Return a sketch as one ``<svg>`` element.
 
     Args:
-        sketch: What to draw.
         name: Unique in the page; letters, digits and dashes.
         description: Text for a reader who cannot see it.
     """

@@ -57,8 +57,6 @@ def render_run(
     """Print the brief of a run, and with ``is_verbose`` every figure below it.
 
     Args:
-        result: The run.
-        console: Where to print.
         folder: Where its files were written; None if they were not.
         reference: Arguments that name the scenario of the run in a command of simserve.
         is_verbose: Whether every figure is printed.
@@ -86,8 +84,6 @@ def render_brief(brief: Brief, console: Console, *, is_whole: bool = False) -> N
     answer, warnings, and parts of a command or a clause are never left out.
 
     Args:
-        brief: What to print.
-        console: Where to print.
         is_whole: Whether nothing is cut and every command is on one line, whatever its length.
     """
     from rich.text import Text

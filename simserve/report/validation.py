@@ -193,7 +193,6 @@ def not_run_lines(summary: Mapping[str, Any], most: int | None = _MOST_REASONS) 
     """Return why points were not run, the most frequent reasons first.
 
     Args:
-        summary: Of a validation.
         most: Most reasons to name; None: all.
     """
     rows: Sequence[Mapping[str, Any]] = summary["not_covered"]
@@ -306,7 +305,6 @@ def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") 
     """Write the page, whole or not at all.
 
     Args:
-        validation: What was replayed.
         file: Path of the page.
         asked: Arguments of the command shown on the page: ``FILE``, ``--data DIR``.
 
