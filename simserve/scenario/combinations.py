@@ -371,7 +371,6 @@ def without_effect(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
     """Return a clause for each setting that changes nothing here, with the reason.
 
     Args:
-        scenario: The scenario.
         specs: The requests of its run, which say what a trace's prompts share; None: not known.
     """
     return [*_of_routing(scenario, specs), *_of_classes(scenario), *_of_engine(scenario)]

@@ -214,7 +214,6 @@ def tier_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
     tiers.
 
     Args:
-        config: The scheduler that has them.
         bytes_per_token: KV bytes per token over all GPUs of a replica.
     """
     size = config.block_size

@@ -309,7 +309,6 @@ class _OpenTraffic:
         """Return about ``num_requests`` requests of the scenario, which arrive at one rate.
 
         Args:
-            scenario: The scenario whose traffic it is.
             deployment: A deployment that refuses no request.
             num_requests: Number of requests, approximately.
             rate: About the rate that the deployment finishes, requests/s.

@@ -301,7 +301,6 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
     """Return the formats of a replica and where they come from.
 
     Args:
-        shape: The replica, its formats resolved.
         asked_kv_cache: KV format in the scenario.
     """
     how = available_as(shape)
@@ -464,7 +463,6 @@ def published_quality(quantization: str, kv_cache_dtype: str, model_size_b: floa
     ``model_size_b``, ``cited_as`` and ``source``.
 
     Args:
-        quantization: Weight format.
         kv_cache_dtype: KV format.
         model_size_b: Parameters of the model, billions.
     """

@@ -109,7 +109,6 @@ def from_mapping(
     """Return the scenario that a plain mapping describes.
 
     Args:
-        mapping: Content of a scenario file.
         overrides: As for `load`; an `Override` says what set it.
         file: Named in errors.
         folder: Folder to which relative paths of the scenario refer; None: the working folder.

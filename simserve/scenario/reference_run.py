@@ -83,7 +83,6 @@ def uncounted(deployment: Deployment, asked: DeploymentSpec) -> str | None:
     """Return the key of a deployment that the reference serves without computing totals; None: there is none.
 
     Args:
-        deployment: What serves.
         asked: What the scenario says of it.
     """
     engines = [each.engine for each in deployment.pools] or [deployment.engine]
@@ -442,8 +441,6 @@ def seen(cluster: Cluster, records: RequestRecords, end_time: float = 0.0) -> tu
     """Return the records as the clients see them, and what was sent; without streaming they see the server's times.
 
     Args:
-        cluster: The cluster, after its run.
-        records: Records of the run.
         end_time: End of the run, seconds: the share of busy servers refers to it.
     """
     spec = cluster.control.streaming

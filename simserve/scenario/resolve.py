@@ -134,9 +134,7 @@ def resolve(
     Not fitting is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would fit.
 
     Args:
-        scenario: The scenario.
         connector: For one pool of several: what moves KV caches between them, in words; None: nothing does.
-        role: The role of that pool.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be split or stored as requested.

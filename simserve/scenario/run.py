@@ -82,7 +82,6 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
 
     Args:
         resolved: The deployment; for separate workers that were measured, a decode worker.
-        found: The conditions of the run.
         has_pools: Whether prompts and answers have replicas of their own.
     """
     shape = resolved.shape

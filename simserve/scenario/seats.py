@@ -31,8 +31,6 @@ def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: Reque
     """Return output tokens/s by ``max_num_seqs`` on one replica with a full queue; None if none was preempted.
 
     Args:
-        resolved: The deployment.
-        simulation: Its run.
         specs: The traffic of that run; its first thousand requests are used.
 
     Returns:

@@ -97,7 +97,6 @@ def verify(
     """Run a scenario on the fast plane and by the reference, and compare every request.
 
     Args:
-        asked: What to run.
         num_requests: How many requests are compared; None: all that the scenario draws, or the first of them
             (`MOST_REQUESTS`, `MOST_TOKENS`).
         accelerate: Whether the plane runs compiled.
