@@ -98,8 +98,6 @@ class OwnBlocks:
         """Return the setting that a run begins with.
 
         Args:
-            configs: The engines.
-            specs: What arrives.
             may_return: Whether a request may return to a replica without being preempted there or sent again by its
                 client.
         """
@@ -126,7 +124,6 @@ class OwnBlocks:
         """Check that the assumption holds.
 
         Args:
-            requests: The table.
             tries: How often each has been sent again, shape [N]; None: never.
 
         Raises:
@@ -155,11 +152,8 @@ class Cluster:
 
     Args:
         replicas: At least one replica.
-        requests: The table of all requests of the run.
         recorders: Recorders of the leaps, each with the schedulers it records: those of all replicas in order.
-        routing: How requests are spread.
         router: Implements that policy (`simserve.sim.cluster.router_of`).
-        client_state: What is known of the clients.
         numbers: Consumers of random numbers (flags of `simserve.engine.client_state`), and their sources.
         on_progress: Called now and then with the number of requests that have finished.
         parts: Groups of replicas that each kind of request may go to; empty: any may go to all.
@@ -239,7 +233,6 @@ class Cluster:
         """Let the clients send their requests; to be called before `accelerate`.
 
         Args:
-            specs: What they send.
             arrival_time: Receives when each request was sent, shape [N]; preset for requests that wait for no answer.
         """
         clients = self._client_state.clients
@@ -374,8 +367,6 @@ class Cluster:
         """Add a replica to the plane, which has not begun and takes no requests yet.
 
         Args:
-            replica: The replica.
-            recorder: Records its leaps.
             now: Seconds.
             place: Its region, among those that have pools.
             first_pace: Where the paces of its pool begin, if pools have their own drafts.
@@ -468,11 +459,9 @@ def clients_of(
     """Return the clients of a run, who have sent nothing yet.
 
     Args:
-        specs: What they send.
         streaming: How tokens reach them, and how long a connection stays open; None: at once, for ever.
         latency: Seconds from sending through the tokeniser, shape [N].
         arrival_time: When each request is first sent, if known; shape [N].
-        uniforms: For the pauses before they try again.
         spacing: Seconds that API servers work on one request, one after another.
     """
     whole, first = (None, None) if streaming is None else streaming.timeouts
@@ -567,8 +556,6 @@ def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, cha
     """Return the router of a run.
 
     Args:
-        spec: The policy.
-        specs: What arrives.
         as_lists: Whether it is read from Python rather than from compiled code.
         chance: Its random numbers, which the caller tops up; None: each request is routed once, by numbers drawn here.
     """

@@ -61,8 +61,6 @@ def gateway_of(
     """Return the gateway of a run; None: there is none.
 
     Args:
-        control: The rules of the run.
-        specs: What arrives.
         rules: Where requests go by routing rule; None: there are no such rules.
         numbers: Sources of random numbers, by consumer; those of the API are added.
     """

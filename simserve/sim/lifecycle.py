@@ -106,9 +106,7 @@ class ManagedReplica:
     """One replica, as decision makers see it; the plane runs it.
 
     Args:
-        cluster: The plane.
         number: Its index in the plane; identifies its schedulers.
-        pool: The pool that it belongs to.
         launched_at: When it was launched, and its cost began, seconds.
         place: Its place in the pool, which a replacement takes over; nodes are filled in order of place.
 
@@ -237,9 +235,7 @@ class Lifecycle:
     Args:
         pools: One or more, without replicas yet.
         cluster: The plane, with the initial replicas, pool by pool.
-        client_state: What the plane knows of its clients.
         counts: Initial number of replicas in each pool.
-        specs: The requests that arrive.
         allowed: For each class, pool indices that its arrivals may go to; one entry for all without classes.
         kv_bytes_per_token: Of the whole model, for pools that do not state it.
 
@@ -303,7 +299,6 @@ class Lifecycle:
         """Add a replica, paid for from ``now``; it takes requests once `ready` is called.
 
         Args:
-            pool: The pool that it joins.
             now: Seconds.
             is_ready: Whether it is ready at once.
             place: The place in the pool that it takes over; None: the first that is free.
@@ -368,7 +363,6 @@ class Lifecycle:
         """Lose a replica with everything on it, at the end of the running step.
 
         Args:
-            replica: The replica.
             now: Seconds.
             then: Its state afterwards: DOWN, or STOPPED.
             reason: Why its requests are lost.
@@ -643,10 +637,6 @@ class Lifecycle:
 
 class Updates:
     """Performs every rolling update of a run at its time.
-
-    Args:
-        env: SimPy's clock.
-        fleet: The replicas.
 
     Attributes:
         num_replaced: Replicas replaced so far.

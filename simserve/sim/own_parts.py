@@ -137,8 +137,6 @@ class Judge:
     """Calls a user's functions in one run, and checks what they return.
 
     Args:
-        parts: The functions.
-        specs: What arrives.
         is_stale: Whether only `refresh` updates what is known of replicas.
     """
 
@@ -155,7 +153,6 @@ class Judge:
         """Return the number of the replica that a request goes to.
 
         Args:
-            index: The request.
             now: Seconds.
             max_tokens: The most tokens that its answer may have.
             gauges: The replicas that may take it, in their current state.

@@ -44,8 +44,6 @@ class Chance:
     """A random stream of a run, and the numbers drawn from it.
 
     Args:
-        specs: What arrives, for its seed.
-        name: Name of the stream.
         room: Numbers that may be requested at once.
     """
 
@@ -77,8 +75,6 @@ class LognormalChance(Chance):
     """Lognormal factors with mean 1 instead.
 
     Args:
-        specs: What arrives, for its seed.
-        name: Of the stream.
         cv: Their standard deviation over their mean.
         room: Factors that may be requested at once.
     """
@@ -203,8 +199,6 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
     """Return what the requests have in blocks of a replica that caches them.
 
     Args:
-        config: The engine.
-        specs: What arrives.
         as_lists: Whether it is read from Python rather than from compiled code.
     """
     from simserve.engine.cache_state import KVTier, PrefixPaths
@@ -374,8 +368,6 @@ def rules_of(
         rules: In order; the first that matches decides.
         allowed: Indices of pools by class; empty: all, for all. A class that is bound to a pool follows a rule only if
             the rule names it.
-        pools: Names of the pools that take requests.
-        specs: What arrives.
     """
     if not rules:
         return None

@@ -107,7 +107,6 @@ def request_table(
 
     Args:
         pools: One or more.
-        specs: What arrives.
         allowed: For each class, indices among the pools that take requests; empty: all pools for all classes. A class
             without pools is served elsewhere.
         kinds: Index of each request into ``allowed``; None: its class.

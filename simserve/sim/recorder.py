@@ -77,11 +77,7 @@ class TimeSeries:
 
 
 class BinnedSums:
-    """Sums over bins whose width doubles whenever the run outgrows them.
-
-    Args:
-        names: What is summed.
-    """
+    """Sums over bins whose width doubles whenever the run outgrows them."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
@@ -490,7 +486,6 @@ class Recorder:
 
         Args:
             num_replicas: Schedulers that served, throughout or on average.
-            records: One row per request.
             end_time: The last event, seconds.
             timeline: Which replicas were present when, and failed attempts, if there were changes.
         """

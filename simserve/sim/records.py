@@ -207,8 +207,6 @@ class StepSums:
     """Counts the steps of one kind of replica.
 
     Args:
-        config: Scheduler settings of the replicas.
-        times: Seconds of their steps.
         priced: Breakdown of those seconds by part.
     """
 

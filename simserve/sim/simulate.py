@@ -156,8 +156,6 @@ def simulate(
     """Serve ``specs`` to the end.
 
     Args:
-        deployment: What serves them.
-        specs: What arrives.
         progress: Called now and then.
         keep_steps: Whether to keep every step, for a timeline.
         accelerate: Whether to run the kernel compiled: if it pays, whenever possible, or never.

@@ -161,7 +161,6 @@ class StepLog:
         """Keep leaps of a scheduler.
 
         Args:
-            replica: The scheduler.
             rows: Its leaps, shape [fields, leaps].
             advances: The tokens that a step of each leap adds to the contexts.
             changes: Requests that entered or left its batch, shape [3 * entries]: request, seconds, kind of change.

@@ -109,10 +109,8 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     """Return the events, without `Events.answer`.
 
     Args:
-        records: As the engine saw them.
         own: Requests that the replica has completed, ascending.
         spec: How tokens are sent.
-        clock: Clock of the replica.
         pace: Speculative decoding: parts of a token that each of ``own`` gains per step; None without it.
     """
     output, first, last = records.output_tokens[own], records.first_token_time[own], records.finish_time[own]
@@ -263,7 +261,6 @@ def client_view(
 
     Args:
         spec: How tokens are sent.
-        records: As the engine saw the run.
         clocks: The leaps with decodes of each scheduler.
         end_time: End of the run, seconds.
         rank: For each request, its scheduler within its replica; empty: all replicas have one.
@@ -526,7 +523,6 @@ def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, insta
     """Send some events.
 
     Args:
-        sent: What was sent before.
         rows: Answers that they belong to, ascending.
         counts: Number of events of each.
         at: When they are ready, answer by answer, as places among ``instants``.

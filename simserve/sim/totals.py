@@ -224,7 +224,6 @@ class OffloadSums:
     """Adds up the tiers behind the prefix caches of replicas with the same configuration.
 
     Args:
-        config: Their scheduler settings.
         token_seconds: Seconds of a step by its number of tokens, from 0 up.
     """
 

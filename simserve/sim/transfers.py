@@ -37,9 +37,7 @@ def transfers_of(
     """Return the links between prefill and decode replicas before anything is sent.
 
     Args:
-        spec: The links.
         kv_bytes_per_token: Of the whole model, for pools that do not state it.
-        setups: The pools.
         members: The replicas of each.
         num_requests: Number of requests in the run.
         token_latency: Seconds that each prompt token adds to the latency of the links.
@@ -102,7 +100,6 @@ class Links:
     """The links of a run, in the form in which faults change them.
 
     Args:
-        cluster: The plane.
         transfers: The plane's record of them; compiled code fills its columns in place.
     """
 
