@@ -149,7 +149,6 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
     """Refuse classes that do not together define what arrives.
 
     Args:
-        classes: One or more.
         common: The workload's own ``arrivals prompt_tokens output_tokens``; None where absent.
         has_trace: Whether the workload replays a trace.
 

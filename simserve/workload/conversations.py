@@ -139,7 +139,6 @@ def contexts(
     one that is kept in part or follows thinking, return as new text.
 
     Args:
-        shape: The conversations.
         new_tokens: New text of each request, shape [R].
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.
@@ -186,7 +185,6 @@ def draw_dialogues(
     Args:
         spec: What to draw; ``num_requests`` (the last conversation, or task, is cut there) or ``duration`` limits it.
         kind: The kind of conversations, or of tasks.
-        draws: The run's draws.
         num_class: Their class, with its own arrivals and streams; None: those that share the common arrivals.
 
     Raises:
@@ -254,8 +252,6 @@ def _begun(
     Args:
         draw: Draws as many as have ``num_requests`` requests, or ``num_sessions``.
         starting: When they begin.
-        spec: What limits them.
-        draws: The run's draws.
         is_alone: Whether some must begin; of several sources, one may have no arrivals.
     """
     if spec.duration is None or isinstance(starting, ClosedLoopArrivals):
@@ -428,7 +424,6 @@ def agent_contexts(
     call that starts it leaves, other sub-agents with the system prompt alone.
 
     Args:
-        agents: Who makes which call.
         new_tokens: New text of each call, shape [R].
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.

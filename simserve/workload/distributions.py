@@ -121,7 +121,6 @@ def start_times(
     """Return when requests, or conversations, arrive, seconds; NaN if clients of a closed loop send them.
 
     Args:
-        arrivals: The process.
         draws: The run's draws: the streams are ``arrivals`` and ``arrival_phases``.
         num_requests: Number of arrivals; or
         duration: time after which none arrives, seconds.
@@ -222,7 +221,6 @@ def rate_curve_of(
     """Return the rate over time of varying arrivals.
 
     Args:
-        arrivals: The process.
         phases: Source of the lengths of bursts and quiet times.
         expected: Bursts: number of arrivals that the curve must cover, and
         until: number of seconds.

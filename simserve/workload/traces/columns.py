@@ -153,7 +153,6 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     and is left out. Without a column of times the trace has none.
 
     Args:
-        path: The file.
         columns: Column of each field of a trace (``arrival_time`` ``prompt_tokens`` ``output_tokens`` ``max_tokens``
             ``session`` ``num_images`` ``image_sizes`` ``audio_seconds``), dotted within objects (``usage.input``);
             absent ones are found by their usual names.

@@ -50,7 +50,6 @@ def read_mooncake(path: Path, unit: float = _MILLISECOND, block_tokens: int = MO
     Without ``hash_ids``, shared prefixes are unknown.
 
     Args:
-        path: The file.
         unit: Seconds per unit of the timestamps, which count from the start.
         block_tokens: Tokens per block of ``hash_ids``.
 

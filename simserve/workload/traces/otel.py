@@ -117,7 +117,6 @@ def _agents_around(span: _Span, known: Mapping[_Key, _Span], agents: dict[_Key, 
     """Return the two innermost agents that contain a span; one of them may be the trace itself.
 
     Args:
-        span: The span.
         known: All spans, by trace and name.
         agents: The agents around the direct children of each span, as far as known; filled in.
     """

@@ -69,7 +69,6 @@ class Records:
         """Return a field of times from the start of the run in seconds, >= 0 and ascending.
 
         Args:
-            field: The field.
             unit: Seconds per unit of the field.
 
         Raises:
