@@ -31,11 +31,9 @@ CURVE_ERROR = 0.05
 """Standard deviation of a bundled curve's error shared by all its calls: those of H100 are 0.3 to 8 % off tables that
 they were not fitted to, 4.5 % in the root mean square (calibration/LOG.md)."""
 
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median divided by that of a mean, for normal errors: the root of pi / 2."""
+MEDIAN_ERROR = 1.2533  # Standard error of a median divided by that of a mean, for normal errors: the root of pi / 2.
 
-NORMAL_MAD = 1.4826
-"""Standard deviation divided by median absolute deviation, for normal errors."""
+NORMAL_MAD = 1.4826  # Standard deviation divided by median absolute deviation, for normal errors.
 
 NUM_FOLDS = 5
 
@@ -46,8 +44,7 @@ RATES = {"compute", "tile_compute", "one_shot", "two_shot", "ring"}
 """Constants of curves: a factor multiplies times, and divides shares of a peak and rates."""
 
 
-SCALED, OWN_CURVE, KEPT = "scaled", "own curve", "kept"
-"""What becomes of a family of kernels."""
+SCALED, OWN_CURVE, KEPT = "scaled", "own curve", "kept"  # What becomes of a family of kernels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,31 +19,22 @@ from simserve.profiles.engine_options import FACTORS
 
 Array = NDArray[np.float64]
 Factors = Mapping[str, float]
-Predict = Callable[[int, Factors], Mapping[str, float]]
-"""Index of a run and factors -> its figures."""
+Predict = Callable[[int, Factors], Mapping[str, float]]  # Index of a run and factors -> its figures.
 REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 """How far repeated runs of one server differ, as a share: the noise of a figure where no load is repeated."""
 KNOWN_REPEATS = 4.0
 """Number of repeats that `REPEATABILITY` counts for when pooled with those of a server's own loads."""
-FREEDOM = 4.0
-"""Degrees of freedom of factors and figures: no odd run may dominate the fit, and a factor may be odd."""
-INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)
-"""Fisher information of the location of Student's t with scale 1."""
-SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))
-"""Scale of Student's t with standard deviation 1."""
+FREEDOM = 4.0  # Degrees of freedom of factors and figures: no odd run may dominate the fit, and a factor may be odd.
+INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)  # Fisher information of the location of Student's t with scale 1.
+SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))  # Scale of Student's t with standard deviation 1.
 HALF_STEP = 0.06
 """Half of the difference in log factors over which slopes are taken: large against the jitter from which requests
 share a step."""
-MAX_ROUNDS = 3
-"""Most Gauss-Newton steps, each with nine simulations of every run."""
-ENOUGH = 0.005
-"""A step in log factors this small ends the search."""
-FARTHEST = 2.0
-"""Largest log factor: beyond a factor of e squared something other than an engine's speed is wrong."""
-FEWEST_FOR_HOLDING_OUT = 3
-"""Least number of runs for each to be predicted from those at other loads."""
-WEIGHINGS = 50
-"""Iterations of reweighting, enough to converge."""
+MAX_ROUNDS = 3  # Most Gauss-Newton steps, each with nine simulations of every run.
+ENOUGH = 0.005  # A step in log factors this small ends the search.
+FARTHEST = 2.0  # Largest log factor: beyond a factor of e squared something other than an engine's speed is wrong.
+FEWEST_FOR_HOLDING_OUT = 3  # Least number of runs for each to be predicted from those at other loads.
+WEIGHINGS = 50  # Iterations of reweighting, enough to converge.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,7 @@ _WORDS = {
     forms.ROUNDING: "rounding of inputs",
 }
 
-WIDE = 0.5
-"""Half-width of an interval, divided by the value, above which the calls do not determine a constant."""
+WIDE = 0.5  # Half-width of an interval, divided by the value, above which the calls do not determine a constant.
 
 
 @dataclass(frozen=True, slots=True)

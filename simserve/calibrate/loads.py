@@ -33,16 +33,12 @@ from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.benchmarks.result import BenchResult
 from simserve.workload.requests import RequestSpecs
 
-MOST_CLIENTS = 256
-"""Number of clients of the largest proposed load."""
-STEP = 4
-"""Ratio between successive numbers of clients considered as a further load."""
+MOST_CLIENTS = 256  # Number of clients of the largest proposed load.
+STEP = 4  # Ratio between successive numbers of clients considered as a further load.
 FEWEST_OF_RANGE = 4
 """Least number of clients of the highest load of interest: below it, there are no two loads to measure."""
-REQUESTS_A_CLIENT = 4
-"""Requests per client of a proposed load ..."""
-TRIED_A_CLIENT = 2
-"""... and of a load simulated to find it: slopes need fewer."""
+REQUESTS_A_CLIENT = 4  # Requests per client of a proposed load ...
+TRIED_A_CLIENT = 2  # ... and of a load simulated to find it: slopes need fewer.
 FEWEST_REQUESTS = 16
 MOST_REQUESTS = 2000
 """Most requests of the scenario's traffic that are simulated to find how many it has in flight at once."""

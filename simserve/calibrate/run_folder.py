@@ -30,8 +30,7 @@ FORMAT_VERSION = 1
 MEASURED_COLUMNS = ("latency", "latency_p10", "latency_p90", "num_samples", "relative_error", "kernel_source", "timing")
 """Columns of a row beside those that identify the call; ``latency`` in ms, as in every operator table."""
 
-MAX_DEATHS = 2
-"""Number of times a call may kill the process before it is left out."""
+MAX_DEATHS = 2  # Number of times a call may kill the process before it is left out.
 
 
 @dataclass(slots=True)

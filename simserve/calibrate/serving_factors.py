@@ -29,14 +29,12 @@ from simserve.errors import InputError
 from simserve.profiles.engine_options import FACTORS
 from simserve.workload.benchmarks.result import BenchResult
 
-MEASURED_ALREADY = 1.5
-"""A number of clients within this ratio of a measured one is not a new load."""
+MEASURED_ALREADY = 1.5  # A number of clients within this ratio of a measured one is not a new load.
 
 BEYOND_REASON = 5.0
 """Median ratio, up or down, between a latency and the fit beyond which the files are of another server."""
 
-SAME_LENGTHS = 1.1
-"""Largest ratio between the mean lengths of repeats."""
+SAME_LENGTHS = 1.1  # Largest ratio between the mean lengths of repeats.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
