@@ -53,12 +53,9 @@ _BOUNDS = {
 }
 """Name of a bound on the page -> its name in a JSON Schema."""
 Query = TypeVar("Query", bound=FrozenModel)
-MAX_BODY = 16_384
-"""Most bytes of a question."""
-BODY_SECONDS = 5.0
-"""Most seconds for a question to arrive."""
-WHAT_IF_SECONDS = 60.0
-"""Most seconds for a question about another deployment: hours of traffic are simulated."""
+MAX_BODY = 16_384  # Most bytes of a question.
+BODY_SECONDS = 5.0  # Most seconds for a question to arrive.
+WHAT_IF_SECONDS = 60.0  # Most seconds for a question about another deployment: hours of traffic are simulated.
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
     "": _PAGE / "index.html",

@@ -25,8 +25,7 @@ from simserve.report.page import TEMPLATES
 from simserve.unfinished import write_text
 from simserve.validation import validate
 
-Options = Mapping[str, Sequence[Any]]
-"""Input -> the values offered, the initial one first."""
+Options = Mapping[str, Sequence[Any]]  # Input -> the values offered, the initial one first.
 Tell = Callable[[int, int], None]
 
 _RECORDED, _SCRAPES = "calibration/runs/vllm-cpu-2026-11-24-scrapes", "scrapes.prom.gz"

@@ -34,15 +34,12 @@ from simserve.units import HOURS_PER_MONTH, format_bytes
 
 _SMALL, _LARGE = "llama-3.1-8b", "llama-3.1-70b"
 _H100, _L40S = "h100-sxm-80gb", "l40s-48gb"
-_CONTEXT = 2000
-"""Tokens of each sequence unless a stop says otherwise."""
+_CONTEXT = 2000  # Tokens of each sequence unless a stop says otherwise.
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-LONG_TAIL = (*(50,) * 7, 500)
-"""Seven short answers and a long one."""
+LONG_TAIL = (*(50,) * 7, 500)  # Seven short answers and a long one.
 _SLOTS = 8
 _FLEET_RATE = 40.0
-_HEADROOM = 0.2
-"""Share of additional traffic that a fleet must be able to sustain, as in the tab."""
+_HEADROOM = 0.2  # Share of additional traffic that a fleet must be able to sustain, as in the tab.
 
 
 @dataclass(frozen=True, slots=True)
