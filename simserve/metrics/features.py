@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from simserve.sim.totals import LoraTotals, OffloadTotals, SpeculationTotals
     from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
 
-OFFLOAD = "KV offload"
-"""The bottleneck where steps wait for the second tier more than for anything else."""
-_NOTICEABLE = 0.05
-"""Waiting for loads is part of the explanation from this share of the busy time on."""
+OFFLOAD = "KV offload"  # The bottleneck where steps wait for the second tier more than for anything else.
+_NOTICEABLE = 0.05  # Waiting for loads is part of the explanation from this share of the busy time on.
 OFFLOAD_KEYS = ("num_blocks", "peak_usage", "loaded_bytes", "written_bytes", "load_seconds")
 _SPECULATION_KEYS = (
     *("method", "draft_model", "num_speculative_tokens", "num_drafts", "num_draft_tokens"),
@@ -58,16 +56,13 @@ MEDIA_KEYS = (
 _WAITING_SHARE = 0.2
 """The encoder pool is the bottleneck if waiting for it takes this share of TTFT, as for other waits
 (`metrics.throughput`)."""
-ENCODERS = "encoder_disaggregation.replicas"
-"""The name of that bottleneck."""
+ENCODERS = "encoder_disaggregation.replicas"  # The name of that bottleneck.
 LORA_KEYS = (
     *("num_adapters", "adapters_used", "swaps", "disk_loads"),
     *("hit_rate", "load_seconds", "step_seconds", "busy_share"),
 )
-LOADING = "LoRA loads"
-"""The bottleneck where steps wait for adapters more than for anything else."""
-_TAIL = 0.9
-"""The tail of a round starts after this share of its answers."""
+LOADING = "LoRA loads"  # The bottleneck where steps wait for adapters more than for anything else.
+_TAIL = 0.9  # The tail of a round starts after this share of its answers.
 ROUND_KEYS = (
     *("begun", "finished", "mean_round_s", "max_round_s"),
     *("mean_half_s", "tail_share", "generating_share", "usd_per_round"),

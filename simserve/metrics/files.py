@@ -38,8 +38,7 @@ RESULT_FILE = "result.json"
 REQUESTS_FILE = "requests.parquet"
 TIMESERIES_FILE = "timeseries.parquet"
 SCENARIO_FILE = "scenario.resolved.yaml"
-BACKGROUND_KEY = "simserve"
-"""Key of the metadata of `requests.parquet`."""
+BACKGROUND_KEY = "simserve"  # Key of the metadata of `requests.parquet`.
 DIGEST_KEY = "simserve_digest"
 """Likewise: SHA-256 of the two text files, so that a page never shows figures that no run returned."""
 _HOMES: Mapping[str, str] = {

@@ -20,13 +20,10 @@ Integers = NDArray[np.int64]
 PERCENTILES = (50, 90, 95, 99)
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 """The names of the latencies in results, as ``vllm bench serve`` writes them."""
-MS = 1e3
-"""Milliseconds a second."""
+MS = 1e3  # Milliseconds a second.
 TERMS = ("ttft", "tpot", "e2e", "ttfvt")
-NAMED_TERMS = TERMS[:3]
-"""The terms in every result; the remaining one appears only if it has a bound."""
-TASK = "task"
-"""The bound on the makespan of agents' tasks, beside those on latencies of requests."""
+NAMED_TERMS = TERMS[:3]  # The terms in every result; the remaining one appears only if it has a bound.
+TASK = "task"  # The bound on the makespan of agents' tasks, beside those on latencies of requests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

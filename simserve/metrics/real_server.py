@@ -23,8 +23,7 @@ from simserve.sim.recorder import RunTotals
 from simserve.sim.records import RequestRecords
 
 Floats = NDArray[np.float64]
-FIXED_PARTS = ("weights", "host")
-"""Parts of a step that take as long with few requests in it as with many."""
+FIXED_PARTS = ("weights", "host")  # Parts of a step that take as long with few requests in it as with many.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 """Quantiles of the error of TPOT over which a probability is integrated: with 16 it is off by up to 1.2 percentage
 points where all requests are alike, with 32 by up to 0.5, in half the time of 64 (0.2)."""

@@ -18,8 +18,7 @@ from simserve.metrics.statistics import t_quantile
 from simserve.metrics.thresholds import parse_threshold
 from simserve.sim.records import Histogram
 
-PILOT_RUNS = 5
-"""Runs before the width of an interval is judged: with fewer, the spread is mostly chance."""
+PILOT_RUNS = 5  # Runs before the width of an interval is judged: with fewer, the spread is mostly chance.
 ATTAINMENT_HALF_WIDTH = 0.01
 """Largest half width of the interval of the attainment, whatever the precision asked of latencies: one percentage
 point."""

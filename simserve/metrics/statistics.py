@@ -22,8 +22,7 @@ _EPSILON = 2.0**-52
 NUM_BATCHES = 20
 """Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30 (1982): more than 30
 batches gain next to nothing; fewer batches are longer and so less correlated with their neighbours."""
-BEYOND_PERCENTILE = 10
-"""Values that must lie beyond a percentile so that it does not depend on one or two of them."""
+BEYOND_PERCENTILE = 10  # Values that must lie beyond a percentile so that it does not depend on one or two of them.
 _CONFIDENCE = 0.95
 
 

@@ -54,8 +54,7 @@ if TYPE_CHECKING:
 
 _NOT_TOLD = ("max_model_len", "windows", "most_seats", "shape", "parts")
 """Fields of `simserve.perf.memory.MemoryPlan` that a summary leaves out."""
-MEMORIES_PER_RUN = 12
-"""A run counts as settled if it lasts this many times the memory of its queue."""
+MEMORIES_PER_RUN = 12  # A run counts as settled if it lasts this many times the memory of its queue.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -609,8 +608,7 @@ def or_null(figure: float) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
-_PLAIN = frozenset({str, int, bool})
-"""Types that JSON takes as they are: most of a summary, and cheap to recognise."""
+_PLAIN = frozenset({str, int, bool})  # Types that JSON takes as they are: most of a summary, and cheap to recognise.
 
 
 def in_json(value: Any) -> Any:

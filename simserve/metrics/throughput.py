@@ -29,27 +29,22 @@ EDGE_SOJOURNS = 3.0
 """A measured window starts at least this many mean E2E after the first arrival and ends as many before the last one:
 the system fills up first and empties at the end. With neither cut, E2E of runs of 2,000 requests at 66 % load comes out
 1.3 % too low."""
-_MIN_REQUESTS = 100
-"""Fewest requests, before and after the cut, for a steady state to mean anything."""
+_MIN_REQUESTS = 100  # Fewest requests, before and after the cut, for a steady state to mean anything.
 _MIN_SOJOURNS = 10.0
 """A cut window must be this many mean E2E long: what is in flight at its edges is then a small part of it."""
-_MIN_ARRIVALS = 50
-"""Fewest arrivals that can show a trend, or at a steady rate a backlog."""
+_MIN_ARRIVALS = 50  # Fewest arrivals that can show a trend, or at a steady rate a backlog.
 _NUM_BLOCKS = 20
 _POINTS_PER_BLOCK = 10
 _SIGNIFICANCE = 3.0
 """Growth over the period, in standard deviations of a queue without drift that has steps of the same size."""
 _LEAST_QUEUE_GROWTH = 0.01
 """Least share of the arrivals that pile up in the queue of an overloaded run: the load exceeds the capacity by 1 %."""
-_LEAST_SYSTEM_GROWTH = 0.05
-"""The same for the number in the system, which grows a little whenever the load does."""
-_LEAST_END = 0.5
-"""A queue that grows to the end must end at this share of its peak or more."""
+_LEAST_SYSTEM_GROWTH = 0.05  # The same for the number in the system, which grows a little whenever the load does.
+_LEAST_END = 0.5  # A queue that grows to the end must end at this share of its peak or more.
 _LEAST_STEADINESS = 0.6
 """Least growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: growth
 slows while a system fills up, but not under overload."""
-_LONGEST_STAY = 0.25
-"""The arrivals must last four times the typical stay, or the system is still filling up."""
+_LONGEST_STAY = 0.25  # The arrivals must last four times the typical stay, or the system is still filling up.
 _WAITING_SHARE = 0.2
 _WAIT_OF_RUN = 0.05
 """A run is backlogged if waiting is 20 % of the time in the system and the slowest 5 % of the requests waited 5 % of
@@ -78,12 +73,9 @@ _ACTIVITIES = {
 }
 STATIC_LIMIT = "static_batch_size"
 """What holds up the queue of static batching: the running batch is full, and no request joins it."""
-_LEAST_GAIN = 1.1
-"""Least factor on throughput of doubling a limit for that limit to be the bottleneck."""
-_NOTICEABLE_GAIN = 1.005
-"""Least factor that is printed as a gain of 1 % or more."""
-_THROTTLING_GAIN = 2.0
-"""A limit that halves what the GPUs could do is the bottleneck at any load."""
+_LEAST_GAIN = 1.1  # Least factor on throughput of doubling a limit for that limit to be the bottleneck.
+_NOTICEABLE_GAIN = 1.005  # Least factor that is printed as a gain of 1 % or more.
+_THROTTLING_GAIN = 2.0  # A limit that halves what the GPUs could do is the bottleneck at any load.
 _PREEMPTIONS_PER_REQUEST = 0.1
 _IDLE_SHARE = 0.5
 USERS_KEYS = ("users", "clients", "request_rate", "waiting", "waiting_share", "pause_s", "requests_per_user_hour")
