@@ -27,14 +27,10 @@ from simserve.profiles.kernel_curves import AttentionKernel, DecodeAttentionCurv
 from simserve.profiles.model_blocks import AttentionLayers
 
 Mask = NDArray[np.bool_]
-TILE = 128.0
-"""Tokens per tile of queries, and the head width to which constants refer (FlashAttention-3)."""
-WIDEST_SHARED = 256.0
-"""Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512."""
-ROW_TILE = 64.0
-"""Rows to which the tensor cores pad a decode step (wgmma m64; query heads of a group are rows)."""
-GROUP = 4.0
-"""Query heads per key-value head to which the time of a wave refers."""
+TILE = 128.0  # Tokens per tile of queries, and the head width to which constants refer (FlashAttention-3).
+WIDEST_SHARED = 256.0  # Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512.
+ROW_TILE = 64.0  # Rows to which the tensor cores pad a decode step (wgmma m64; query heads of a group are rows).
+GROUP = 4.0  # Query heads per key-value head to which the time of a wave refers.
 L2_FILLED, L2_SPILLED = 0.7, 1.2
 """Ratio of KV to L2 capacity up to which repeated reads hit, and from which they all miss; visible as a step between
 0.67 and 1.34 in the tables of every framework."""
@@ -48,20 +44,15 @@ CRITICAL_SHARE = 0.25
 """Share of the longest tile that each request of a step adds in the affine form, which knows only sums of lengths. H200
 tables, up to 8 prompts of at least 128 tokens: mean of the median errors 6.8, 6.1, 7.3 and 11.2 % for 0, 0.25, 0.5 and
 1; over all calls, mostly of many prompts, 0 is best (7.0 against 7.8 %)."""
-PIECE_KEYS = 128.0
-"""Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``)."""
+PIECE_KEYS = 128.0  # Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``).
 PIECES_BEFORE_ROOT = 8.0
 """Pieces of a context beyond which their number grows only as a square root, so that summing them stays cheap."""
-MAX_BLOCKS = 8.0
-"""Most blocks per multiprocessor into which XQA splits (``kTargetWaveFactor``)."""
+MAX_BLOCKS = 8.0  # Most blocks per multiprocessor into which XQA splits (``kTargetWaveFactor``).
 LOOP_ELEMENTS = 65536.0
 """Elements of keys that the largest MMHA block reads in one pass: 1,024 threads, 16 bytes each, eight at a time."""
-SMALL_BLOCKS = 4.0
-"""MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow)."""
-LARGE_BLOCKS = 2.0
-"""MMHA blocks of 512 threads that fit: used for batches of two multiprocessors' worth of heads."""
-NARROW_KV_BYTES = 1.0
-"""Widest KV element that the 8-bit kernels read; narrower ones are widened inside them."""
+SMALL_BLOCKS = 4.0  # MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow).
+LARGE_BLOCKS = 2.0  # MMHA blocks of 512 threads that fit: used for batches of two multiprocessors' worth of heads.
+NARROW_KV_BYTES = 1.0  # Widest KV element that the 8-bit kernels read; narrower ones are widened inside them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,10 +51,8 @@ SWITCH_RANKS = 8
 bandwidth over 8 ranks, more than a ring can, and 333 to 355 over 2 and 4."""
 SCALE_BLOCK, SCALE_BYTES = 128, 4.0
 """Elements that share a scale of a token sent in FP8, and bytes per scale: MXFP8's, one byte per 32, total the same."""
-FP4_TOKEN_BYTES = 0.5625
-"""Bytes per element of a token sent in FP4, with its scale of one byte per 16."""
-COMBINED_BYTES = 2.0
-"""Bytes per element on the way back: sums travel in BF16."""
+FP4_TOKEN_BYTES = 0.5625  # Bytes per element of a token sent in FP4, with its scale of one byte per 16.
+COMBINED_BYTES = 2.0  # Bytes per element on the way back: sums travel in BF16.
 EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
 """Multiprocessors that an exchange takes from the arithmetic beside it: low latency leaves its messages to the network
 cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only DeepEP's overlap with arithmetic."""

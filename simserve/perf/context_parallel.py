@@ -21,8 +21,7 @@ from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model_blocks import AttentionLayers
 
-LSE_BYTES = 4.0
-"""Bytes of a log-sum-exp, FP32."""
+LSE_BYTES = 4.0  # Bytes of a log-sum-exp, FP32.
 _KEY = "decode_context_parallel_size"
 _HEADS, _STATES = "decode_context_parallel_heads", "decode_context_parallel_states"
 """Features of versions that divide other keys than latent ones, and those of models with states of linear attention,

@@ -107,8 +107,7 @@ class OperatorSeconds:
             self.shares[operator] = (np.zeros(self.parts.shape[1]) if known is None else known) + seconds
 
 
-STREAM_SUBLAYERS = 2
-"""Sublayers between which residual streams are mixed: attention and MLP."""
+STREAM_SUBLAYERS = 2  # Sublayers between which residual streams are mixed: attention and MLP.
 
 STREAM_CALLS = 2
 """Kernels that mix them around a sublayer: one before it, with the normalisation of the weights, and one after it

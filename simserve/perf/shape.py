@@ -74,8 +74,7 @@ TRITON_TILE = ExpertTile(64, 256)
 explains the weights that vLLM reports for gpt-oss on H100 (13.47 and 64.38 GiB) to 0.3 %."""
 MARLIN_TILE = ExpertTile(128, 256)
 """Marlin's kernels (the same file): 2880 over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
-UNPADDED = ExpertTile(1, 1)
-"""llama.cpp's kernels, which read blocks of 32 as stored."""
+UNPADDED = ExpertTile(1, 1)  # llama.cpp's kernels, which read blocks of 32 as stored.
 
 
 def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:

@@ -85,11 +85,9 @@ STANDARD_ATTENTION_CALLS = 3
 HEAD_NORM_CALLS = 2
 """Extra kernels of a norm over the heads of all ranks (SGLang pull request 14416); one head's: in rotary embedding."""
 
-GATE_PASSES = 2
-"""Kernels that scale the output of a gated shared expert: the sigmoid of its gate, and the product."""
+GATE_PASSES = 2  # Kernels that scale the output of a gated shared expert: the sigmoid of its gate, and the product.
 
-LOGIT_BYTES = 4.0
-"""Bytes of a logit of the router or the sampler: FP32, as vLLM casts them."""
+LOGIT_BYTES = 4.0  # Bytes of a logit of the router or the sampler: FP32, as vLLM casts them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -656,8 +654,7 @@ def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, row
     return parts * is_apart
 
 
-BEHIND_ALL_REDUCE = ("qkv", "gate_up")
-"""Products whose inputs come from the norm after an all-reduce."""
+BEHIND_ALL_REDUCE = ("qkv", "gate_up")  # Products whose inputs come from the norm after an all-reduce.
 
 LEAST_ROUNDING_WIDTH = 4096
 """Hidden size above which TensorRT-LLM's all-reduce rounds (modeling_llama.py, enable_fusion: fewer lose accuracy)."""
@@ -666,8 +663,7 @@ ROUNDING_BYTES: Mapping[int, float] = {2: 16e6}
 """Tensor-parallel ranks -> largest message of TensorRT-LLM's own all-reduce, bytes (max_workspace_size_auto). NCCL
 carries longer ones, after which a separate kernel rounds (thop/allreduceOp.cpp)."""
 
-OTHER_ROUNDING_BYTES = 8e6
-"""The same for more ranks."""
+OTHER_ROUNDING_BYTES = 8e6  # The same for more ranks.
 
 
 def _is_fused(stage: Stage, precision: Precision, gemm: Gemm) -> bool:
@@ -719,10 +715,8 @@ compilation/passes/fusion/allreduce_rms_fusion.py, FI_ALLREDUCE_FUSION_MAX_SIZE_
 FUSED_TOKENS = 2048
 """Most tokens of SGLang's fused all-reduce (0.5.9 layers/communicator.py, FUSE_ALLREDUCE_MAX_BATCH_SIZE)."""
 
-FUSED_KERNELS = "tensorrt-llm"
-"""Whose fused kernel it is: FlashInfer's ``trtllm_allreduce_fusion``."""
-SUMS_BYTES = 8.0
-"""Bytes per token of the sums of squares of queries and keys, in FP32."""
+FUSED_KERNELS = "tensorrt-llm"  # Whose fused kernel it is: FlashInfer's ``trtllm_allreduce_fusion``.
+SUMS_BYTES = 8.0  # Bytes per token of the sums of squares of queries and keys, in FP32.
 
 
 def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_]:

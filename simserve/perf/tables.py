@@ -78,13 +78,10 @@ from simserve.profiles.resolved_engine import ResolvedEngine
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough for compute to be the bottleneck where the straight line takes over."""
-MAX_TABLE_TOKENS = 32768
-"""Most tokens in the table. Beyond it the time of a step is linear in its tokens."""
-FAR_TOKENS = 2.0**26
-"""Tokens per micro-batch at which the cost of one more token is all that counts."""
+MAX_TABLE_TOKENS = 32768  # Most tokens in the table. Beyond it the time of a step is linear in its tokens.
+FAR_TOKENS = 2.0**26  # Tokens per micro-batch at which the cost of one more token is all that counts.
 _OTHER_FIELDS = [each.name for each in fields(ReplicaShape) if each.name not in ("hardware", "model", "speculation")]
-KEPT = 64
-"""Deployments kept, about 1 MB each."""
+KEPT = 64  # Deployments kept, about 1 MB each.
 
 
 def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
@@ -627,12 +624,10 @@ def _sums(parts: Array) -> list[float]:
     return kept
 
 
-LAST_BITS = 1e-12
-"""Share of a sum below which a dip is rounding."""
+LAST_BITS = 1e-12  # Share of a sum below which a dip is rounding.
 
 
-SAMPLING_PASSES = 4
-"""Passes of sampling over the logits: cast, softmax, cumulate, pick."""
+SAMPLING_PASSES = 4  # Passes of sampling over the logits: cast, softmax, cumulate, pick.
 
 
 def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
