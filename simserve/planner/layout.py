@@ -15,8 +15,7 @@ from simserve.scenario.load import Override, parse_override
 if TYPE_CHECKING:
     from simserve.scenario.deployment_spec import DeploymentSpec
 
-LAYER_ENGINES = ("llama", "ollama")
-"""Beginnings of the names of engines that give each GPU its own layers."""
+LAYER_ENGINES = ("llama", "ollama")  # Beginnings of the names of engines that give each GPU its own layers.
 _ROWS = re.compile(r"(?:-sm|--split-mode)[= ]row\b")
 _SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
 """What a command line says about its server's GPUs; replicas: data parallelism of a model without experts."""

@@ -28,14 +28,11 @@ NUM_REQUESTS = 2000
 is that of `simserve run`."""
 LEAST_SECONDS = 60.0
 """Shortest time over which requests of an open loop arrive, so that a growing queue has time to show."""
-LEAST_SCALED_SECONDS = 1800.0
-"""The same for a fleet that is scaled, whose replicas take minutes to come and go."""
-LEAST_PER_CLIENT = 20
-"""Least requests of each client of a closed loop."""
+LEAST_SCALED_SECONDS = 1800.0  # The same for a fleet that is scaled, whose replicas take minutes to come and go.
+LEAST_PER_CLIENT = 20  # Least requests of each client of a closed loop.
 MOST_REQUESTS = 50_000
 _MOST_STEPS = 12
-_BISECTIONS = 4
-"""Bisections between a load that holds and twice as much: the capacity is known to 5 %."""
+_BISECTIONS = 4  # Bisections between a load that holds and twice as much: the capacity is known to 5 %.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,14 +41,10 @@ REACHED = 0.995
 conversations: measured from 90 % on, `scenarios/prefix-routing.yaml` sustains a fifth more than in the long run."""
 DRAWN_AT_ONCE = 4096
 """Least requests that are drawn: making the tables of lengths takes longer than drawing from them."""
-JUDGED_RUNS = 2
-"""Replications of a load whose probability on a real server is computed: more of them say the same."""
-SOJOURNS_PER_OPEN_RUN = 5
-"""Least duration of an open run, in mean stays of a request."""
-RATE_STEPS = 3
-"""Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
-_LEAST_MAY_MISS = 1e-6
-"""Share that may miss where all must meet a bound: a single miss is then too many."""
+JUDGED_RUNS = 2  # Replications of a load whose probability on a real server is computed: more of them say the same.
+SOJOURNS_PER_OPEN_RUN = 5  # Least duration of an open run, in mean stays of a request.
+RATE_STEPS = 3  # Corrections of the rate at which conversations begin, until requests come at the rate asked for.
+_LEAST_MAY_MISS = 1e-6  # Share that may miss where all must meet a bound: a single miss is then too many.
 REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 

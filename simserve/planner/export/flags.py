@@ -24,8 +24,7 @@ Takes = Literal["value", "values", "optional", "switch", "toggle", "boolean"]
 
 _FOLDER = Path(__file__).resolve().parent / "engine_flags"
 _NEGATION = "--no-"
-ALL = 1_000_000
-"""Number of words after a flag that stands for all of them up to the next flag."""
+ALL = 1_000_000  # Number of words after a flag that stands for all of them up to the next flag.
 
 
 class ReadVersion(FrozenModel):

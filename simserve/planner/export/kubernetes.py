@@ -15,19 +15,15 @@ from simserve.planner.export.deployment import Export
 from simserve.planner.export.workers import CPUS_PER_RANK, PORT, Target, Worker, gib, shared_notes
 from simserve.sim.control import UpdateSpec
 
-_START_MARGIN = 3
-"""The startup probe gives up after this multiple of the expected time."""
+_START_MARGIN = 3  # The startup probe gives up after this multiple of the expected time.
 _DOWNLOAD = 50e6
 """Bytes/s of a slow download: a server that fetches its own weights gets at least that much time to start."""
 PROBE_SECONDS = 10
 _UNREADY_AFTER = 3
 """Failed probes in a row after which a server gets no more requests (Kubernetes' default): a busy one may miss one."""
-_TERMINATION_SECONDS = 120
-"""Time for running requests to finish, where the scenario sets none."""
-_UNROUTED_SECONDS = 5
-"""Time until a cluster's routers know that a pod terminates."""
-_SHUTDOWN_SECONDS = 5
-"""Part of a pod's termination time that is left for the server to shut down."""
+_TERMINATION_SECONDS = 120  # Time for running requests to finish, where the scenario sets none.
+_UNROUTED_SECONDS = 5  # Time until a cluster's routers know that a pod terminates.
+_SHUTDOWN_SECONDS = 5  # Part of a pod's termination time that is left for the server to shut down.
 _LEFT_OUT = ("original/*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx")
 """Files of a repository that a server does not read if there are safetensors."""
 ON_GPU_NODES = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]

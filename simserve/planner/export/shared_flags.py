@@ -16,8 +16,7 @@ from simserve.workload.length_spec import NoLength
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Number format of a scenario -> its name in servers' ``--dtype``."""
 _KV_FLAG = "--kv-cache-dtype"
-_GB = 1e9
-"""Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py)."""
+_GB = 1e9  # Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py).
 _BACKENDS = {"disk": "file", "remote": "mooncake"}
 """Tier -> SGLang's ``--hicache-storage-backend``; other backends fit either tier."""
 _SGLANG_BACKENDS = {"guidance": "llguidance"}

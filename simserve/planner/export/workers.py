@@ -24,8 +24,7 @@ from simserve.sim.control import AutoscalingSpec, Role, StartupSpec
 
 PORT = 8000
 GIB = 2**30
-_PROCESS_BYTES = 4 * GIB
-"""Host memory of one rank's process without shared memory and page cache; a round figure."""
+_PROCESS_BYTES = 4 * GIB  # Host memory of one rank's process without shared memory and page cache; a round figure.
 _SHARED_BYTES = 2 * GIB
 """Least shared memory for NCCL and the processes' queues (vLLM's Kubernetes documentation); 1 GiB per rank with more
 than two."""

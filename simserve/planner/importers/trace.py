@@ -41,13 +41,11 @@ _WORST_DISTANCE = 0.1
 """Largest distance between the shares of a trace and of its fit up to any length (Kolmogorov-Smirnov) at which the
 fit is used; above it, lengths are drawn from the trace itself."""
 _DEFAULT_RATE = 1.0
-_LEAST_CV, _MOST_CV = 0.05, 20.0
-"""Range of `workload.agents.tool_time_cv`; times that vary less count as equal."""
+_LEAST_CV, _MOST_CV = 0.05, 20.0  # Range of `workload.agents.tool_time_cv`; times that vary less count as equal.
 _SHORTEST_CONTEXT = 2048
 ASSUMED_IMAGE = {"width": 1024, "height": 1024}
 """Pixels of images whose size a trace does not give: a placeholder, with a note."""
-MOST_SIZES = 20
-"""Most different image sizes in a scenario fitted to a trace."""
+MOST_SIZES = 20  # Most different image sizes in a scenario fitted to a trace.
 
 
 @dataclass(frozen=True, slots=True)

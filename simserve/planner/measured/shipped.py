@@ -16,10 +16,8 @@ from simserve.profiles import catalog
 from simserve.units import Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel, validate
 
-PUBLISHED: Final = "published"
-"""Source name of the figures that ship with simserve."""
-SHIPPED = (PUBLISHED, UNSEEN)
-"""Names of the sources that ship."""
+PUBLISHED: Final = "published"  # Source name of the figures that ship with simserve.
+SHIPPED = (PUBLISHED, UNSEEN)  # Names of the sources that ship.
 
 
 class _PublishedFigure(FrozenModel):

@@ -27,10 +27,8 @@ KNOWN_CURVES = DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 LONGEST_STEP = 300.0
 """Longest step of the load, in seconds: longer than the start of a replica, short against the hours of a day."""
 FEWEST_STEPS = 100
-LEVEL_STEP = 0.02
-"""Precision of the rate that a fleet can sustain, as a share."""
-BRACKET = 1.25
-"""Factor between the rates that are tried until one holds and one does not."""
+LEVEL_STEP = 0.02  # Precision of the rate that a fleet can sustain, as a share.
+BRACKET = 1.25  # Factor between the rates that are tried until one holds and one does not.
 MOST_LEVELS = 40
 
 

@@ -13,8 +13,7 @@ from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.units import to_text
 
-LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
-"""Flags of one line whose values a plan finds."""
+LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")  # Flags of one line whose values a plan finds.
 
 
 def plan_command(reference: Sequence[str], *, needs_more: bool = False, takes_others: bool = False) -> str:

@@ -23,16 +23,11 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.units import to_text
 
 FAULTS_KEY = "deployment.faults"
-SIZES = (1, 2, 4, 8)
-"""Spot replicas whose reserve is simulated; of more of them, each group of eight has its own."""
-AWAY = 0.2
-"""Mean number of replicas that are away at a time in such a run, where interruptions are rarer than that."""
-EPISODES = 8
-"""Approximate number of interruptions in such a run."""
-FEWEST_REQUESTS, MOST_REQUESTS = 5_000, 300_000
-"""Least and most requests of such a run."""
-MOST_RESERVE = 2
-"""Largest reserve that is tried, over the replicas that serve."""
+SIZES = (1, 2, 4, 8)  # Spot replicas whose reserve is simulated; of more of them, each group of eight has its own.
+AWAY = 0.2  # Mean number of replicas that are away at a time in such a run, where interruptions are rarer than that.
+EPISODES = 8  # Approximate number of interruptions in such a run.
+FEWEST_REQUESTS, MOST_REQUESTS = 5_000, 300_000  # Least and most requests of such a run.
+MOST_RESERVE = 2  # Largest reserve that is tried, over the replicas that serve.
 ALONE = ("pools", "autoscaling", "faults", "updates", "overflow", "liveness", "admission")
 """What a fleet must not have for its reserve to be simulated: its replicas are alike and always there."""
 

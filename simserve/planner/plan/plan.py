@@ -78,8 +78,7 @@ from simserve.scenario.schema import Scenario, objective
 _SearchKinds = Callable[[Sequence[Space], Sequence[int]], list[float]]
 
 MAX_GPUS = 256
-CONFIRMED_AT_MOST = 12
-"""Most fleets that are confirmed until one holds in every respect."""
+CONFIRMED_AT_MOST = 12  # Most fleets that are confirmed until one holds in every respect.
 AGAIN_AT_MOST = 3
 """Most repeated searches up to the price of what was confirmed, where cheaper fleets held but failed to be
 confirmed."""

@@ -18,14 +18,10 @@ from simserve.planner.space.space import PIPELINE_KEY, TENSOR_KEY, Space
 
 Point = TypeVar("Point")
 _MILLION = 1e6
-LITTLE_MORE = 0.25
-"""Largest extra price of a faster fleet that is worth a line, as a share of the plan's price."""
-MUCH_FASTER = 2.0
-"""Least factor by which a latency must then be lower."""
-AS_FAST = 1.05
-"""Largest factor by which the other latency may then be higher."""
-FRONT_GROUPS = 3
-"""Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans."""
+LITTLE_MORE = 0.25  # Largest extra price of a faster fleet that is worth a line, as a share of the plan's price.
+MUCH_FASTER = 2.0  # Least factor by which a latency must then be lower.
+AS_FAST = 1.05  # Largest factor by which the other latency may then be higher.
+FRONT_GROUPS = 3  # Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans.
 
 
 def runners_up(found: Findings) -> Iterator[dict[str, Any]]:

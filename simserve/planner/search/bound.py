@@ -27,17 +27,13 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.workload.requests import RequestSpecs
 
 Array = NDArray[np.float64]
-MORE_CHUNKS = 8
-"""Numbers of chunks beyond the fewest for which a prompt's first token is bounded individually."""
-WINDOW_STARTS = 8
-"""Number of starts of the measured window for which the number of replicas is bounded."""
+MORE_CHUNKS = 8  # Numbers of chunks beyond the fewest for which a prompt's first token is bounded individually.
+WINDOW_STARTS = 8  # Number of starts of the measured window for which the number of replicas is bounded.
 BUSY_BINS = 32
 BUSY_LENGTHS = (1, 2, 4, 8)
 """Lengths of the busiest stretches for which the number of replicas is bounded, in bins of the run (`BUSY_BINS`)."""
-SHOWN_SHARE = 0.95
-"""Share of the requests for which the bounds on latencies are shown if no SLO names one."""
-ROUNDING = 1.0 - 1e-9
-"""Factor that lowers bounds, as they sum in another order than the simulation."""
+SHOWN_SHARE = 0.95  # Share of the requests for which the bounds on latencies are shown if no SLO names one.
+ROUNDING = 1.0 - 1e-9  # Factor that lowers bounds, as they sum in another order than the simulation.
 _KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
 _KNOWN_DEPLOYMENT = {
     "hardware",
@@ -56,8 +52,7 @@ _KNOWN_DEPLOYMENT = {
     "faults",
     "encoder_disaggregation",
 }
-_LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}
-"""Requests may be refused or cut off."""
+_LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}  # Requests may be refused or cut off.
 _KNOWN_ENGINE = {
     *("name", "version", "batching", "scheduler", "scheduling_policy", "priority_ageing"),
     *("priority_preemption", "admission", "kv_allocation", "max_num_seqs", "max_num_batched_tokens"),

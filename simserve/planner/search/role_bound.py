@@ -36,8 +36,7 @@ from simserve.workload.requests import RequestSpecs
 KEPT_UP = 0.95
 """Least share of the offered work that workers must be able to do: a growing queue is refused, and what is finished is
 known to 3 % (`simserve.scenario.finishable.HALF_WIDTH`)."""
-TINY = 1e-12
-"""Seconds that prevent a division by 0."""
+TINY = 1e-12  # Seconds that prevent a division by 0.
 _COVERED_WITHOUT = {
     "deployment.speculative": None,
     "deployment.data_parallel_size": 1,

@@ -23,12 +23,10 @@ from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
 from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL, Roles, kind_of
 from simserve.scenario.schema import objective
 
-MOST_HALVINGS = 5
-"""Bisections of the load that workers of a role can sustain alone: to a thirtieth of the range."""
+MOST_HALVINGS = 5  # Bisections of the load that workers of a role can sustain alone: to a thirtieth of the range.
 MOST_DOUBLINGS = 12
 LOOK_REQUESTS = 2 * FIRST_REQUESTS
-MOST_PAIRS = 24
-"""Most pairs to pass on with the knobs unchanged, for each weight format of a prefill worker."""
+MOST_PAIRS = 24  # Most pairs to pass on with the knobs unchanged, for each weight format of a prefill worker.
 
 
 @dataclass(slots=True)

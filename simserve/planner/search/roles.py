@@ -57,26 +57,20 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 
 Each = TypeVar("Each")
-KVFormat = tuple[str, ...]
-"""What two workers must have in common: checkpoint, KV format and cache layout."""
+KVFormat = tuple[str, ...]  # What two workers must have in common: checkpoint, KV format and cache layout.
 FLASH_GENERATIONS = ("8", "9")
 """CUDA major versions (Ampere, Ada and Hopper) on which engines use FlashAttention for all but latent attention
 (vLLM 0.20, `vllm/platforms/cuda.py`: FLASH_ATTN first; on 10 FLASHINFER is)."""
 FRONT_KEYS = (KV_KEY, DRAFTS_NAME, ROUTE_NAME)
 """What both roles share and the search may set: a cache is read in the format that it is sent in."""
-AMPLE = 3
-"""Factor on the least workers that a role needs, to have more than enough; doubled while the fleet is busy."""
-AT_EASE = 0.6
-"""Largest busy share of a fleet at which no role waits for the other."""
+AMPLE = 3  # Factor on the least workers that a role needs, to have more than enough; doubled while the fleet is busy.
+AT_EASE = 0.6  # Largest busy share of a fleet at which no role waits for the other.
 MOST_DOUBLINGS = 6
-KNOB_GAIN = 0.85
-"""Least workers with other knobs as a share of those needed with the scenario's own; an assumption."""
+KNOB_GAIN = 0.85  # Least workers with other knobs as a share of those needed with the scenario's own; an assumption.
 TIED = 2 * EQUAL
 """Relative difference up to which a fleet is tried against the best known: headroom decides between equals."""
-HELD = 6
-"""Number of pairs that hold, cheapest first, to pass on: one of them is confirmed."""
-MOST_PAIRS = 240
-"""Most pairs that are simulated whole."""
+HELD = 6  # Number of pairs that hold, cheapest first, to pass on: one of them is confirmed.
+MOST_PAIRS = 240  # Most pairs that are simulated whole.
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
 """Objectives that are sums over the workers, unlike the latency of a fleet."""
 

@@ -53,21 +53,15 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.units import SECONDS_PER_HOUR
 from simserve.workload.requests import RequestSpecs
 
-EXHAUSTIVE_COMBINATIONS = 256
-"""Most combinations on one kind of GPU for which all are tried."""
-MOST_SHAPES = 24
-"""Most shapes of one kind of GPU on which other engine knobs are tried, the cheapest first."""
-MOST_NEAREST = 4
-"""Likewise if nothing holds yet, the nearest first."""
+EXHAUSTIVE_COMBINATIONS = 256  # Most combinations on one kind of GPU for which all are tried.
+MOST_SHAPES = 24  # Most shapes of one kind of GPU on which other engine knobs are tried, the cheapest first.
+MOST_NEAREST = 4  # Likewise if nothing holds yet, the nearest first.
 HOPELESS = 1.1
 """Load ratio with ample seats and steps above which no knob lets a fleet keep up. The finished rate is known to 3 %;
 other knobs raise it by less than 7 % over ample ones."""
-LOOK_REQUESTS = 100
-"""Requests of the run that reports a load ratio: the ratio has separate runs."""
-NEAR = 0.5
-"""Share of the required attainment that one change must reach before several are tried together."""
-NEUTRAL_OPTIONS = frozenset({"pool", "scale", "admit"})
-"""Options that do not raise what a replica finishes."""
+LOOK_REQUESTS = 100  # Requests of the run that reports a load ratio: the ratio has separate runs.
+NEAR = 0.5  # Share of the required attainment that one change must reach before several are tried together.
+NEUTRAL_OPTIONS = frozenset({"pool", "scale", "admit"})  # Options that do not raise what a replica finishes.
 JUDGED_OUT = ("invalid", "does_not_fit", "out_of_reach", "too_many_gpus")
 """Statuses of deployments that needed no run."""
 FURTHEST = ("holds", "misses", "not_better", "too_many_gpus", "invalid", "out_of_reach", "does_not_fit")

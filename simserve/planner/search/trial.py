@@ -34,23 +34,18 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
-FIRST_REQUESTS = 1000
-"""Requests of a first look, which drops fleets that fail by far."""
+FIRST_REQUESTS = 1000  # Requests of a first look, which drops fleets that fail by far.
 MOST_REQUESTS = 5000
 """Most requests of a run that decides in the search; the plan is confirmed on all of the scenario's."""
-DOUBT = 0.05
-"""How far below the required share a first look must be to count as a miss."""
+DOUBT = 0.05  # How far below the required share a first look must be to count as a miss.
 KEPT_DEPLOYMENTS = 32
 """Number of resolved deployments to cache, with what they finish: the shapes of a kind of GPU, on which a search tries
 knobs after it has sized them."""
-REQUESTS_PER_CLIENT = 10
-"""Least requests of each client of a closed loop in a shortened run."""
-CONVERSATIONS_PER_CLIENT = 2
-"""Least conversations of each client, likewise."""
+REQUESTS_PER_CLIENT = 10  # Least requests of each client of a closed loop in a shortened run.
+CONVERSATIONS_PER_CLIENT = 2  # Least conversations of each client, likewise.
 CONVERSATIONS_PER_RUN = 10
 """Least length of a shortened run of conversations, in total think times of a mean conversation."""
-WARMUPS_PER_RUN = 3
-"""Least length of a shortened run, in warm-ups that the scenario gives in seconds."""
+WARMUPS_PER_RUN = 3  # Least length of a shortened run, in warm-ups that the scenario gives in seconds.
 LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """Term of an SLO -> the latency of a summary that it bounds."""
 TERMS = tuple(LATENCIES)

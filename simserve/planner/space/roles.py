@@ -22,20 +22,15 @@ from simserve.scenario.schema import Scenario
 PREFILL, DECODE = "prefill", "decode"
 SIZE_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
 """Keys that a shape sets, below ``deployment`` or in a pool."""
-GPU, FORMAT = "hardware", "quantization"
-"""Keys in which a role may differ from the rest of the deployment."""
-NODES = "gpus_per_node"
-"""GPUs of a node: of the deployment for its own GPU, of a pool for that pool's."""
-KIND_KEYS = (GPU, FORMAT, *SIZE_KEYS)
-"""Keys that tell workers apart, besides the knob of their engine."""
+GPU, FORMAT = "hardware", "quantization"  # Keys in which a role may differ from the rest of the deployment.
+NODES = "gpus_per_node"  # GPUs of a node: of the deployment for its own GPU, of a pool for that pool's.
+KIND_KEYS = (GPU, FORMAT, *SIZE_KEYS)  # Keys that tell workers apart, besides the knob of their engine.
 KNOBS = {PREFILL: "max_num_batched_tokens", DECODE: "max_num_seqs"}
 """The engine knob of each role that its speed and memory depend on."""
 LINK_KEY = "deployment.disaggregation"
-POOL_KEYS = (POOLS_KEY, LINK_KEY, REPLICAS_KEY)
-"""Keys that deploy prefill and decode workers."""
+POOL_KEYS = (POOLS_KEY, LINK_KEY, REPLICAS_KEY)  # Keys that deploy prefill and decode workers.
 
-Pool = Mapping[str, Any]
-"""Keys of `deployment.pools`, without the number of replicas."""
+Pool = Mapping[str, Any]  # Keys of `deployment.pools`, without the number of replicas.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
