@@ -20,8 +20,7 @@ from simserve.validation import FrozenModel, validate
 
 Usd = Annotated[float, Field(ge=0)]
 _HOURS_PER_WEEK = 168
-_Z95 = 1.6448536269514722
-"""95th percentile of the standard normal distribution."""
+_Z95 = 1.6448536269514722  # 95th percentile of the standard normal distribution.
 
 
 class TokenPrice(FrozenModel):

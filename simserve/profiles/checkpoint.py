@@ -38,8 +38,7 @@ WeightFormatName = Literal[
     "nvfp4-wo",
 ]
 """Formats of linear weights; ``none``: the model's own ``dtype``."""
-WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)
-"""Formats without rounding: 16 bit and more."""
+WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)  # Formats without rounding: 16 bit and more.
 Fp8Scales = Literal["tensor", "channel", "block"]
 Quantization = Literal["auto", WeightFormatName]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]

@@ -22,8 +22,7 @@ from simserve.validation import FrozenModel
 
 KEY_PREFIX = "deployment.engine."
 
-MAX_COUNT = 10**9
-"""Most tokens, requests or blocks that an option may name: beyond any engine."""
+MAX_COUNT = 10**9  # Most tokens, requests or blocks that an option may name: beyond any engine.
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
@@ -46,12 +45,10 @@ FLASHINFER_GEMM_CAPABILITY = 10
 """Least CUDA compute capability (datacenter Blackwell) for FlashInfer's products by TensorRT-LLM's kernels."""
 
 _VERSION = re.compile(r"[vb]?(\d+(?:\.\d+)*)")
-KEPT_VERSIONS = 1024
-"""Version numbers kept after parsing: a search compares a few with each other in every trial."""
+KEPT_VERSIONS = 1024  # Version numbers kept after parsing: a search compares a few with each other in every trial.
 MARLIN_MAKER = "NVIDIA"
 """Maker whose GPUs have kernels that unpack FP8 and NVFP4 weights where there is no arithmetic for them (Marlin)."""
-FACTORS = ("gpu", "host", "prompts", "batch", "frontend")
-"""Names of the factors of `MeasuredFactors`."""
+FACTORS = ("gpu", "host", "prompts", "batch", "frontend")  # Names of the factors of `MeasuredFactors`.
 TOWER_LAYERS, TOWER_WIDTH = 24, 1024
 """Layers and width of the tower that `TowerReserve` compares with (ViT-L/14). SGLang also assumes them if a file names
 the size otherwise than expected: Qwen's has ``depth`` (server_args.py, adjust_mem_fraction_for_vlm)."""

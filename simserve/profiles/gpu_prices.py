@@ -19,8 +19,7 @@ from pydantic import Field
 from simserve.profiles.price_dates import Date
 from simserve.validation import FrozenModel
 
-Source = Annotated[str, Field(min_length=1)]
-"""Where a figure was read."""
+Source = Annotated[str, Field(min_length=1)]  # Where a figure was read.
 RentalKind = Literal["on_demand", "reserved", "spot"]
 SellerClass = Literal["hyperscaler", "specialised cloud", "marketplace"]
 SELLER_CLASSES: tuple[SellerClass, ...] = get_args(SellerClass)

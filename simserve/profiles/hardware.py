@@ -62,8 +62,7 @@ _COUNT_BEHIND = re.compile(r"(\S.*?)\s*[:x\u00d7*]\s*(\d{1,5})", re.IGNORECASE)
 """``H100:2`` and ``H100x2``, if the part in front is the name of a GPU."""
 _MACHINES = re.compile(r"\b(?:mac[ -]?book(?:[ -](?:pro|air))?|mac[ -]?(?:studio|mini|pro)|imac(?:[ -]pro)?)\b")
 """Machines that people name beside the chip in them: ``Mac Studio M4 Max``."""
-_LIKENESS = 0.7
-"""Least share of letters that an unknown name shares with a suggested GPU: numbers alone look alike."""
+_LIKENESS = 0.7  # Least share of letters that an unknown name shares with a suggested GPU: numbers alone look alike.
 NARROW_TILE_ROWS = 16
 """Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile. Where compute is scarcer (H20),
 the libraries' kernels with swapped operands show, whose tiles take 16 rows."""

@@ -78,10 +78,8 @@ class _Modules:
     mlp: str = "mlp"
     shared: Sequence[str] = ("mlp.shared_experts", "mlp.shared_expert")
     experts: Sequence[str] = ("mlp.experts.0", "mlp.experts")
-    matrices: Sequence[str] = _GATED
-    """Matrices of an expert."""
-    gated: Sequence[str] = _GATED
-    """Matrices of an MLP and of a shared expert."""
+    matrices: Sequence[str] = _GATED  # Matrices of an expert.
+    gated: Sequence[str] = _GATED  # Matrices of an MLP and of a shared expert.
 
 
 _HOMES: Mapping[str, _Modules] = {

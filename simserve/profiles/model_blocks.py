@@ -26,8 +26,7 @@ Part = Literal[_Multiplied, "ngram_table"]
 up-projections), its output projection, the indexer of sparse attention, linear attention, the MLP of dense layers,
 shared experts, routed experts, and the table of n-grams, of which tokens look up rows. Embeddings, LM head, norms and
 routers stay 16-bit in all but GGUF."""
-PARTS: tuple[Part, ...] = get_args(_Multiplied)
-"""Those that tokens are multiplied by: all but the table."""
+PARTS: tuple[Part, ...] = get_args(_Multiplied)  # Those that tokens are multiplied by: all but the table.
 _COMPRESSOR_STATE_BYTES = 4
 
 
