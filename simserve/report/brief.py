@@ -42,29 +42,20 @@ if TYPE_CHECKING:
 
 ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
 """Files of a result that are only written on request."""
-STORED = ("scenario.resolved.yaml",)
-"""Arguments that name the scenario in the folder of a result."""
+STORED = ("scenario.resolved.yaml",)  # Arguments that name the scenario in the folder of a result.
 NOW = "Now"
 """Name of the line that says whether a deployment can sustain its own traffic, in answers about more than that."""
-SLO_MISSED = "SLO missed"
-"""Note after GPUs that are priced although they miss the SLO."""
-_NEARLY_NOTHING = 0.01
-"""Share of the other side's bill below which a bill is told with further digits."""
-_LENGTHENS = " (--precision 5% lengthens it)"
-"""Note after a run that is too short, of the command that runs it."""
-FILES = "Files"
-"""Name of the line that says where the files of an answer are."""
+SLO_MISSED = "SLO missed"  # Note after GPUs that are priced although they miss the SLO.
+_NEARLY_NOTHING = 0.01  # Share of the other side's bill below which a bill is told with further digits.
+_LENGTHENS = " (--precision 5% lengthens it)"  # Note after a run that is too short, of the command that runs it.
+FILES = "Files"  # Name of the line that says where the files of an answer are.
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
-LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
-"""Keys that scale the load of a scenario."""
-_MOST_MILLISECONDS = 10_000
-"""Longest time that is given in milliseconds beside shorter ones."""
-_SECONDS_FROM_MEAN = 1000.0
-"""Mean in milliseconds from which its line is in seconds."""
+LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")  # Keys that scale the load of a scenario.
+_MOST_MILLISECONDS = 10_000  # Longest time that is given in milliseconds beside shorter ones.
+_SECONDS_FROM_MEAN = 1000.0  # Mean in milliseconds from which its line is in seconds.
 _TOLD_AS_TIMES = 2.0
 """From this multiple of the self-hosting cost on, an API's cost is given as a multiple, not in percent."""
-_TOKENS_STEP = 1024
-"""Tokens to which a context length is rounded up."""
+_TOKENS_STEP = 1024  # Tokens to which a context length is rounded up.
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +112,8 @@ class Fact:
 
     label: str
     text: str
-    is_extra: bool = False
-    """Whether it is dropped if there is no room for every line."""
-    is_whole: bool = False
-    """Whether all of its clauses are shown, however many lines they take."""
+    is_extra: bool = False  # Whether it is dropped if there is no room for every line.
+    is_whole: bool = False  # Whether all of its clauses are shown, however many lines they take.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,7 @@ Floats = NDArray[np.float64]
 
 _NUM_LEVELS = 240
 _NUM_BINS = 300
-_PLATEAU = 0.02
-"""Two values closer than this share of the larger one count as equal: the noise of one run."""
+_PLATEAU = 0.02  # Two values closer than this share of the larger one count as equal: the noise of one run.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,21 +38,14 @@ from simserve.unfinished import write_text
 
 Floats = NDArray[np.float64]
 FILM_FILE = "film.html"
-MOST_STEPS = 400
-"""Steps of the busiest replica in a film whose length is not given."""
-MOST_REPLICAS = 4
-"""Most replicas shown of one run: those with the most requests."""
-MOST_PIPELINE_STAGES = 16
-"""Most stages of a pipeline that are drawn, one row each."""
-MOST_REQUESTS = 1_500
-"""Most requests shown of one run: a longer queue is cut, and its rest counted."""
-BEFORE = 0.6
-"""Share of a film before its moment."""
-_MICRO = 6
-"""Decimal places kept of seconds."""
+MOST_STEPS = 400  # Steps of the busiest replica in a film whose length is not given.
+MOST_REPLICAS = 4  # Most replicas shown of one run: those with the most requests.
+MOST_PIPELINE_STAGES = 16  # Most stages of a pipeline that are drawn, one row each.
+MOST_REQUESTS = 1_500  # Most requests shown of one run: a longer queue is cut, and its rest counted.
+BEFORE = 0.6  # Share of a film before its moment.
+_MICRO = 6  # Decimal places kept of seconds.
 _WAITING = ("queue", "preempted", "link queue", "transfer", "seat queue")
-_SHARE_DIGITS = 3
-"""Decimal places kept of shares of a round."""
+_SHARE_DIGITS = 3  # Decimal places kept of shares of a round.
 
 
 @dataclass(frozen=True, slots=True)

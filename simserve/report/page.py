@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from simserve.report.brief import Brief
 _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
 """A command at the end of a sentence, and an option with its number (possibly per month) or with the key it sets."""
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
-"""Space between a time and its unit, at which no line may break."""
-_PARTS = re.compile(r"[^._/]*[._/]+|[^._/]+")
-"""Parts of a long name, each with the sign that ends it."""
-_LONGEST_WORD = 12
-"""Letters of a word up to which it is never broken."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")  # Space between a time and its unit, at which no line may break.
+_PARTS = re.compile(r"[^._/]*[._/]+|[^._/]+")  # Parts of a long name, each with the sign that ends it.
+_LONGEST_WORD = 12  # Letters of a word up to which it is never broken.
 _NAMES = ("simserve", "vllm", "sglang", "tgi", "lmdeploy", "ollama")
 """Words that keep their spelling at the start of a line."""
 TEMPLATES = Path(__file__).parent / "templates"

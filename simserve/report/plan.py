@@ -54,12 +54,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 118
-_TOLD_IN_BRIEF = ("Run it", "How it stands")
-"""Parts whose lines are in the brief at the top of a page."""
+_TOLD_IN_BRIEF = ("Run it", "How it stands")  # Parts whose lines are in the brief at the top of a page.
 _LEAST_MORE, _TOLD_AS_TIMES = 1.01, 2.0
 """Least multiple of the traffic that counts as headroom, and the one from which headroom is given as a multiple."""
-_IN_BRIEF = 3
-"""Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met."""
+_IN_BRIEF = 3  # Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,7 @@ from simserve.report.quantities import dollars, latency
 from simserve.units import format_seconds
 
 Floats = NDArray[np.float64]
-Dashes = tuple[float, ...]
-"""Lengths of dashes and gaps, in line widths; empty: solid."""
+Dashes = tuple[float, ...]  # Lengths of dashes and gaps, in line widths; empty: solid.
 Shape = Literal["circle", "square", "triangle", "diamond", "wedge", "cross"]
 """Shape of a point; a wedge is a triangle on its tip."""
 SOLID: Dashes = ()
@@ -32,23 +31,17 @@ POINTS_AN_INCH = 72.0
 KEY_LEFT, KEY_HANDLE, KEY_GAP, KEY_ROW = 8.0, 25.0, 16.0, 13.5
 """In points, for a key above the axes: left edge, width of a symbol, gap between entries, line spacing."""
 _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] -/"), frozenset("mwMWGOQ%@&≤")
-_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-"""Leading digits of the distance between two ticks."""
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # Leading digits of the distance between two ticks.
 _ROOM = 1.05
 _MARGIN = 0.05
-_BETWEEN_POINTS = 5.0
-"""Least points between the words of two ticks."""
-_LEAST_SHARE = 0.15
-"""Least share of an axis between two ticks whose words include a unit."""
+_BETWEEN_POINTS = 5.0  # Least points between the words of two ticks.
+_LEAST_SHARE = 0.15  # Least share of an axis between two ticks whose words include a unit.
 _NEXT_TO = ((7.0, 5.0), (7.0, -13.0), (-7.0, 5.0), (-7.0, -13.0))
 """Places of words at a point, as (right, up) in points; with a negative ``right`` they end there."""
 _FURTHER = ((7.0, 17.0), (7.0, -25.0), (-7.0, 17.0), (-7.0, -25.0))
-_AIR = 1.5
-"""Points between words and whatever they must not cover."""
-_WIDE_TYPE = 1.1
-"""Factor on the width of words in a wide type such as DejaVu Sans, Matplotlib's."""
-_OTHER_WORDS, _OUTSIDE = 100, 1000
-"""What it counts to cover other words, and to leave the axes; a point counts 1."""
+_AIR = 1.5  # Points between words and whatever they must not cover.
+_WIDE_TYPE = 1.1  # Factor on the width of words in a wide type such as DejaVu Sans, Matplotlib's.
+_OTHER_WORDS, _OUTSIDE = 100, 1000  # What it counts to cover other words, and to leave the axes; a point counts 1.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +116,7 @@ class Box:
     y: float
     thickness: float
     color: str
-    words: str = ""
-    """Words at the pointer; empty: its name and its ends."""
+    words: str = ""  # Words at the pointer; empty: its name and its ends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +141,7 @@ class Dots:
     is_hollow: bool = False
     opacity: float = 1.0
     size: float = 5.4
-    names: Sequence[str] = ()
-    """Name of each point, for the pointer; empty without names."""
+    names: Sequence[str] = ()  # Name of each point, for the pointer; empty without names.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +161,7 @@ class Note:
 Mark = Curve | Steps | Bar | Rule | Level | Band | Box | Whiskers | Dots | Note
 
 
-NamedMark = Curve | Steps | Bar | Dots
-"""Marks that a key explains if they have a label."""
+NamedMark = Curve | Steps | Bar | Dots  # Marks that a key explains if they have a label.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -295,8 +285,7 @@ def add_name(sketch: Sketch, text: str, x: float, y: float, *, is_needed: bool =
         sketch.marks.append(notes[counted.index(least)])
 
 
-_Rectangle = tuple[float, float, float, float]
-"""Left, lower, right and upper end in points."""
+_Rectangle = tuple[float, float, float, float]  # Left, lower, right and upper end in points.
 
 
 def _covered(sketch: Sketch, note: Note) -> int:

@@ -30,8 +30,7 @@ from simserve.sim.step_log import StepLog, Steps
 TIMELINE_FILE = "timeline.json"
 MAX_STEPS = 200_000
 """Most steps of all replicas in a timeline, which shows the beginning of a longer run. About 40 MB of JSON."""
-GZIP_BYTES = 32_000_000
-"""From this size on the file is compressed; Perfetto reads it directly."""
+GZIP_BYTES = 32_000_000  # From this size on the file is compressed; Perfetto reads it directly.
 _ENGINE_THREAD = 1
 _KV_TRANSFER = ("link queue", "transfer", "seat queue")
 """Phases between the end of a prefill and the first token at the decode replica."""

@@ -45,22 +45,17 @@ INTERVALS = (
 )
 _MOST_REASONS = 12
 _GROUP = ("source", "engine", "hardware", "model")
-_NAMES = {"hardware": "GPU"}
-"""Key of a group -> its name in text, where that differs."""
-_LEAST_FIGURE = len("(+12.3%)")
-"""Columns of the bias if it is printed below the error."""
-_MOST_ROWS = 40
-"""Most rows of a table on a terminal: longer ones are on the page and in the JSON."""
+_NAMES = {"hardware": "GPU"}  # Key of a group -> its name in text, where that differs.
+_LEAST_FIGURE = len("(+12.3%)")  # Columns of the bias if it is printed below the error.
+_MOST_ROWS = 40  # Most rows of a table on a terminal: longer ones are on the page and in the JSON.
 _UNITS: Mapping[Metric, tuple[str, float]] = {
     "tpot": ("ms", 1e3),
     "ttft": ("ms", 1e3),
     "e2e": ("s", 1.0),
     "throughput": ("tokens/s", 1.0),
 }
-_MANY = 300
-"""From this number of points on, the marks of a plot are small."""
-BAND = 0.2
-"""Relative error that the dashed lines mark."""
+_MANY = 300  # From this number of points on, the marks of a plot are small.
+BAND = 0.2  # Relative error that the dashed lines mark.
 NOT_SCORED = "not scored"
 _KINDS: Mapping[str, tuple[str, Shape]] = {
     NOT_SCORED: (GREY, "cross"),
