@@ -42,8 +42,7 @@ NO_CHECKPOINT: Final = "as asked (no such checkpoint is on record)"
 COMPRESSED_KV: Final = "fp8"
 """KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in
 the kernels that they choose by default, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
-GGUF: Final = "gguf"
-"""A checkpoint's ``method``: a file of llama.cpp, loaded by engines that run all formats in it."""
+GGUF: Final = "gguf"  # A checkpoint's ``method``: a file of llama.cpp, loaded by engines that run all formats in it.
 FILE = "calibration/quality.yaml"
 SIZE_FACTOR = 2.5
 """Largest ratio, either way, between a studied model's size and this one: losses halve at least from 7 B to 70 B."""
@@ -353,8 +352,7 @@ def lacking_weights_notes(shape: ReplicaShape) -> list[str]:
     return [note for note in notes if note is not None]
 
 
-_WIDE_BITS = 16.0
-"""Bits of weights that are stored as the model's own dtype."""
+_WIDE_BITS = 16.0  # Bits of weights that are stored as the model's own dtype.
 _PUBLISHED = ("stored", "checkpoint")
 
 

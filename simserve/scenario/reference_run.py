@@ -57,10 +57,8 @@ _BLOCKED = {
     "prefix": BLOCKED_BY_PREFIX,
 }
 _SCALING = ("autoscaling", "startup_seconds", "weights_bytes", "replicas_per_node")
-_OF_POOLS = ("name", "role", "num_replicas", "kv_layout", "region")
-"""Fields that pools have in both simulators."""
-_WAITING, _BLOCKED_BY = -2, -1
-"""Columns of a row that are known once its step has ended."""
+_OF_POOLS = ("name", "role", "num_replicas", "kv_layout", "region")  # Fields that pools have in both simulators.
+_WAITING, _BLOCKED_BY = -2, -1  # Columns of a row that are known once its step has ended.
 
 
 def uncovered(deployment: Deployment) -> str | None:
