@@ -71,8 +71,7 @@ Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
 DEFAULT_GUARD = 1.5
 """Load over the mean load above which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
-DRAWS = {"random": 1, "power_of_two": 2}
-"""Random numbers used per request."""
+DRAWS = {"random": 1, "power_of_two": 2}  # Random numbers used per request.
 DEFAULT_CACHE_THRESHOLD = 0.5
 """Least share of the prompt that must be cached (``cache_threshold`` of SGLang's router)."""
 _NO_CLASS = ClassSpec(name="all", share=1.0)
@@ -135,8 +134,7 @@ class OwnBlocks:
             raise CameAgain
 
 
-KEPT = OwnBlocks(are_kept=True)
-"""Default: own blocks are kept."""
+KEPT = OwnBlocks(are_kept=True)  # Default: own blocks are kept.
 
 
 @cache

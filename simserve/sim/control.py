@@ -25,14 +25,10 @@ Region = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 Role = Literal["both", "prefill", "decode"]
 ClassNames = Annotated[tuple[str, ...], Field(min_length=1)]
 Place = Annotated[int, Field(ge=0)]
-SHARES = ("kv_usage", "busy", "slo")
-"""Metrics whose target is a share."""
-BLIND_POLICIES = ("round_robin", "random")
-"""Policies that use no signal."""
-TOKEN_POLICIES = ("least_tokens", "prefix")
-"""Policies that measure load in tokens, not requests."""
-API_POOL = "api"
-"""Name of the API of `deployment.overflow` among the pools of a rule."""
+SHARES = ("kv_usage", "busy", "slo")  # Metrics whose target is a share.
+BLIND_POLICIES = ("round_robin", "random")  # Policies that use no signal.
+TOKEN_POLICIES = ("least_tokens", "prefix")  # Policies that measure load in tokens, not requests.
+API_POOL = "api"  # Name of the API of `deployment.overflow` among the pools of a rule.
 OF_GATEWAY = attrgetter("overflow", "response_cache", "fairness", "routing.rules")
 """Fields of a `Control` that answer requests in front of the replicas, or decide whose turn it is."""
 OF_FLEET = attrgetter("autoscaling", "encoder_scaling", "faults", "updates", "liveness")

@@ -64,8 +64,7 @@ from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
 from simserve.workload.acceptance import draw_paces
 from simserve.workload.requests import RequestSpecs
 
-_NUMBERS_AT_ONCE = 16_384
-"""Random numbers drawn together if few are taken at a time."""
+_NUMBERS_AT_ONCE = 16_384  # Random numbers drawn together if few are taken at a time.
 
 
 class FleetRun:

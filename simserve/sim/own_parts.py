@@ -94,8 +94,7 @@ RouterFunction = Callable[[RequestView, Sequence[ReplicaView]], Any]
 AdmissionFunction = Callable[[RequestView, Sequence[ReplicaView]], Any]
 AutoscalerFunction = Callable[[PoolView], Any]
 StepSecondsFunction = Callable[[int, int, float], Any]
-Gauges = tuple[int, str, int, int, int, float]
-"""Number, pool, running, waiting, tokens and KV share of a replica."""
+Gauges = tuple[int, str, int, int, int, float]  # Number, pool, running, waiting, tokens and KV share of a replica.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

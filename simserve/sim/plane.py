@@ -36,8 +36,7 @@ Kinds = NDArray[np.int16]
 LEAST_EXCESS = 4
 """Least excess of requests over the least loaded replica for that of a session or adapter to be passed over."""
 NEVER = -1
-_SPARSE = 4
-"""Numbers are dense enough to be used as they are if there is at least one per this many values."""
+_SPARSE = 4  # Numbers are dense enough to be used as they are if there is at least one per this many values.
 
 
 class Chance:

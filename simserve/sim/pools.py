@@ -24,8 +24,7 @@ _SUMMED = (
     *("kv_reserved_token_seconds", "kv_held_token_seconds", "kv_unusable_token_seconds"),
 )
 """Totals of a run that are the sums of those of its pools."""
-_BOUNDLESS = 2**40
-"""Longest request of a server without a limit, tokens."""
+_BOUNDLESS = 2**40  # Longest request of a server without a limit, tokens.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
 _NUM_BINS = 1024
 _FIRST_WIDTH = 1e-3
-_ROUNDING = 1e-9
-"""Share of a bin below which a remainder is rounding."""
+_ROUNDING = 1e-9  # Share of a bin below which a remainder is rounding.
 FLUSH_ROWS, FLUSH_ROWS_EACH = 8192, 256
 """Leaps gathered before they are added up, in all and per replica: enough to amortise numpy, and to stay in cache."""
 _DECODING = LEAP_FIELDS.index("num_decoding")

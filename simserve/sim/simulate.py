@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished requests and of all requests."""
+Progress = Callable[[int, int], None]  # Called with the number of finished requests and of all requests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
