@@ -57,23 +57,16 @@ VaryingArrivals = BurstArrivals | RampArrivals | StepArrivals | SpikeArrivals | 
 OpenLoopArrivals = RenewalArrivals | ConstantArrivals | VaryingArrivals
 Quantile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Floats = NDArray[np.float64]
-_SLACK = 1e-12
-"""Relative slack of rate * duration, which rounding may leave slightly below a whole number."""
-_POINTS_A_DAY = 96
-"""Linear pieces of a day's cosine, 15 minutes each: its mean is exact, its height to 0.05 %."""
-MODEL_LIMIT = -1
-"""In `RequestSpecs.max_tokens`: the rest of the model's length after the prompt."""
+_SLACK = 1e-12  # Relative slack of rate * duration, which rounding may leave slightly below a whole number.
+_POINTS_A_DAY = 96  # Linear pieces of a day's cosine, 15 minutes each: its mean is exact, its height to 0.05 %.
+MODEL_LIMIT = -1  # In `RequestSpecs.max_tokens`: the rest of the model's length after the prompt.
 _MAX_STEPS = 400
 _EPSILON = 2.0**-52
 _Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
-_TAIL = 1e-9
-"""Share of requests that the default `max` of an exponential cuts off."""
-_GUIDE_SIZE = 1 << 16
-"""Cells of the guide that speeds up looking up many lengths."""
-_TAIL_SCORE = 6.0
-"""Standard score beyond which a normal distribution holds the same share."""
-_MEAN_TOLERANCE = 1e-12
-"""Relative error left in the mean."""
+_TAIL = 1e-9  # Share of requests that the default `max` of an exponential cuts off.
+_GUIDE_SIZE = 1 << 16  # Cells of the guide that speeds up looking up many lengths.
+_TAIL_SCORE = 6.0  # Standard score beyond which a normal distribution holds the same share.
+_MEAN_TOLERANCE = 1e-12  # Relative error left in the mean.
 _REMEMBERED = 16
 """Distributions that are cached: a search draws the same lengths for every deployment, and solving for the mean of a
 long tail takes as long as simulating hundreds of requests."""

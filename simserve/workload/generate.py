@@ -43,8 +43,7 @@ _CONTEXT_REQUESTS = 1000
 """Requests drawn for the contexts of step times, whatever the length of the run: a deployment has the same step times
 in every run."""
 _CONTEXT_QUANTILES = 16
-_CONTEXT_DIGITS = 3
-"""Quantiles that represent all contexts, and the significant digits of each."""
+_CONTEXT_DIGITS = 3  # Quantiles that represent all contexts, and the significant digits of each.
 
 
 def generate(

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from simserve.workload.traces.trace import PrefixBlocks
 
 NONE = -1
-_SPARSE = 4
-"""Segments are renumbered without gaps if fewer than one number in this many is used."""
+_SPARSE = 4  # Segments are renumbered without gaps if fewer than one number in this many is used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

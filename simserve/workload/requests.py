@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from simserve.workload.prefixes import PrefixSegments
     from simserve.workload.traces.media import RecordedMedia
 
-OPEN = -1
-"""In `RequestSpecs.loop`: the request, or its conversation, arrives at a time of its own."""
+OPEN = -1  # In `RequestSpecs.loop`: the request, or its conversation, arrives at a time of its own.
 _OF_ROWS = ("prefixes", "dependencies", "images", "audio", "recorded_images", "recorded_audio", "encoder_pool")
 """Columns that consist of several arrays and select rows themselves."""
 

@@ -23,8 +23,7 @@ from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec, SharedPrefixSpec
 
-MAX_ADAPTERS = 100_000
-"""Most adapters of a workload: each replica tracks where every one of them is."""
+MAX_ADAPTERS = 100_000  # Most adapters of a workload: each replica tracks where every one of them is.
 GrammarBackend = Literal["xgrammar", "guidance", "outlines"]
 TraceFormat = Literal[
     "auto",
@@ -60,8 +59,7 @@ ADVANCE_SECONDS = 16e-6
 """CPU seconds per token to advance the grammar by the sampled token, which nothing hides: vLLM's pull request 26866
 with the masks hidden, Qwen3-1.7B, 800 in flight, 128 tokens, 103.2 -> 85.3 requests/s: 12.7 ms a step of 800 sequences.
 """
-DEFAULT_NUM_REQUESTS = 1000
-"""Requests of a workload that does not say when it ends."""
+DEFAULT_NUM_REQUESTS = 1000  # Requests of a workload that does not say when it ends.
 
 
 class LorasSpec(FrozenModel):

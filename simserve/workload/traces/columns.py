@@ -53,8 +53,7 @@ those of Gemini (``promptTokenCount``), Bedrock (``inputTokenCount``), OpenRoute
 (``inputUsage``)."""
 _MODELS = ("model", "modelname", "modelgroup")
 """Usual names of the column that says which model served a request, without punctuation."""
-_MOST_MODELS = 3
-"""Most models of a log that are named."""
+_MOST_MODELS = 3  # Most models of a log that are named.
 _IS_USAGE = re.compile(r"usage|token", re.IGNORECASE)
 """What a nested field, or an object that holds it, is called where it counts tokens: ``usage.input``."""
 _MISSING = ("", "null", "none", "nan", "-")

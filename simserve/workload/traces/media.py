@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.workload.dependencies import ranges
 
-MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")
-"""Columns of a table about them."""
-MOST_PIECES = 1_000
-"""Most images, or recordings, of one row."""
+MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")  # Columns of a table about them.
+MOST_PIECES = 1_000  # Most images, or recordings, of one row.
 MOST_PIXELS, MOST_SECONDS, MOST_FRAMES = 100_000, 1_000_000, 10_000
 """Most pixels on a side of an image, seconds of a recording, and frames of a video."""
 _SIZE = re.compile(r"(\d{1,6})\s*[xX*]\s*(\d{1,6})(?:\s*[xX*]\s*(\d{1,6}))?")

@@ -27,16 +27,13 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 MAX_TOKENS = 1_000_000_000
-MAX_TRACE_BYTES = 1_000 * MEGABYTE
-"""Largest table that is read, after decompression: some 20 million requests."""
+MAX_TRACE_BYTES = 1_000 * MEGABYTE  # Largest table that is read, after decompression: some 20 million requests.
 MAX_COMPRESSION = 100
 """Most times that a decompressed table may be larger than its file; public traces are 3 to 8 times larger. Files that
 decompress to at most `MAX_DOCUMENT_BYTES` are exempt."""
-LATEST = 1e8
-"""Seconds; three years. A larger arrival time is a date, not a time from the start of the run."""
+LATEST = 1e8  # Seconds; three years. A larger arrival time is a date, not a time from the start of the run.
 
-LARGEST = 1e19
-"""Larger numbers are not times: nanoseconds since 1970 are 2e18."""
+LARGEST = 1e19  # Larger numbers are not times: nanoseconds since 1970 are 2e18.
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +93,7 @@ class Table:
                 raise self.error(index, column, rule)
 
 
-_JSON_ENDINGS = (".json", ".jsonl", ".ndjson", ".gz")
-"""Endings of the files that are read if a trace is a folder."""
+_JSON_ENDINGS = (".json", ".jsonl", ".ndjson", ".gz")  # Endings of the files that are read if a trace is a folder.
 
 
 def files_of(path: Path) -> list[Path]:

@@ -14,10 +14,8 @@ from typing import Any
 from simserve.workload.traces.sharegpt import CHARACTERS_PER_TOKEN
 from simserve.workload.traces.trace import PrefixBlocks
 
-BLOCK_TOKENS = 16
-"""Tokens of the blocks by which prompts are compared: vLLM's block size."""
-MOST_BLOCKS = 20_000_000
-"""Most blocks of all prompts together: 320 million tokens."""
+BLOCK_TOKENS = 16  # Tokens of the blocks by which prompts are compared: vLLM's block size.
+MOST_BLOCKS = 20_000_000  # Most blocks of all prompts together: 320 million tokens.
 REMARK = f"lengths are estimated, {CHARACTERS_PER_TOKEN} characters a token, and answers are as long as they may be"
 _TOLD_AGAIN = 50
 """Blocks that a message counts as if it is processed again after other tools: the work that this takes."""

@@ -27,8 +27,7 @@ ANSWERS = (
 )
 TIMES = ("date", "day", "timestamp", "start_time_iso", "start_time", "usage_date_utc", "time", "datetime", "hour_start")
 HOURS = ("hour", "hour_of_day")
-_HOUR = re.compile(r"(\d{1,2})(?:\.0)?(?::\d{2}){0,2}")
-"""An hour of the day: ``9``, ``09:00``."""
+_HOUR = re.compile(r"(\d{1,2})(?:\.0)?(?::\d{2}){0,2}")  # An hour of the day: ``9``, ``09:00``.
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,15 +25,13 @@ from simserve.workload.traces.trace import Trace, trace_of_calls
 
 Blocks = NDArray[np.int64]
 SUBAGENT = "subagent"
-_MOST_NESTED = 50
-"""Most levels of nested sub-agents; captures have one or two."""
+_MOST_NESTED = 50  # Most levels of nested sub-agents; captures have one or two.
 MOST_CHAINS = 2_000
 """Most contexts of one agent that are separated; captures have some dozens. An agent with more is left unchanged."""
 FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
 """An agent with at least this many contexts, of which more than this share have no beginning in common with another, is
 left unchanged: its block ids, such as hashes over something new in each prompt, show nothing."""
-_EPSILON = 1e-6
-"""Seconds by which two calls may overlap and still follow each other."""
+_EPSILON = 1e-6  # Seconds by which two calls may overlap and still follow each other.
 
 
 @dataclass(frozen=True, slots=True)
