@@ -154,15 +154,10 @@ def _parsed(text: str, file: str | None, error: type[InputError]) -> bytes:
 
 @dataclass(slots=True)
 class _Extent:
-    """Size of a value with all its aliases expanded.
+    """Size of a value with all its aliases expanded."""
 
-    Attributes:
-        nodes: Values in it, itself included.
-        depth: Levels of lists and mappings in it, itself included.
-    """
-
-    nodes: int = 1
-    depth: int = 0
+    nodes: int = 1  # Values in it, itself included.
+    depth: int = 0  # Levels of lists and mappings in it, itself included.
 
 
 def _check_size(text: str, file: object, error: type[InputError]) -> None:

@@ -65,11 +65,9 @@ ROUNDING_STARTS = 0.5
 """Time that rounding its inputs adds to a product, in starts of the product: an element-wise kernel
 (`KERNEL_LATENCIES`)."""
 
-SPLIT_STARTS = 0.7
-"""Time that a split reduction adds, in starts: as `simserve.perf.gemm.CLASS_SPLIT_LATENCIES`."""
+SPLIT_STARTS = 0.7  # Time that a split reduction adds, in starts: as `simserve.perf.gemm.CLASS_SPLIT_LATENCIES`.
 
-NO_TILE = 1e18
-"""FLOP/s so high that nothing ever waits for the longest tile of a prompt."""
+NO_TILE = 1e18  # FLOP/s so high that nothing ever waits for the longest tile of a prompt.
 
 BOUNDS = {
     START: (1e-9, 1.0),
@@ -97,7 +95,6 @@ def product_curve(values: Values, shape: Mapping[str, Any] | None = None) -> Gem
     """Return the curve of a device whose peak and bandwidth are the fitted rates.
 
     Args:
-        values: Fitted constants.
         shape: Fixed constants of `GemmCurve`; those left out are class defaults.
     """
     held: dict[str, Any] = {

@@ -25,29 +25,23 @@ from simserve.perf.efficiency import Array
 SOFT_ERROR = 0.15
 """Relative error beyond which a call counts linearly (soft L1): three times the noise of a good measurement."""
 
-SHOWN = 0.5
-"""Least share of a constant's direction that the calls must resolve (diagonal of the resolution matrix)."""
+SHOWN = 0.5  # Least share of a constant's direction that the calls must resolve (diagonal of the resolution matrix).
 
 CONFIDENCE = 0.95
 
-DIFFERENCE = 1e-5
-"""Step of the logarithms of constants by which derivatives of the errors are taken."""
+DIFFERENCE = 1e-5  # Step of the logarithms of constants by which derivatives of the errors are taken.
 
-RATE = "_per_s"
-"""Suffix of the names of rates."""
+RATE = "_per_s"  # Suffix of the names of rates.
 
 GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Factors on the initial values of rates from which a search may start: from a laptop's CPU to a large GPU. Times start
 from that of the shortest call."""
 
-TRIED_PLACES = 3
-"""Points of the grid that a search starts from, each with a different memory rate."""
+TRIED_PLACES = 3  # Points of the grid that a search starts from, each with a different memory rate.
 
-MAX_PREDICTIONS = 200
-"""Most predictions of one search, not counting derivatives."""
+MAX_PREDICTIONS = 200  # Most predictions of one search, not counting derivatives.
 
-SIGNIFICANCE = 0.99
-"""Quantile of the F distribution that a further constant must exceed to be fitted."""
+SIGNIFICANCE = 0.99  # Quantile of the F distribution that a further constant must exceed to be fitted.
 
 Values = Mapping[str, float]
 Sizes = tuple[Array, ...]
@@ -55,25 +49,19 @@ Sizes = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveForm:
-    """The time of a kernel as a function of sizes and constants, all constants above 0.
+    """The time of a kernel as a function of sizes and constants, all constants above 0."""
 
-    Attributes:
-        start: Constant -> where the search starts; these are always fitted.
-        read: Reads what the seconds depend on from the table of calls, once for all constants that a search tries.
-        seconds: Seconds of calls, from the result of ``read`` and the constants.
-        groups: Index of the group of each call: calls of one group are held out together.
-        further: Constant -> value at which it has no effect; fitted only where that predicts better.
-        further_start: Constant -> where the search starts for it.
-        bounds: Constant -> least and greatest value, where there are any.
-    """
-
-    start: Mapping[str, float]
+    start: Mapping[str, float]  # Constant -> where the search starts; these are always fitted.
     read: Callable[[pd.DataFrame], Sizes]
-    seconds: Callable[[Sizes, Values], Array]
+    """Reads what the seconds depend on from the table of calls, once for all constants that a search tries."""
+    seconds: Callable[[Sizes, Values], Array]  # Seconds of calls, from the result of ``read`` and the constants.
     groups: Callable[[pd.DataFrame], NDArray[np.int64]]
+    """Index of the group of each call: calls of one group are held out together."""
     further: Mapping[str, float] = field(default_factory=dict)
-    further_start: Mapping[str, float] = field(default_factory=dict)
+    """Constant -> value at which it has no effect; fitted only where that predicts better."""
+    further_start: Mapping[str, float] = field(default_factory=dict)  # Constant -> where the search starts for it.
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Constant -> least and greatest value, where there are any."""
 
     def predict(self, calls: pd.DataFrame, values: Values) -> Array:
         """Return the seconds of calls from their table and the constants."""
@@ -89,7 +77,6 @@ class CurveRegressor:
     the form is wrong; the held-out error does.
 
     Args:
-        form: The form.
         num_folds: Parts that are held out in turn; 0: no held-out error.
 
     Attributes:
@@ -232,21 +219,13 @@ class CurveRegressor:
 
 @dataclass(frozen=True, slots=True)
 class _Solution:
-    """Constants at the end of a search.
+    """Constants at the end of a search."""
 
-    Attributes:
-        names: Constants that were searched for.
-        constants: All, by name.
-        residuals: Errors of the logarithms as a function of the logarithms of ``names``.
-        at: Where it ended.
-        cost: Half the sum of soft squares there.
-    """
-
-    names: list[str]
-    constants: dict[str, float]
-    residuals: Callable[[Array], Array]
-    at: Array
-    cost: float
+    names: list[str]  # Constants that were searched for.
+    constants: dict[str, float]  # All, by name.
+    residuals: Callable[[Array], Array]  # Errors of the logarithms as a function of the logarithms of ``names``.
+    at: Array  # Where it ended.
+    cost: float  # Half the sum of soft squares there.
 
     @property
     def errors(self) -> Array:
@@ -286,15 +265,10 @@ def group_numbers(calls: pd.DataFrame, *columns: str) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class SoftFit:
-    """Where a search ended.
+    """Where a search ended."""
 
-    Attributes:
-        values: The constants, in the caller's units.
-        cost: Half the sum of soft squares there.
-    """
-
-    values: Array
-    cost: float
+    values: Array  # The constants, in the caller's units.
+    cost: float  # Half the sum of soft squares there.
 
 
 def soft_fit(

@@ -31,11 +31,9 @@ CURVE_ERROR = 0.05
 """Standard deviation of a bundled curve's error shared by all its calls: those of H100 are 0.3 to 8 % off tables that
 they were not fitted to, 4.5 % in the root mean square (calibration/LOG.md)."""
 
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median divided by that of a mean, for normal errors: the root of pi / 2."""
+MEDIAN_ERROR = 1.2533  # Standard error of a median divided by that of a mean, for normal errors: the root of pi / 2.
 
-NORMAL_MAD = 1.4826
-"""Standard deviation divided by median absolute deviation, for normal errors."""
+NORMAL_MAD = 1.4826  # Standard deviation divided by median absolute deviation, for normal errors.
 
 NUM_FOLDS = 5
 
@@ -46,34 +44,24 @@ RATES = {"compute", "tile_compute", "one_shot", "two_shot", "ring"}
 """Constants of curves: a factor multiplies times, and divides shares of a peak and rates."""
 
 
-SCALED, OWN_CURVE, KEPT = "scaled", "own curve", "kept"
-"""What becomes of a family of kernels."""
+SCALED, OWN_CURVE, KEPT = "scaled", "own curve", "kept"  # What becomes of a family of kernels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFactor:
-    """What a kind of kernels shows about a device.
+    """What a kind of kernels shows about a device."""
 
-    Attributes:
-        kind: Its name.
-        action: ``scaled`` (the factor multiplies the times of the engines' curves), ``own curve`` (the base has no
-            curve of the family, so the fit to PyTorch's kernel is used) or ``kept`` (the base's curves stay).
-        why: Reason for the action.
-        factor: Measured over predicted; 1 where nothing is scaled.
-        interval: Its central 95 %.
-        before: Median error of the base's curve of the same kernel, on all calls; None without such a curve.
-        after: The same with the factor.
-        held_out: The same for held-out calls, with the factor of the other calls.
-    """
-
-    kind: str
+    kind: str  # Its name.
     action: str
-    why: str
-    factor: float = 1.0
-    interval: tuple[float, float] = (1.0, 1.0)
+    """``scaled`` (the factor multiplies the times of the engines' curves), ``own curve`` (the base has no curve of
+    the family, so the fit to PyTorch's kernel is used) or ``kept`` (the base's curves stay)."""
+    why: str  # Reason for the action.
+    factor: float = 1.0  # Measured over predicted; 1 where nothing is scaled.
+    interval: tuple[float, float] = (1.0, 1.0)  # Its central 95 %.
     before: float | None = None
-    after: float | None = None
-    held_out: float | None = None
+    """Median error of the base's curve of the same kernel, on all calls; None without such a curve."""
+    after: float | None = None  # The same with the factor.
+    held_out: float | None = None  # The same for held-out calls, with the factor of the other calls.
 
 
 def device_factors(fit: KernelFit) -> dict[str, DeviceFactor]:

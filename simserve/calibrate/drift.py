@@ -85,19 +85,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """The result of a check.
+    """The result of a check."""
 
-    Attributes:
-        profile: What was checked.
-        against: What it was checked against.
-        comparisons: All comparisons.
-        left_out: What could not be compared, and why.
-    """
-
-    profile: str
-    against: Sequence[str]
-    comparisons: Sequence[Comparison]
-    left_out: Sequence[str]
+    profile: str  # What was checked.
+    against: Sequence[str]  # What it was checked against.
+    comparisons: Sequence[Comparison]  # All comparisons.
+    left_out: Sequence[str]  # What could not be compared, and why.
 
     @property
     def passed(self) -> bool:
@@ -238,9 +231,7 @@ def check_serving(
 
     Args:
         scenario: With the profile to check.
-        results: The benchmarks.
         tolerance: Share.
-        name: Name of the profile.
         against: The files.
         may_be_faster: Whether a server that is faster than predicted passes.
 

@@ -19,45 +19,32 @@ from simserve.profiles.engine_options import FACTORS
 
 Array = NDArray[np.float64]
 Factors = Mapping[str, float]
-Predict = Callable[[int, Factors], Mapping[str, float]]
-"""Index of a run and factors -> its figures."""
+Predict = Callable[[int, Factors], Mapping[str, float]]  # Index of a run and factors -> its figures.
 REPEATABILITY = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 """How far repeated runs of one server differ, as a share: the noise of a figure where no load is repeated."""
 KNOWN_REPEATS = 4.0
 """Number of repeats that `REPEATABILITY` counts for when pooled with those of a server's own loads."""
-FREEDOM = 4.0
-"""Degrees of freedom of factors and figures: no odd run may dominate the fit, and a factor may be odd."""
-INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)
-"""Fisher information of the location of Student's t with scale 1."""
-SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))
-"""Scale of Student's t with standard deviation 1."""
+FREEDOM = 4.0  # Degrees of freedom of factors and figures: no odd run may dominate the fit, and a factor may be odd.
+INFORMATION = (FREEDOM + 1.0) / (FREEDOM + 3.0)  # Fisher information of the location of Student's t with scale 1.
+SCALE = float(np.sqrt((FREEDOM - 2.0) / FREEDOM))  # Scale of Student's t with standard deviation 1.
 HALF_STEP = 0.06
 """Half of the difference in log factors over which slopes are taken: large against the jitter from which requests
 share a step."""
-MAX_ROUNDS = 3
-"""Most Gauss-Newton steps, each with nine simulations of every run."""
-ENOUGH = 0.005
-"""A step in log factors this small ends the search."""
-FARTHEST = 2.0
-"""Largest log factor: beyond a factor of e squared something other than an engine's speed is wrong."""
-FEWEST_FOR_HOLDING_OUT = 3
-"""Least number of runs for each to be predicted from those at other loads."""
-WEIGHINGS = 50
-"""Iterations of reweighting, enough to converge."""
+MAX_ROUNDS = 3  # Most Gauss-Newton steps, each with nine simulations of every run.
+ENOUGH = 0.005  # A step in log factors this small ends the search.
+FARTHEST = 2.0  # Largest log factor: beyond a factor of e squared something other than an engine's speed is wrong.
+FEWEST_FOR_HOLDING_OUT = 3  # Least number of runs for each to be predicted from those at other loads.
+WEIGHINGS = 50  # Iterations of reweighting, enough to converge.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priors:
-    """How far servers are from their profiles, in logarithms.
+    """How far servers are from their profiles, in logarithms."""
 
-    Attributes:
-        widths: Factor -> scale of the servers' factors around 1.
-        misfit: ``tpot`` or ``ttft`` -> standard deviation of a run's error that no factor explains: what the model
-            leaves out.
-    """
-
-    widths: Mapping[str, float]
+    widths: Mapping[str, float]  # Factor -> scale of the servers' factors around 1.
     misfit: Mapping[str, float]
+    """``tpot`` or ``ttft`` -> standard deviation of a run's error that no factor explains: what the model leaves
+    out."""
 
     def covariance(self) -> Array:
         """Return the covariance of the log factors."""
@@ -102,21 +89,13 @@ def kind_of(figure: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Runs linearised around some factors.
+    """Runs linearised around some factors."""
 
-    Attributes:
-        runs: Run of each figure.
-        figures: Its name.
-        residuals: log(simulated / measured).
-        slopes: Their derivatives with respect to the log factors, one row per figure.
-        repeats: Standard error of each figure from its repeats; None: `REPEATABILITY`.
-    """
-
-    runs: NDArray[np.int64]
-    figures: tuple[str, ...]
-    residuals: Array
-    slopes: Array
-    repeats: Array | None = None
+    runs: NDArray[np.int64]  # Run of each figure.
+    figures: tuple[str, ...]  # Its name.
+    residuals: Array  # log(simulated / measured).
+    slopes: Array  # Their derivatives with respect to the log factors, one row per figure.
+    repeats: Array | None = None  # Standard error of each figure from its repeats; None: `REPEATABILITY`.
 
     def noise(self, priors: Priors) -> Array:
         """Return the standard error of each figure: repeats, misfit, and the effect of a misfit of step times.
@@ -169,28 +148,19 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorFit:
-    """What a fit found.
+    """What a fit found."""
 
-    Attributes:
-        log_factors: In the order of `FACTORS`.
-        covariance: Of the log factors, given the runs.
-        priors: The priors of the fit.
-        before: The figures of each run with the profile alone.
-        after: The same with the factors.
-        held_out: The same with factors of the runs at other loads; empty below three runs, or with only one load.
-        is_kept: Whether the factors are those found; False: the runs foretell one another no better than the profile
-            does, and every factor is 1.
-        num_simulations: Runs simulated for the fit.
-    """
-
-    log_factors: Array
-    covariance: Array
-    priors: Priors
-    before: Sequence[Mapping[str, float]]
-    after: Sequence[Mapping[str, float]]
+    log_factors: Array  # In the order of `FACTORS`.
+    covariance: Array  # Of the log factors, given the runs.
+    priors: Priors  # The priors of the fit.
+    before: Sequence[Mapping[str, float]]  # The figures of each run with the profile alone.
+    after: Sequence[Mapping[str, float]]  # The same with the factors.
     held_out: Sequence[Mapping[str, float]] = ()
+    """The same with factors of the runs at other loads; empty below three runs, or with only one load."""
     is_kept: bool = True
-    num_simulations: int = 0
+    """Whether the factors are those found; False: the runs foretell one another no better than the profile does, and
+    every factor is 1."""
+    num_simulations: int = 0  # Runs simulated for the fit.
 
     @property
     def factors(self) -> dict[str, float]:
@@ -218,21 +188,14 @@ def _as_factors(log_factors: Array) -> dict[str, float]:
 
 @dataclass(slots=True)
 class FactorSearch:
-    """Maximum a posteriori of the factors of one server.
+    """Maximum a posteriori of the factors of one server."""
 
-    Attributes:
-        measured: Measured figures of each run, by name.
-        predict: Simulates the figures of a run.
-        priors: How far servers are from their profiles.
-        loads: Index of each run's load, equal for repeats of one; empty: every run has a different load.
-        num_simulations: Runs simulated so far.
-    """
-
-    measured: Sequence[Mapping[str, float]]
-    predict: Predict
-    priors: Priors
+    measured: Sequence[Mapping[str, float]]  # Measured figures of each run, by name.
+    predict: Predict  # Simulates the figures of a run.
+    priors: Priors  # How far servers are from their profiles.
     loads: Sequence[int] = ()
-    num_simulations: int = 0
+    """Index of each run's load, equal for repeats of one; empty: every run has a different load."""
+    num_simulations: int = 0  # Runs simulated so far.
     _known: dict[tuple[int, tuple[float, ...]], Mapping[str, float]] = field(default_factory=dict)
 
     def simulated(self, run: int, log_factors: Array) -> Mapping[str, float]:
@@ -381,7 +344,6 @@ def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> floa
         linear: The runs around ``place``.
         place: Log factors.
         found: The log factors to judge.
-        priors: How far servers are from their profiles.
     """
     offset, slopes = _standardised(linear, place, priors)
     scales = priors.scales()

@@ -31,27 +31,18 @@ _WORDS = {
     forms.ROUNDING: "rounding of inputs",
 }
 
-WIDE = 0.5
-"""Half-width of an interval, divided by the value, above which the calls do not determine a constant."""
+WIDE = 0.5  # Half-width of an interval, divided by the value, above which the calls do not determine a constant.
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineSeries:
-    """Calls of one kind on a roofline plot.
+    """Calls of one kind on a roofline plot."""
 
-    Attributes:
-        name: Kind.
-        intensity: FLOP per byte.
-        measured: FLOP/s.
-        fitted: FLOP/s by the curve.
-        peak: FLOP/s of its dtype in the profile.
-    """
-
-    name: str
-    intensity: Array
-    measured: Array
-    fitted: Array
-    peak: float
+    name: str  # Kind.
+    intensity: Array  # FLOP per byte.
+    measured: Array  # FLOP/s.
+    fitted: Array  # FLOP/s by the curve.
+    peak: float  # FLOP/s of its dtype in the profile.
 
 
 def fit_summary(run: KernelRun, fit: KernelFit, models: Sequence[ModelProfile]) -> dict[str, Any]:
@@ -201,7 +192,6 @@ def roofline_series(fit: KernelFit, peaks: Mapping[str, float]) -> list[Roofline
     """Return the measured and the fitted calls of products, attention and experts.
 
     Args:
-        fit: The fit.
         peaks: FLOP/s of the profile by dtype.
     """
     series = []

@@ -33,11 +33,9 @@ ASSUMED = {"gemm": 0.6, "attention_prefill": 0.4, "memory": 0.8}
 
 ASSUMED_LATENCY = 5e-6
 ASSUMED_PEAK, ASSUMED_BANDWIDTH = 1e12, 1e10
-PCIE_BANDWIDTH = 32e9
-"""Bytes/s of PCIe 4.0 x16, one direction: the link of a GPU without a known profile."""
+PCIE_BANDWIDTH = 32e9  # Bytes/s of PCIe 4.0 x16, one direction: the link of a GPU without a known profile.
 
-ASSUMED_POWER = (300.0, 50.0)
-"""Watts of the board and idle, used where no source gives them."""
+ASSUMED_POWER = (300.0, 50.0)  # Watts of the board and idle, used where no source gives them.
 
 NO_TILE_COMPUTE = 1e6
 """Share of a multiprocessor's peak for the longest tile, so large that nothing ever waits for that tile."""
@@ -50,19 +48,13 @@ _EXPERT_SHAPE = ("loop_overhead", "overlap", "routed_passes", "local_passes", "t
 NOT_SHOWN = 100.0
 """Ratio of an interval's upper to its lower end above which the calls do not determine the constant."""
 
-NEVER = 1e-9
-"""Share of the link for an algorithm that is never to be the fastest."""
+NEVER = 1e-9  # Share of the link for an algorithm that is never to be the fastest.
 
 DIGITS = 4
 
 
 def fitted_profile(run: KernelRun, fit: KernelFit) -> HardwareProfile:
-    """Return the profile, named for the base or the device and for the run.
-
-    Args:
-        run: The measurements.
-        fit: The fit to them, with its base profile.
-    """
+    """Return the profile, named for the base or the device and for the run."""
     base = fit.base
     mapping: dict[str, Any] = base.model_dump(mode="json", exclude_none=True) if base else _plain_device(run)
     builder = _Builder(run, fit, mapping)
@@ -428,7 +420,6 @@ def profile_text(profile: HardwareProfile, header: str = "") -> str:
     """Return a profile as YAML, with units in the quantities and without values at their defaults.
 
     Args:
-        profile: The profile.
         header: Comment above it, in whole lines.
     """
     mapping = profile.model_dump(mode="json", exclude_none=True, exclude_defaults=True)

@@ -16,8 +16,7 @@ from simserve.calibrate.run_folder import KernelRun
 from simserve.perf.efficiency import Array
 from simserve.profiles.hardware import HardwareProfile
 
-MIN_POINTS = 10
-"""Least number of calls of a kind of kernels: three for each constant, and one more."""
+MIN_POINTS = 10  # Least number of calls of a kind of kernels: three for each constant, and one more.
 
 ALWAYS_PLANNED = ("products bfloat16", "prefill attention", "decode attention", "element-wise", "copies")
 """Kinds that are measured for every model and number format."""
@@ -37,23 +36,14 @@ HELD_SHAPE = ("loop_overhead", "wave_quantisation", "overlap", "max_splits", "mi
 
 @dataclass(frozen=True, slots=True)
 class FittedKind:
-    """One kind of kernels.
+    """One kind of kernels."""
 
-    Attributes:
-        name: Name in reports, such as ``products bfloat16``.
-        table: Table of the run.
-        number_format: Number format of products; empty for others.
-        regressor: The fitted curve.
-        shape: Constants that were fixed.
-        calls: Calls it was fitted to.
-    """
-
-    name: str
-    table: str
-    number_format: str
-    regressor: CurveRegressor
-    shape: Mapping[str, Any]
-    calls: pd.DataFrame
+    name: str  # Name in reports, such as ``products bfloat16``.
+    table: str  # Table of the run.
+    number_format: str  # Number format of products; empty for others.
+    regressor: CurveRegressor  # The fitted curve.
+    shape: Mapping[str, Any]  # Constants that were fixed.
+    calls: pd.DataFrame  # Calls it was fitted to.
 
     @property
     def seconds(self) -> Array:

@@ -45,8 +45,7 @@ FORMATS: Mapping[str, tuple[GemmClass | None, str, float, float]] = {
 """Format in the tables -> kernels of the profile, arithmetic, bits per weight, bytes of an input element."""
 
 NARROW_KV = "fp8"
-ROUNDING = ("fp8", "fp8_block")
-"""Formats whose rows include the rounding of their inputs."""
+ROUNDING = ("fp8", "fp8_block")  # Formats whose rows include the rounding of their inputs.
 
 
 def machine_of(hardware: HardwareProfile, engine: str) -> Machine:

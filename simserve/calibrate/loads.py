@@ -33,16 +33,12 @@ from simserve.sim.simulate import Deployment, Simulation, simulate
 from simserve.workload.benchmarks.result import BenchResult
 from simserve.workload.requests import RequestSpecs
 
-MOST_CLIENTS = 256
-"""Number of clients of the largest proposed load."""
-STEP = 4
-"""Ratio between successive numbers of clients considered as a further load."""
+MOST_CLIENTS = 256  # Number of clients of the largest proposed load.
+STEP = 4  # Ratio between successive numbers of clients considered as a further load.
 FEWEST_OF_RANGE = 4
 """Least number of clients of the highest load of interest: below it, there are no two loads to measure."""
-REQUESTS_A_CLIENT = 4
-"""Requests per client of a proposed load ..."""
-TRIED_A_CLIENT = 2
-"""... and of a load simulated to find it: slopes need fewer."""
+REQUESTS_A_CLIENT = 4  # Requests per client of a proposed load ...
+TRIED_A_CLIENT = 2  # ... and of a load simulated to find it: slopes need fewer.
 FEWEST_REQUESTS = 16
 MOST_REQUESTS = 2000
 """Most requests of the scenario's traffic that are simulated to find how many it has in flight at once."""
@@ -54,36 +50,25 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedLoad:
-    """A load that is worth measuring.
+    """A load that is worth measuring."""
 
-    Attributes:
-        num_clients: Clients that each send one request after another.
-        deviations: ``tpot`` and ``ttft`` -> standard deviation of the prediction from the factors, as a share.
-        command: Command that measures it.
-    """
-
-    num_clients: int
+    num_clients: int  # Clients that each send one request after another.
     deviations: Mapping[str, float]
-    command: str
+    """``tpot`` and ``ttft`` -> standard deviation of the prediction from the factors, as a share."""
+    command: str  # Command that measures it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The loads of a server to measure, and what is gained.
+    """The loads of a server to measure, and what is gained."""
 
-    Attributes:
-        most_clients: Clients of the highest load that they represent; the lowest is one client.
-        loads: The more informative one first; each with what remains uncertain once it and those before it are known.
-        open_before: ``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures from the factors alone.
-        expected: Errors to expect for the server without calibration.
-        calibrated: Errors to expect after `calibrate serving` with the loads.
-    """
-
-    most_clients: int
+    most_clients: int  # Clients of the highest load that they represent; the lowest is one client.
     loads: Sequence[ProposedLoad]
+    """The more informative one first; each with what remains uncertain once it and those before it are known."""
     open_before: Mapping[str, float]
-    expected: Expectation
-    calibrated: Expectation
+    """``tpot`` and ``ttft`` -> standard deviation of the scenario's own figures from the factors alone."""
+    expected: Expectation  # Errors to expect for the server without calibration.
+    calibrated: Expectation  # Errors to expect after `calibrate serving` with the loads.
 
 
 def inner_clients(most: int) -> tuple[int, int]:

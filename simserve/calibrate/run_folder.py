@@ -30,25 +30,20 @@ FORMAT_VERSION = 1
 MEASURED_COLUMNS = ("latency", "latency_p10", "latency_p90", "num_samples", "relative_error", "kernel_source", "timing")
 """Columns of a row beside those that identify the call; ``latency`` in ms, as in every operator table."""
 
-MAX_DEATHS = 2
-"""Number of times a call may kill the process before it is left out."""
+MAX_DEATHS = 2  # Number of times a call may kill the process before it is left out.
 
 
 @dataclass(slots=True)
 class Log:
-    """What has been measured so far.
+    """What has been measured so far."""
 
-    Attributes:
-        file: File of the log.
-        rows: Key of a call -> its row: table, sizes and measured values.
-        skipped: Key of a call -> its row with the reason why there is no time.
-        starts: Key of a call -> number of times it was started but neither measured nor skipped.
-    """
-
-    file: Path
+    file: Path  # File of the log.
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Key of a call -> its row: table, sizes and measured values."""
     skipped: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Key of a call -> its row with the reason why there is no time."""
     starts: dict[str, int] = field(default_factory=dict)
+    """Key of a call -> number of times it was started but neither measured nor skipped."""
 
     def start(self, key: str) -> None:
         """Record that a call starts, so that one that kills the process is known."""
@@ -91,7 +86,6 @@ def read_log(folder: Path, *, is_to_grow: bool = False) -> Log:
     """Return the log of a folder; a last line cut short by a crash is left out.
 
     Args:
-        folder: Folder of the run.
         is_to_grow: Whether to cut that line off the file, so that the next row is not appended to it.
 
     Raises:
@@ -204,17 +198,11 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """A run as read by a fit or the drift gate.
+    """A run as read by a fit or the drift gate."""
 
-    Attributes:
-        folder: Folder of the run.
-        provenance: Its provenance.
-        tables: Table -> its rows: the columns of the file and ``seconds``.
-    """
-
-    folder: Path
-    provenance: Mapping[str, Any]
-    tables: Mapping[str, pd.DataFrame]
+    folder: Path  # Folder of the run.
+    provenance: Mapping[str, Any]  # Its provenance.
+    tables: Mapping[str, pd.DataFrame]  # Table -> its rows: the columns of the file and ``seconds``.
 
     @property
     def is_complete(self) -> bool:

@@ -30,36 +30,23 @@ CLOSED = ("closed_loop", "all_at_once")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """One parameter.
+    """One parameter."""
 
-    Attributes:
-        value: Seconds, or a factor.
-        half_width: Half of the 95 % interval; None for a parameter that was not fitted.
-        reason: Why it was not fitted; empty for one that was.
-    """
-
-    value: float
-    half_width: float | None = None
-    reason: str = ""
+    value: float  # Seconds, or a factor.
+    half_width: float | None = None  # Half of the 95 % interval; None for a parameter that was not fitted.
+    reason: str = ""  # Why it was not fitted; empty for one that was.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunErrors:
-    """A benchmark before and after the fit.
+    """A benchmark before and after the fit."""
 
-    Attributes:
-        replay: The benchmark.
-        measured: Figure -> measured value, for all figures that are compared.
-        before: Figure -> value simulated with the constants of the profile.
-        after: Figure -> value simulated with the fitted constants.
-        held_out: Figure -> value simulated with constants fitted to the other files; empty below three files.
-    """
-
-    replay: Replay
-    measured: Mapping[str, float]
-    before: Mapping[str, float]
-    after: Mapping[str, float]
+    replay: Replay  # The benchmark.
+    measured: Mapping[str, float]  # Figure -> measured value, for all figures that are compared.
+    before: Mapping[str, float]  # Figure -> value simulated with the constants of the profile.
+    after: Mapping[str, float]  # Figure -> value simulated with the fitted constants.
     held_out: Mapping[str, float] = field(default_factory=dict)
+    """Figure -> value simulated with constants fitted to the other files; empty below three files."""
 
     def error(self, which: str, figure: str) -> float | None:
         """Return simulated over measured minus 1; ``which`` is ``before``, ``after`` or ``held_out``."""
@@ -69,13 +56,9 @@ class RunErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """Benchmarks before and after a fit.
+    """Benchmarks before and after a fit."""
 
-    Attributes:
-        runs: Every benchmark.
-    """
-
-    runs: Sequence[RunErrors]
+    runs: Sequence[RunErrors]  # Every benchmark.
 
     def median_error(self, which: str, latency: str) -> float | None:
         """Return the median absolute error of a latency or of ``output_throughput`` over all runs."""
@@ -154,19 +137,12 @@ _SIMULATED = ("before", "after", "held_out")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingFit(Explained):
-    """What a fit found.
+    """What a fit found."""
 
-    Attributes:
-        parameters: Parameter -> its value and interval, or why it was not fitted.
-        before: The constants of the profile.
-        after: The fitted constants.
-        noise: Relative noise that the intervals are based on.
-    """
-
-    parameters: Mapping[str, Fitted]
-    before: EngineParameters
-    after: EngineParameters
-    noise: float
+    parameters: Mapping[str, Fitted]  # Parameter -> its value and interval, or why it was not fitted.
+    before: EngineParameters  # The constants of the profile.
+    after: EngineParameters  # The fitted constants.
+    noise: float  # Relative noise that the intervals are based on.
 
     @property
     def fitted_names(self) -> tuple[str, ...]:
@@ -178,7 +154,6 @@ class ServingCalibration:
     """Fits engine constants to benchmarks: `fit` returns the object itself, with the result in ``fit_``.
 
     Args:
-        model: The deployment.
         names: Parameters to fit, of `PARAMETERS`.
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
         progress: Called now and then.

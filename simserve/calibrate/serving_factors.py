@@ -29,29 +29,21 @@ from simserve.errors import InputError
 from simserve.profiles.engine_options import FACTORS
 from simserve.workload.benchmarks.result import BenchResult
 
-MEASURED_ALREADY = 1.5
-"""A number of clients within this ratio of a measured one is not a new load."""
+MEASURED_ALREADY = 1.5  # A number of clients within this ratio of a measured one is not a new load.
 
 BEYOND_REASON = 5.0
 """Median ratio, up or down, between a latency and the fit beyond which the files are of another server."""
 
-SAME_LENGTHS = 1.1
-"""Largest ratio between the mean lengths of repeats."""
+SAME_LENGTHS = 1.1  # Largest ratio between the mean lengths of repeats.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFactors(Explained):
-    """What benchmarks show about a server.
+    """What benchmarks show about a server."""
 
-    Attributes:
-        fit: The factors.
-        next_load: What to measure next; None: all loads have been measured.
-        frontend_is_set: Whether the scenario sets the latency that `frontend` scales.
-    """
-
-    fit: FactorFit
-    next_load: ProposedLoad | None
-    frontend_is_set: bool
+    fit: FactorFit  # The factors.
+    next_load: ProposedLoad | None  # What to measure next; None: all loads have been measured.
+    frontend_is_set: bool  # Whether the scenario sets the latency that `frontend` scales.
 
     def state_of(self, name: str) -> str:
         """Return ``fitted``, or why a factor stays at the profile or close to it."""
@@ -70,7 +62,6 @@ class FactorCalibration:
     """Fits the factors of a server to its benchmarks: `fit` returns the object itself, with the result in ``fit_``.
 
     Args:
-        model: The deployment.
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
         progress: Called now and then.
         priors: How far servers are from their profiles; None: those of the device.

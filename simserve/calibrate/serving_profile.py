@@ -17,8 +17,7 @@ from simserve.profiles.engine_profile import EngineProfile, load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.schema import Scenario
 
-LEAST_ERROR = 1e-4
-"""Error in logarithms that a profile states for figures which the factors meet to the digit."""
+LEAST_ERROR = 1e-4  # Error in logarithms that a profile states for figures which the factors meet to the digit.
 
 _HOST_KEYS = {
     "host_seconds_per_step": ("seconds_per_step", 1e3, "ms"),
@@ -31,7 +30,6 @@ def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
     """Return the YAML of the scenario's engine, in the one version that was fitted, with the fitted constants.
 
     Args:
-        fit: The constants.
         scenario: Scenario of the engine and version.
         name: Name of the profile, which must also be its file's name.
 

@@ -18,8 +18,7 @@ from scipy.stats import t as student
 from simserve import rng
 from simserve.calibrate.simulated import EngineParameters, Replay, ServingModel
 
-NOISE = 0.01
-"""Least relative noise of a figure: repeated runs of one server differ by 0.5 to 2 % in throughput."""
+NOISE = 0.01  # Least relative noise of a figure: repeated runs of one server differ by 0.5 to 2 % in throughput.
 
 LOSS_SCALE = 0.1
 """Log error beyond which a figure's influence stops growing: a run near saturation must not dominate the fit."""
@@ -29,36 +28,25 @@ MAX_EVALUATIONS = 8
 
 SPREADS = (8.0, 3.0)
 """Stages of the search by slopes: the number of steps (`Scale.step`) that slopes are taken over in each."""
-LAST_STAGE = 1
-"""Stages of a search that starts close to its result: from the constants of all files."""
+LAST_STAGE = 1  # Stages of a search that starts close to its result: from the constants of all files.
 
-RADII = (2.0, 1.0, 1.0)
-"""Rounds of the search by planes: radius in steps around the best so far, ..."""
+RADII = (2.0, 1.0, 1.0)  # Rounds of the search by planes: radius in steps around the best so far, ...
 POINTS_A_PARAMETER = 6
 """... each fitted to this many simulations per parameter: a run's figures jump where a request joins another step, and
 a plane through many points averages the jumps out."""
 
-COVERAGE = 0.975
-"""Upper quantile of a two-sided 95 % interval."""
+COVERAGE = 0.975  # Upper quantile of a two-sided 95 % interval.
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a parameter is searched.
+    """How a parameter is searched."""
 
-    Attributes:
-        unit: Value that counts as 1 in the search.
-        step: Difference for slopes, in units: large against the jitter from which requests share a step.
-        highest: Upper bound, in units; the lower bound is 0.
-        widest: Half-width of the widest interval that still determines the parameter, in units, ...
-        widest_share: ... plus this share of its value.
-    """
-
-    unit: float
-    step: float
-    highest: float
-    widest: float
-    widest_share: float
+    unit: float  # Value that counts as 1 in the search.
+    step: float  # Difference for slopes, in units: large against the jitter from which requests share a step.
+    highest: float  # Upper bound, in units; the lower bound is 0.
+    widest: float  # Half-width of the widest interval that still determines the parameter, in units, ...
+    widest_share: float  # ... plus this share of its value.
 
 
 SCALES = {
@@ -75,19 +63,12 @@ Progress = Callable[[int, int | None, str], None]
 
 @dataclass(slots=True)
 class Problem:
-    """Runs and the figures of each that are compared; simulation results are cached.
+    """Runs and the figures of each that are compared; simulation results are cached."""
 
-    Attributes:
-        model: The deployment.
-        replays: The runs.
-        figures: Names of the figures that are compared, for each run.
-        progress: Called after each simulation.
-    """
-
-    model: ServingModel
-    replays: Sequence[Replay]
-    figures: Sequence[tuple[str, ...]]
-    progress: Progress | None
+    model: ServingModel  # The deployment.
+    replays: Sequence[Replay]  # The runs.
+    figures: Sequence[tuple[str, ...]]  # Names of the figures that are compared, for each run.
+    progress: Progress | None  # Called after each simulation.
     num_simulated: int = field(default=0, init=False)
     _known: dict[tuple[int, EngineParameters], dict[str, float]] = field(default_factory=dict)
 
@@ -120,19 +101,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        names: Parameters that were free.
-        parameters: All parameters.
-        half_widths: Half of the 95 % interval of each free one; infinite where nothing depends on it.
-        noise: Relative noise behind the intervals.
-    """
-
-    names: tuple[str, ...]
-    parameters: EngineParameters
-    half_widths: NDArray[Any]
-    noise: float
+    names: tuple[str, ...]  # Parameters that were free.
+    parameters: EngineParameters  # All parameters.
+    half_widths: NDArray[Any]  # Half of the 95 % interval of each free one; infinite where nothing depends on it.
+    noise: float  # Relative noise behind the intervals.
 
 
 def search(

@@ -33,19 +33,13 @@ from simserve.workload.spec import WorkloadSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParameters:
-    """The few constants of an engine that end-to-end results can determine.
+    """The few constants of an engine that end-to-end results can determine."""
 
-    Attributes:
-        host_seconds_per_step: CPU time of a step, seconds.
-        host_seconds_per_request: CPU time per request of a step, seconds.
-        compute_efficiency: Scale on the kernels' efficiencies: 1.1 makes every kernel 10 % faster except its start.
-        frontend_latency: From arrival to the scheduler, seconds.
-    """
-
-    host_seconds_per_step: float
-    host_seconds_per_request: float
+    host_seconds_per_step: float  # CPU time of a step, seconds.
+    host_seconds_per_request: float  # CPU time per request of a step, seconds.
     compute_efficiency: float
-    frontend_latency: float
+    """Scale on the kernels' efficiencies: 1.1 makes every kernel 10 % faster except its start."""
+    frontend_latency: float  # From arrival to the scheduler, seconds.
 
 
 PARAMETERS = ("host_seconds_per_step", "host_seconds_per_request", "compute_efficiency", "frontend_latency")
@@ -53,30 +47,19 @@ PARAMETERS = ("host_seconds_per_step", "host_seconds_per_request", "compute_effi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A benchmark that is ready to be simulated.
+    """A benchmark that is ready to be simulated."""
 
-    Attributes:
-        result: The measured result.
-        specs: Its requests.
-        notes: What the file did not say, and what was assumed instead.
-    """
-
-    result: BenchResult
-    specs: RequestSpecs
-    notes: tuple[str, ...] = ()
+    result: BenchResult  # The measured result.
+    specs: RequestSpecs  # Its requests.
+    notes: tuple[str, ...] = ()  # What the file did not say, and what was assumed instead.
 
 
 @dataclass(slots=True)
 class ServingModel:
-    """A scenario's deployment as a function of its engine's constants; priced deployments are cached.
+    """A scenario's deployment as a function of its engine's constants; priced deployments are cached."""
 
-    Attributes:
-        scenario: The deployment, and the workload for files that do not state their own.
-        resolved: The scenario with its profiles.
-    """
-
-    scenario: Scenario
-    resolved: ResolvedScenario = field(init=False)
+    scenario: Scenario  # The deployment, and the workload for files that do not state their own.
+    resolved: ResolvedScenario = field(init=False)  # The scenario with its profiles.
     _priced: dict[EngineParameters, PricedDeployment] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -187,7 +170,6 @@ def figures(records: RequestRecords, gaps: Histogram) -> dict[str, float]:
     Latencies in seconds and rates a second, under the names of `simserve.workload.benchmarks.result`.
 
     Args:
-        records: The record of every request.
         gaps: Every gap between tokens, seconds.
     """
     latencies = request_latencies(records)

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from simserve.report.cost import CostResult
 
 _WITHOUT = "Without a scenario: "
-_MOST_REQUESTS = 10**15
-"""Most requests a month: about 4,000 a day for everybody on earth."""
+_MOST_REQUESTS = 10**15  # Most requests a month: about 4,000 a day for everybody on earth.
 
 
 def _number(text: str, *, maximum: float | None = None) -> Any:

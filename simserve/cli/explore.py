@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from simserve.explore.twin import TwinFeed
 
 _WATCH = "5min"
-_HORIZON = 86_400.0
-"""Seconds that the twin's forecast looks ahead."""
+_HORIZON = 86_400.0  # Seconds that the twin's forecast looks ahead.
 
 
 def explore(

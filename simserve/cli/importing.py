@@ -74,7 +74,6 @@ class Delivery:
         """Write or print a scenario, with notes for its reader.
 
         Args:
-            draft: The scenario.
             measured: Figures measured along with it; None without any.
             files: Further files, written beside it.
 
@@ -120,7 +119,6 @@ def on_gpus(draft: Draft, count: int | None, *, is_laid_out: bool) -> Draft:
     """Return a scenario on the number of GPUs given with ``--gpus``.
 
     Args:
-        draft: The scenario.
         count: Number of GPUs; None if not given.
         is_laid_out: Whether the import states how the model is laid out on its GPUs; else it is tensor parallel.
 
@@ -166,7 +164,6 @@ def _deliver_line(engine: str | None, command: str, deployed: Deployed, delivery
         engine: Engine whose line it is; None: of whichever it starts.
         command: The line, or the file that holds it.
         deployed: What it may not state.
-        delivery: Where the scenario goes.
     """
     from simserve.planner.importers.command import PROGRAMS, import_command, refused_note
     from simserve.planner.importers.server import import_line

@@ -22,8 +22,7 @@ from typing import Any, NoReturn
 
 from simserve.errors import EXIT_DONE, InfeasibleError, InterruptedRunError, InvariantError, SimserveError, UsageError
 
-DEBUG_VARIABLE = "SIMSERVE_DEBUG"
-"""Environment variable that shows the traceback of a defect."""
+DEBUG_VARIABLE = "SIMSERVE_DEBUG"  # Environment variable that shows the traceback of a defect.
 
 _OBJECTS_BEFORE_COLLECTION = 250_000
 """Python's default of 700 is for programs that leave cycles behind. A command creates hundreds of thousands of objects
@@ -33,11 +32,9 @@ _SECONDS_UNTIL_AGAIN = 0.02
 """Python drops an interrupt that arrives in a callback, such as that of an imported module, and continues. The
 interrupt is sent again this much later, when it will most likely be handled."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a full device; not a defect."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # Errors of a full device; not a defect.
 
-_FITTING = "what fits: "
-"""Start of a remedy that names changes, the mildest first."""
+_FITTING = "what fits: "  # Start of a remedy that names changes, the mildest first.
 
 _STARTERS = (
     "docker",

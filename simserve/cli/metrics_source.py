@@ -17,8 +17,7 @@ from simserve.errors import InputError, UsageError
 from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes, text_of
 
 SHORTEST_INTERVAL = 0.5
-DEFAULT_BACK = 3600.0
-"""Default seconds of history asked of a Prometheus server."""
+DEFAULT_BACK = 3600.0  # Default seconds of history asked of a Prometheus server.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

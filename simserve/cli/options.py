@@ -29,8 +29,7 @@ _PIPE_WIDTH, _FEW_COLUMNS = 160, 80
 """Columns of a pipe, and those of the widest brief: only fewer are taken from COLUMNS, which many shells export."""
 _SHOWING = ("--html", "--json", "--quiet", "-q", "--verbose", "-v")
 """Flags that change how an answer is shown, not the answer."""
-PAGE = ("html", "verbose")
-"""Flags of `Shown` that a command without a page and a brief leaves out."""
+PAGE = ("html", "verbose")  # Flags of `Shown` that a command without a page and a brief leaves out.
 
 
 def _out_folder(text: str) -> Path:

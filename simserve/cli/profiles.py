@@ -44,8 +44,7 @@ _TIMES = (
     "frontend_seconds_per_request",
 )
 """Knobs in seconds whose names do not include the unit."""
-_MONTH = len("2026-07")
-"""Characters of a date that the table of GPUs shows."""
+_MONTH = len("2026-07")  # Characters of a date that the table of GPUs shows.
 
 
 def gpus(

@@ -10,15 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-AFTER_SECONDS = 2.0
-"""Commands that end sooner show nothing."""
+AFTER_SECONDS = 2.0  # Commands that end sooner show nothing.
 REDRAWN_AFTER_SECONDS = 0.1
-EVERY_SECONDS = 10.0
-"""Time between two lines about the same activity."""
-STAGES_APART_SECONDS = 2.0
-"""Least time between two lines."""
-TICK_SECONDS = 1.0
-"""How often it is checked whether a line is due while the command says nothing."""
+EVERY_SECONDS = 10.0  # Time between two lines about the same activity.
+STAGES_APART_SECONDS = 2.0  # Least time between two lines.
+TICK_SECONDS = 1.0  # How often it is checked whether a line is due while the command says nothing.
 
 
 class Tell(Protocol):

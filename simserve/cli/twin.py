@@ -38,10 +38,8 @@ if TYPE_CHECKING:
 _SHORTEST_ROUND = 5.0
 _FEWEST_SCRAPES = 5
 _SCRAPES = "scrapes.prom"
-_KEPT_SECONDS = 86_400.0 * 3
-"""How far back `--watch` keeps scrapes, seconds."""
-_CLIENT_SECONDS = 10.0
-"""How long a client may take to send its request, seconds."""
+_KEPT_SECONDS = 86_400.0 * 3  # How far back `--watch` keeps scrapes, seconds.
+_CLIENT_SECONDS = 10.0  # How long a client may take to send its request, seconds.
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 _LARGEST_PORT = 65_535
 LOOPBACK = "127.0.0.1"

@@ -53,12 +53,9 @@ _BOUNDS = {
 }
 """Name of a bound on the page -> its name in a JSON Schema."""
 Query = TypeVar("Query", bound=FrozenModel)
-MAX_BODY = 16_384
-"""Most bytes of a question."""
-BODY_SECONDS = 5.0
-"""Most seconds for a question to arrive."""
-WHAT_IF_SECONDS = 60.0
-"""Most seconds for a question about another deployment: hours of traffic are simulated."""
+MAX_BODY = 16_384  # Most bytes of a question.
+BODY_SECONDS = 5.0  # Most seconds for a question to arrive.
+WHAT_IF_SECONDS = 60.0  # Most seconds for a question about another deployment: hours of traffic are simulated.
 _PAGE = Path(__file__).parent / "page"
 _FILES = {
     "": _PAGE / "index.html",
@@ -110,21 +107,14 @@ def _fields(query: type[FrozenModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[Query]):
-    """The question of a tab.
+    """The question of a tab."""
 
-    Attributes:
-        about: One line about it.
-        query: Its inputs.
-        answer: The function that computes the answer.
-        seconds: How long it may take, if longer than usual.
-        first: A function that answers sooner but less fully; called before ``answer`` if the answer may come in parts.
-    """
-
-    about: str
-    query: type[Query]
-    answer: Callable[[Query, Check], dict[str, Any]]
-    seconds: float | None = None
+    about: str  # One line about it.
+    query: type[Query]  # Its inputs.
+    answer: Callable[[Query, Check], dict[str, Any]]  # The function that computes the answer.
+    seconds: float | None = None  # How long it may take, if longer than usual.
     first: Callable[[Query, Check], dict[str, Any] | None] | None = None
+    """A function that answers sooner but less fully; called before ``answer`` if the answer may come in parts."""
 
 
 QUESTIONS: Mapping[str, Question[Any]] = {
@@ -155,7 +145,6 @@ def create_app(
 
     Args:
         hosts: Host names that it accepts, against pages that point their own name at it; ``*``: any.
-        runner: What runs the questions.
         feed: The deployment that the twin of the page shows; None without one.
     """
     app = Starlette(

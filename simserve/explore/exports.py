@@ -32,8 +32,7 @@ from simserve.validation import FrozenModel
 from simserve.version import __version__
 
 Export = Callable[[Any, Check], tuple[str, dict[str, Any]]]
-_ANSWER = 128
-"""Tokens of an answer short enough for a sequence to stay near the length asked for."""
+_ANSWER = 128  # Tokens of an answer short enough for a sequence to stay near the length asked for.
 
 
 def export(question: str, query: FrozenModel, check: Check) -> str:

@@ -24,8 +24,7 @@ from simserve.units import format_bytes
 _MOST_SEATS = 1024
 _LLAMAS = ("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
 """Models from which one of a given size is made."""
-_FOUR_WEIGHTS = (0.12, -0.83, 0.45, -0.21)
-"""An example for rounding."""
+_FOUR_WEIGHTS = (0.12, -0.83, 0.45, -0.21)  # An example for rounding.
 
 
 def resolved_query(query: DeploymentQuery, **deployment: Any) -> ResolvedScenario:

@@ -24,8 +24,7 @@ _NUM_POINTS = 60
 _MOST_STEPS = 200
 _SHOWN_PARTS = ("Self-host", "API", "36 months")
 _TENSOR_SIZES = (1, 2, 4, 8)
-_RUN_LENGTH = 4
-"""Requests of a run over those in flight at once."""
+_RUN_LENGTH = 4  # Requests of a run over those in flight at once.
 _ASKED_LENGTHS = ("prompt_tokens", "output_tokens")
 
 

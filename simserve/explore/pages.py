@@ -25,8 +25,7 @@ from simserve.report.page import TEMPLATES
 from simserve.unfinished import write_text
 from simserve.validation import validate
 
-Options = Mapping[str, Sequence[Any]]
-"""Input -> the values offered, the initial one first."""
+Options = Mapping[str, Sequence[Any]]  # Input -> the values offered, the initial one first.
 Tell = Callable[[int, int], None]
 
 _RECORDED, _SCRAPES = "calibration/runs/vllm-cpu-2026-11-24-scrapes", "scrapes.prom.gz"
@@ -105,7 +104,6 @@ def write_pages(
     Args:
         folder: Created if needed.
         force: Whether other files in the folder are kept and pages there are replaced, instead of an error.
-        grids: The answers to compute.
         tell: Called with the number of finished answers and of all.
         twin: The `TwinFeed.state` of a deployment; None: the page has no twin.
 

@@ -18,10 +18,8 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import Scenario
 from simserve.validation import FrozenModel
 
-MAX_REQUESTS = 4000
-"""Most requests of one run of the page."""
-Check = Callable[[int, int], None]
-"""Passed to a run as its progress: stops it when its time is up."""
+MAX_REQUESTS = 4000  # Most requests of one run of the page.
+Check = Callable[[int, int], None]  # Passed to a run as its progress: stops it when its time is up.
 
 
 def _name_of(kind: catalog.Kind, *, may_be_empty: bool = False) -> AfterValidator:
@@ -238,8 +236,7 @@ class FilmQuery(SimulatorQuery):
         return self.model_copy(update=changes[self.against]) if self.against in changes else None
 
 
-Stop = Literal["decoding", "kv-cache", "batching", "paging", "formats", "fleet"]
-"""The stops of the tour, in order."""
+Stop = Literal["decoding", "kv-cache", "batching", "paging", "formats", "fleet"]  # The stops of the tour, in order.
 
 
 class TourQuery(FrozenModel):
@@ -328,8 +325,7 @@ class CostQuery(FrozenModel):
 
 Pools = Literal["whichever is better", "prefill and decode apart", "one kind of replica"]
 """What a fleet of the wizard may consist of."""
-_EVEN = 1.2
-"""Peak over the mean up to which a day counts as level."""
+_EVEN = 1.2  # Peak over the mean up to which a day counts as level.
 _DAY_REQUESTS = 40_000
 """Approximate requests of a simulated day: about fifty such days are run within the time limit of the page."""
 
@@ -454,18 +450,13 @@ class ParallelQuery(DeploymentQuery):
 class TwinQuery(FrozenModel):
     """Changes to a deployment that the twin watches; settings left as they are stay those of the scenario."""
 
-    hardware: Annotated[Name, _name_of("hardware", may_be_empty=True)] = ""
-    """The GPU; empty: as it is."""
-    replicas: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Replicas; 0: as they are."""
+    hardware: Annotated[Name, _name_of("hardware", may_be_empty=True)] = ""  # The GPU; empty: as it is.
+    replicas: Annotated[int, Field(ge=0, le=1024)] = 0  # Replicas; 0: as they are.
     tensor_parallel_size: Annotated[int, Field(ge=0, le=64)] = 0
     """GPUs that share every layer of a replica; 0: as they are."""
-    quantization: Quantization | Literal[""] = ""
-    """Format of the weights; empty: as it is."""
-    kv_cache_dtype: KVCacheDtype | Literal[""] = ""
-    """Format of the KV cache; empty: as it is."""
-    max_num_seqs: Annotated[int, Field(ge=0, le=65_536)] = 0
-    """Batch limit of a replica; 0: as it is."""
+    quantization: Quantization | Literal[""] = ""  # Format of the weights; empty: as it is.
+    kv_cache_dtype: KVCacheDtype | Literal[""] = ""  # Format of the KV cache; empty: as it is.
+    max_num_seqs: Annotated[int, Field(ge=0, le=65_536)] = 0  # Batch limit of a replica; 0: as it is.
 
     def overrides(self) -> list[str]:
         """Return the changes, as ``--set`` takes them.

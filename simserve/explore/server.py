@@ -30,15 +30,11 @@ HEADER_SECONDS = 5.0
 `simserve.explore.app`."""
 _MOST_CONNECTIONS = 256
 """Most connections at once; if all of them are being answered, the next request is told to come back later."""
-_LARGEST_HEADER = 16_384
-"""Most bytes of a header."""
-_LOOK_AGAIN = 0.05
-"""Seconds between two checks for a free place."""
-MOST_TIMES = 24.0
-"""Largest multiple of the usual time for a question that needs more."""
+_LARGEST_HEADER = 16_384  # Most bytes of a header.
+_LOOK_AGAIN = 0.05  # Seconds between two checks for a free place.
+MOST_TIMES = 24.0  # Largest multiple of the usual time for a question that needs more.
 MEDIA_TYPE = "application/x-ndjson"
-_SECONDS_BETWEEN_PARTS = 0.15
-"""Seconds between two checks for new parts."""
+_SECONDS_BETWEEN_PARTS = 0.15  # Seconds between two checks for new parts.
 _NOBODY = "nobody waits for the answer any more"
 
 

@@ -34,46 +34,29 @@ from simserve.units import HOURS_PER_MONTH, format_bytes
 
 _SMALL, _LARGE = "llama-3.1-8b", "llama-3.1-70b"
 _H100, _L40S = "h100-sxm-80gb", "l40s-48gb"
-_CONTEXT = 2000
-"""Tokens of each sequence unless a stop says otherwise."""
+_CONTEXT = 2000  # Tokens of each sequence unless a stop says otherwise.
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-LONG_TAIL = (*(50,) * 7, 500)
-"""Seven short answers and a long one."""
+LONG_TAIL = (*(50,) * 7, 500)  # Seven short answers and a long one.
 _SLOTS = 8
 _FLEET_RATE = 40.0
-_HEADROOM = 0.2
-"""Share of additional traffic that a fleet must be able to sustain, as in the tab."""
+_HEADROOM = 0.2  # Share of additional traffic that a fleet must be able to sustain, as in the tab.
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The text of a stop before anything is computed.
+    """The text of a stop before anything is computed."""
 
-    Attributes:
-        id: Its name in links.
-        title: Title of its chapter.
-        setting: What is known.
-        ask: The question.
-        choices: Possible answers; empty: a number.
-        unit: Unit of the number.
-        low: Left end of the slider, which is logarithmic.
-        high: Right end.
-        start: Initial position of the slider.
-        tab: The tab that continues the stop.
-        values: The settings there that differ from the defaults of the tab.
-    """
-
-    id: str
-    title: str
-    setting: str
-    ask: str
-    tab: str
-    values: Mapping[str, Any]
-    choices: tuple[str, ...] = ()
-    unit: str = ""
-    low: float = 1.0
-    high: float = 100.0
-    start: float = 10.0
+    id: str  # Its name in links.
+    title: str  # Title of its chapter.
+    setting: str  # What is known.
+    ask: str  # The question.
+    tab: str  # The tab that continues the stop.
+    values: Mapping[str, Any]  # The settings there that differ from the defaults of the tab.
+    choices: tuple[str, ...] = ()  # Possible answers; empty: a number.
+    unit: str = ""  # Unit of the number.
+    low: float = 1.0  # Left end of the slider, which is logarithmic.
+    high: float = 100.0  # Right end.
+    start: float = 10.0  # Initial position of the slider.
 
 
 _FORMATS: tuple[tuple[str, dict[str, Any]], ...] = (

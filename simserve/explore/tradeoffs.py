@@ -18,8 +18,7 @@ from simserve.workload.acceptance import expected_tokens
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _MOST_DRAFTS = 12
-_LATENT, _ROTARY = 512, 64
-"""Sizes of DeepSeek-V3's latent attention."""
+_LATENT, _ROTARY = 512, 64  # Sizes of DeepSeek-V3's latent attention.
 
 
 def attention(query: MemoryQuery, _check: Check) -> dict[str, Any]:

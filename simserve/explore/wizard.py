@@ -22,8 +22,7 @@ _FIGURES = (
     *("label", "num_gpus", "replicas", "usd_per_month", "usd_per_hour", "p95_ttft_ms", "p95_tpot_ms", "attainment"),
 )
 """Figures shown of the cheapest fleet."""
-_FLEETS = ("label", "usd_per_month", "p95_tpot_ms")
-"""Figures shown of each of the others."""
+_FLEETS = ("label", "usd_per_month", "p95_tpot_ms")  # Figures shown of each of the others.
 _OF_GPUS = (
     *("label", "num_gpus", "replicas", "rate", "output_throughput", "tokens_per_second_per_gpu"),
     *("tokens_per_second_per_user", "p95_ttft_ms", "p95_tpot_ms", "attainment"),
@@ -32,8 +31,7 @@ _OF_GPUS = (
 _LOADS = ("label", "rate", "tokens_per_second_per_gpu", "tokens_per_second_per_user", "holds")
 """Figures shown of the answer, and of each load and fleet on the Pareto front of short runs."""
 _SECONDS_PER_DAY = 86_400.0
-_NOT_HERE = ("Run it",)
-"""Sections that name a command of the terminal."""
+_NOT_HERE = ("Run it",)  # Sections that name a command of the terminal.
 _FLAG = " (--spare-replicas 1)"
 """What the terminal adds to the line about a lost replica; the page has a control for it."""
 

@@ -33,31 +33,20 @@ _MILLION = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPrices:
-    """What an API charges.
+    """What an API charges."""
 
-    Attributes:
-        name: Its name in results.
-        price: Dollars a million tokens; with peak hours: the mean of a week.
-        peak_hours: Hours in which the provider charges more; None: none.
-        prompt_tiers: Prices of long prompts, ascending.
-        prompt_caching: Offers to cache prompts; empty: prefixes of any length, if cached tokens have a price.
-        batch_discount: Discount for requests that may wait, as a share; None without such an offer.
-        volume_discounts: Discounts by the spending in a month, ascending.
-        date: When the price was seen; None for a price given by the user.
-        source: Where it was read.
-        latency: How fast it answers; None if unknown.
-    """
-
-    name: str
-    price: TokenPrice
-    prompt_tiers: Sequence[PromptTier] = ()
+    name: str  # Its name in results.
+    price: TokenPrice  # Dollars a million tokens; with peak hours: the mean of a week.
+    prompt_tiers: Sequence[PromptTier] = ()  # Prices of long prompts, ascending.
     prompt_caching: Sequence[PromptCaching] = ()
+    """Offers to cache prompts; empty: prefixes of any length, if cached tokens have a price."""
     batch_discount: float | None = None
-    volume_discounts: Sequence[VolumeDiscount] = ()
-    date: str | None = None
-    source: str = "given"
-    latency: ApiLatency | None = None
-    peak_hours: PeakHours | None = None
+    """Discount for requests that may wait, as a share; None without such an offer."""
+    volume_discounts: Sequence[VolumeDiscount] = ()  # Discounts by the spending in a month, ascending.
+    date: str | None = None  # When the price was seen; None for a price given by the user.
+    source: str = "given"  # Where it was read.
+    latency: ApiLatency | None = None  # How fast it answers; None if unknown.
+    peak_hours: PeakHours | None = None  # Hours in which the provider charges more; None: none.
 
     @classmethod
     def of(cls, profile: ApiProfile) -> ApiPrices:
@@ -152,19 +141,13 @@ def latency_figures(api: ApiPrices) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBills:
-    """Cost of each of some requests at an API.
+    """Cost of each of some requests at an API."""
 
-    Attributes:
-        input_usd: Dollars of its prompt, before any discount.
-        output_usd: Dollars of its answer.
-        cached_tokens: Tokens of its prompt that were found in the API's cache.
-        caching: The caching offer that was chosen; None if prompts are not cached, or the provider states no rules.
-    """
-
-    input_usd: NDArray[np.float64]
-    output_usd: NDArray[np.float64]
-    cached_tokens: Tokens
+    input_usd: NDArray[np.float64]  # Dollars of its prompt, before any discount.
+    output_usd: NDArray[np.float64]  # Dollars of its answer.
+    cached_tokens: Tokens  # Tokens of its prompt that were found in the API's cache.
     caching: PromptCaching | None = None
+    """The caching offer that was chosen; None if prompts are not cached, or the provider states no rules."""
 
     @property
     def usd(self) -> float:

@@ -174,19 +174,12 @@ class PricingSpec(FrozenModel):
 
 @dataclass(frozen=True, slots=True)
 class GpuHour:
-    """What one GPU costs for an hour.
+    """What one GPU costs for an hour."""
 
-    Attributes:
-        usd: Dollars, without electricity where that is paid separately; None if no price is known.
-        source: Where the price comes from, in words.
-        pays_electricity: Whether electricity comes on top: owned GPUs.
-        date: When the newest of the prices was seen; None for a price given in the scenario.
-    """
-
-    usd: float | None
-    source: str
-    pays_electricity: bool = False
-    date: str | None = None
+    usd: float | None  # Dollars, without electricity where that is paid separately; None if no price is known.
+    source: str  # Where the price comes from, in words.
+    pays_electricity: bool = False  # Whether electricity comes on top: owned GPUs.
+    date: str | None = None  # When the newest of the prices was seen; None for a price given in the scenario.
 
 
 def with_link(price: GpuHour, usd_per_gpu_hour: float | None) -> GpuHour:
@@ -306,7 +299,6 @@ def cost(
         api_usd_per_hour: Cost of an API that serves some of the requests.
         tiers_usd_per_hour: Cost of KV tiers that are paid for separately.
         encoders_usd_per_hour: Cost of the GPUs of an encoder pool, which are not in ``num_gpus``; NaN without a price.
-        throughput: Rates over the measured window.
     """
     if gpu_hour_usd is None:
         return dict.fromkeys(COST_KEYS, math.nan)
@@ -325,19 +317,12 @@ def cost(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Where the electricity comes from.
+    """Where the electricity comes from."""
 
-    Attributes:
-        usd_per_kwh: Dollars a kWh.
-        grams_co2_per_kwh: Grams of CO2 a kWh.
-        pue: Power of the site over that of its computers.
-        host_watts_per_gpu: Power of the rest of the server, per GPU.
-    """
-
-    usd_per_kwh: float
-    grams_co2_per_kwh: float
-    pue: float
-    host_watts_per_gpu: float
+    usd_per_kwh: float  # Dollars a kWh.
+    grams_co2_per_kwh: float  # Grams of CO2 a kWh.
+    pue: float  # Power of the site over that of its computers.
+    host_watts_per_gpu: float  # Power of the rest of the server, per GPU.
 
     def site_watts(self, watts: float) -> float:
         """Return the power that the site draws for a GPU of ``watts``."""
@@ -377,7 +362,6 @@ def energy(
     ``joules_per_output_token`` over output tokens alone; NaN where there are none.
 
     Args:
-        num_gpus: GPUs that are on.
         watts_per_gpu: Mean power of one board.
         grid: Where the electricity comes from.
         tokens_per_second: Prompt and output tokens a second.

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from simserve.sim.totals import LoraTotals, OffloadTotals, SpeculationTotals
     from simserve.workload.requests import EncoderPool, MediaColumns, RequestSpecs
 
-OFFLOAD = "KV offload"
-"""The bottleneck where steps wait for the second tier more than for anything else."""
-_NOTICEABLE = 0.05
-"""Waiting for loads is part of the explanation from this share of the busy time on."""
+OFFLOAD = "KV offload"  # The bottleneck where steps wait for the second tier more than for anything else.
+_NOTICEABLE = 0.05  # Waiting for loads is part of the explanation from this share of the busy time on.
 OFFLOAD_KEYS = ("num_blocks", "peak_usage", "loaded_bytes", "written_bytes", "load_seconds")
 _SPECULATION_KEYS = (
     *("method", "draft_model", "num_speculative_tokens", "num_drafts", "num_draft_tokens"),
@@ -58,16 +56,13 @@ MEDIA_KEYS = (
 _WAITING_SHARE = 0.2
 """The encoder pool is the bottleneck if waiting for it takes this share of TTFT, as for other waits
 (`metrics.throughput`)."""
-ENCODERS = "encoder_disaggregation.replicas"
-"""The name of that bottleneck."""
+ENCODERS = "encoder_disaggregation.replicas"  # The name of that bottleneck.
 LORA_KEYS = (
     *("num_adapters", "adapters_used", "swaps", "disk_loads"),
     *("hit_rate", "load_seconds", "step_seconds", "busy_share"),
 )
-LOADING = "LoRA loads"
-"""The bottleneck where steps wait for adapters more than for anything else."""
-_TAIL = 0.9
-"""The tail of a round starts after this share of its answers."""
+LOADING = "LoRA loads"  # The bottleneck where steps wait for adapters more than for anything else.
+_TAIL = 0.9  # The tail of a round starts after this share of its answers.
 ROUND_KEYS = (
     *("begun", "finished", "mean_round_s", "max_round_s"),
     *("mean_half_s", "tail_share", "generating_share", "usd_per_round"),
@@ -97,15 +92,10 @@ LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
 
 @dataclass(frozen=True, slots=True)
 class TierPrices:
-    """Cost of KV tiers on top of the GPUs.
+    """Cost of KV tiers on top of the GPUs."""
 
-    Attributes:
-        usd_per_gpu_hour: Of the tiers of each replica, divided by its GPUs.
-        store_usd_per_hour: Of a store that replicas share.
-    """
-
-    usd_per_gpu_hour: float = 0.0
-    store_usd_per_hour: float = 0.0
+    usd_per_gpu_hour: float = 0.0  # Of the tiers of each replica, divided by its GPUs.
+    store_usd_per_hour: float = 0.0  # Of a store that replicas share.
 
     def usd_per_hour(self, num_gpus: float) -> float:
         """Return the dollars an hour for a fleet of ``num_gpus`` GPUs."""
@@ -116,7 +106,6 @@ def offload_figures(offload: OffloadTotals, block_bytes: float) -> dict[str, Any
     """Return `OFFLOAD_KEYS` of the tiers.
 
     Args:
-        offload: Of the run.
         block_bytes: Of a KV block, over all GPUs of a replica.
     """
     return {
@@ -137,7 +126,6 @@ def tier_figures(offload: OffloadTotals, records: RequestRecords, block_bytes: f
     anything was loaded from it.
 
     Args:
-        offload: Of the run.
         records: One row a request.
         block_bytes: Of a KV block, over all GPUs of a replica.
     """
@@ -194,26 +182,16 @@ def offload_sentences(offload: OffloadTotals, busy: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationFacts:
-    """What is known about speculative decoding besides what a run counts.
+    """What is known about speculative decoding besides what a run counts."""
 
-    Attributes:
-        method: How drafts are made.
-        draft_model: Its name; None without a separate draft model.
-        num_speculative_tokens: Drafts a step.
-        expected_tokens: Tokens a step that follow from the given acceptance, for an endless answer.
-        mean_batch: Mean number of sequences in a decode step; None if no request decoded.
-        decode_speedup: Speed of decode steps at that batch over that of the same batch without drafts.
-        break_even_batch: Fewest sequences at which decode steps are slower than without drafts; None if there is no
-            such batch.
-    """
-
-    method: str
-    draft_model: str | None
-    num_speculative_tokens: int
-    expected_tokens: float
-    mean_batch: float | None
-    decode_speedup: float | None
+    method: str  # How drafts are made.
+    draft_model: str | None  # Its name; None without a separate draft model.
+    num_speculative_tokens: int  # Drafts a step.
+    expected_tokens: float  # Tokens a step that follow from the given acceptance, for an endless answer.
+    mean_batch: float | None  # Mean number of sequences in a decode step; None if no request decoded.
+    decode_speedup: float | None  # Speed of decode steps at that batch over that of the same batch without drafts.
     break_even_batch: int | None
+    """Fewest sequences at which decode steps are slower than without drafts; None if there is no such batch."""
 
 
 def speculation_summary(facts: SpeculationFacts, counted: SpeculationTotals, totals: RunTotals) -> dict[str, Any]:
@@ -301,9 +279,6 @@ def media_figures(
     requests does not count.
 
     Args:
-        simulation: The run.
-        specs: The requests drawn.
-        columns: Their images or recordings.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
         counted: ``images`` or ``recordings``.
@@ -450,8 +425,6 @@ def task_figures(
     tokens.
 
     Args:
-        records: One row a call.
-        window: What is measured.
         slo: The objective; None without one.
         usd_per_hour: Of the deployment; None or NaN without a price.
     """

@@ -38,8 +38,7 @@ RESULT_FILE = "result.json"
 REQUESTS_FILE = "requests.parquet"
 TIMESERIES_FILE = "timeseries.parquet"
 SCENARIO_FILE = "scenario.resolved.yaml"
-BACKGROUND_KEY = "simserve"
-"""Key of the metadata of `requests.parquet`."""
+BACKGROUND_KEY = "simserve"  # Key of the metadata of `requests.parquet`.
 DIGEST_KEY = "simserve_digest"
 """Likewise: SHA-256 of the two text files, so that a page never shows figures that no run returned."""
 _HOMES: Mapping[str, str] = {
@@ -338,8 +337,6 @@ def write_table(path: Path, columns: Sequence[Column], metadata: Mapping[str, st
     """Write a table as Parquet, whole or not at all; the same columns give the same bytes.
 
     Args:
-        path: Of the file.
-        columns: Of the table.
         metadata: Texts that the file holds beside it, by their keys.
 
     Raises:

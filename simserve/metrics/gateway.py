@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from simserve.sim.totals import SpeculationTotals
     from simserve.workload.requests import RequestSpecs
 
-NOTICEABLE = 0.01
-"""A mechanism is part of the explanation if it affects this share of the requests or more."""
-_LONG_WAIT = 1.0
-"""Fair turns are part of the explanation if a class waits for this many seconds or more on average."""
+NOTICEABLE = 0.01  # A mechanism is part of the explanation if it affects this share of the requests or more.
+_LONG_WAIT = 1.0  # Fair turns are part of the explanation if a class waits for this many seconds or more on average.
 CACHE_KEYS = ("requests", "hit_share", "by_class", "output_tokens", "asked_first", "expired")
 SECOND_KEYS = ("requests", "share", "discarded_output_tokens")
 STREAM_KEYS = ("events", "tokens_per_event", "api_server_busy", "mean_event_delay_ms")
@@ -60,8 +58,7 @@ _RULES = {
     "api_limit": "the API's rate limit",
 }
 """Reason for a refusal -> what refused, in words."""
-_STORM = 1.5
-"""From this many attempts per request on, retries are a load of their own."""
+_STORM = 1.5  # From this many attempts per request on, retries are a load of their own.
 TRANSFER_KEYS = ("count", "link_seconds", "waited_seconds", "stalled_seconds")
 """KV caches that crossed a link, how long links were in use, how long caches waited for theirs, and how long prefill
 replicas stood still because ``max_in_transfer`` caches were in transfer."""
@@ -78,8 +75,7 @@ WITHOUT: Mapping[str, dict[str, Any]] = {
     "fairness": {},
 }
 """Blocks of a summary for a run without these features."""
-Prices = Mapping[str, float | None]
-"""Dollars a GPU-hour by pool; None: unknown."""
+Prices = Mapping[str, float | None]  # Dollars a GPU-hour by pool; None: unknown.
 
 
 def gateway_figures(front: FrontTotals, records: RequestRecords) -> dict[str, dict[str, Any]]:
@@ -479,9 +475,6 @@ def replica_figures(simulation: Simulation) -> dict[str, Any]:
     every change of the fleet: ``time_s``, ``launched`` (paid for) and ``ready`` (taking requests or answering the last
     of them). ``killed``: restarts by the liveness probe. ``updates``: for each rolling update its ``start_s end_s``
     (None: not finished), the replicas that were ready before it and the fewest ready during it.
-
-    Args:
-        simulation: A run whose fleet can change.
     """
     timeline, end = simulation.timeline, simulation.end_time
     assert timeline is not None

@@ -20,56 +20,38 @@ Integers = NDArray[np.int64]
 PERCENTILES = (50, 90, 95, 99)
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 """The names of the latencies in results, as ``vllm bench serve`` writes them."""
-MS = 1e3
-"""Milliseconds a second."""
+MS = 1e3  # Milliseconds a second.
 TERMS = ("ttft", "tpot", "e2e", "ttfvt")
-NAMED_TERMS = TERMS[:3]
-"""The terms in every result; the remaining one appears only if it has a bound."""
-TASK = "task"
-"""The bound on the makespan of agents' tasks, beside those on latencies of requests."""
+NAMED_TERMS = TERMS[:3]  # The terms in every result; the remaining one appears only if it has a bound.
+TASK = "task"  # The bound on the makespan of agents' tasks, beside those on latencies of requests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLatencies:
-    """Latencies of the agent's task that each request belongs to, shape [requests]; 0 for a request without a task.
-
-    Attributes:
-        makespan: From the first call of the task to its last answer, seconds; NaN if it has not finished.
-        model: How long at least one of its calls was at the server, seconds.
-        is_first: Whether the request is the first call of a task.
-    """
+    """Latencies of the agent's task that each request belongs to, shape [requests]; 0 for a request without a task."""
 
     makespan: NDArray[np.float64]
-    model: NDArray[np.float64]
-    is_first: NDArray[np.bool_]
+    """From the first call of the task to its last answer, seconds; NaN if it has not finished."""
+    model: NDArray[np.float64]  # How long at least one of its calls was at the server, seconds.
+    is_first: NDArray[np.bool_]  # Whether the request is the first call of a task.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLatencies:
-    """Latencies of every request, seconds, shape [requests]; NaN where undefined.
-
-    Attributes:
-        ttft: First token's time - arrival. Under static batching the whole answer arrives at once, so it is
-            E2E.
-        tpot: (E2E - TTFT) / (output tokens - 1). Undefined below two tokens, and where no gap between tokens
-            was seen (static batching).
-        e2e: Last token's time - arrival, of completed requests.
-        is_completed: Whether the request was answered in full.
-        request_class: Index into ``class_names``; None without classes.
-        class_names: The classes of requests.
-        task: Latencies of the tasks that requests belong to; None without tasks.
-        thinking_ttfvt: First visible token's time - arrival, of completed requests that have one; None if no request
-            thinks.
-    """
+    """Latencies of every request, seconds, shape [requests]; NaN where undefined."""
 
     ttft: NDArray[np.float64]
+    """First token's time - arrival. Under static batching the whole answer arrives at once, so it is E2E."""
     tpot: NDArray[np.float64]
-    e2e: NDArray[np.float64]
-    is_completed: NDArray[np.bool_]
-    request_class: NDArray[np.int16] | None = None
-    class_names: tuple[str, ...] = ()
-    task: TaskLatencies | None = None
+    """(E2E - TTFT) / (output tokens - 1). Undefined below two tokens, and where no gap between tokens was seen
+    (static batching)."""
+    e2e: NDArray[np.float64]  # Last token's time - arrival, of completed requests.
+    is_completed: NDArray[np.bool_]  # Whether the request was answered in full.
+    request_class: NDArray[np.int16] | None = None  # Index into ``class_names``; None without classes.
+    class_names: tuple[str, ...] = ()  # The classes of requests.
+    task: TaskLatencies | None = None  # Latencies of the tasks that requests belong to; None without tasks.
     thinking_ttfvt: NDArray[np.float64] | None = None
+    """First visible token's time - arrival, of completed requests that have one; None if no request thinks."""
 
     @property
     def ttfvt(self) -> NDArray[np.float64]:
@@ -191,37 +173,21 @@ def _statistics(mean: float, std: float, values: list[float]) -> dict[str, float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """The tasks of a run, by number; times are seconds.
+    """The tasks of a run, by number; times are seconds."""
 
-    Attributes:
-        task: Numbers of the tasks, ascending, shape [T] like all others.
-        row: The row in the records of its first call.
-        calls: Calls that were sent.
-        begin: When its first call was sent.
-        end: When the last answer came; NaN for a task that has not finished.
-        model: How long at least one of its calls was at the server: blocked on the model.
-        input_tokens: Prompt tokens of its calls that were answered.
-        output_tokens: Generated tokens, likewise.
-        computed_tokens: Prompt tokens found in no cache and generated tokens, of all calls.
-        computed_share: Share of tasks in the computed tokens of the whole run; 1 if there are only tasks.
-        has_failed: Whether a call failed although the client did not give the task up.
-        is_cancelled: Whether its client gave it up: a call was cancelled for that or never sent.
-        of_row: Index of the task of each row in these columns, -1 for none, shape [requests].
-    """
-
-    task: Integers
-    row: Integers
-    calls: Integers
-    begin: Floats
-    end: Floats
-    model: Floats
-    input_tokens: Integers
-    output_tokens: Integers
-    computed_tokens: Integers
-    computed_share: float
-    has_failed: NDArray[np.bool_]
-    is_cancelled: NDArray[np.bool_]
-    of_row: Integers
+    task: Integers  # Numbers of the tasks, ascending, shape [T] like all others.
+    row: Integers  # The row in the records of its first call.
+    calls: Integers  # Calls that were sent.
+    begin: Floats  # When its first call was sent.
+    end: Floats  # When the last answer came; NaN for a task that has not finished.
+    model: Floats  # How long at least one of its calls was at the server: blocked on the model.
+    input_tokens: Integers  # Prompt tokens of its calls that were answered.
+    output_tokens: Integers  # Generated tokens, likewise.
+    computed_tokens: Integers  # Prompt tokens found in no cache and generated tokens, of all calls.
+    computed_share: float  # Share of tasks in the computed tokens of the whole run; 1 if there are only tasks.
+    has_failed: NDArray[np.bool_]  # Whether a call failed although the client did not give the task up.
+    is_cancelled: NDArray[np.bool_]  # Whether its client gave it up: a call was cancelled for that or never sent.
+    of_row: Integers  # Index of the task of each row in these columns, -1 for none, shape [requests].
 
     @property
     def makespan(self) -> Floats:
@@ -300,26 +266,17 @@ def _covered(group: Integers, num_groups: int, begin: Floats, end: Floats) -> Fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SLO:
-    """Upper bounds on a request's latencies, seconds (None: no bound), and the share that must meet them.
+    """Upper bounds on a request's latencies, seconds (None: no bound), and the share that must meet them."""
 
-    Attributes:
-        ttft: Bound on TTFT.
-        tpot: Bound on TPOT.
-        e2e: Bound on E2E.
-        task: Bound on the makespan of agents' tasks.
-        attainment: Share of submitted requests that must meet every bound, in (0, 1]; also of tasks that must meet
-            theirs.
-        by_class: Objectives of classes of requests, which replace this one for them.
-        ttfvt: Bound on the time to the first visible token.
-    """
-
-    ttft: float | None
-    tpot: float | None
-    e2e: float | None
+    ttft: float | None  # Bound on TTFT.
+    tpot: float | None  # Bound on TPOT.
+    e2e: float | None  # Bound on E2E.
     attainment: float
-    task: float | None = None
+    """Share of submitted requests that must meet every bound, in (0, 1]; also of tasks that must meet theirs."""
+    task: float | None = None  # Bound on the makespan of agents' tasks.
     by_class: Mapping[str, SLO] = field(default_factory=dict)
-    ttfvt: float | None = None
+    """Objectives of classes of requests, which replace this one for them."""
+    ttfvt: float | None = None  # Bound on the time to the first visible token.
 
     @property
     def limits_requests(self) -> bool:
@@ -333,19 +290,16 @@ class SLO:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attainment:
-    """Shares of submitted requests, NaN without a request.
-
-    Attributes:
-        all_terms: Share that met every bound. With a bound on tasks: the share of requests that met their bounds or
-            that of tasks, whichever is smaller.
-        by_metric: Share that met the bound on ``ttft``, ``tpot``, ``e2e``, ``ttfvt``; NaN where there is no bound. With
-            a bound on tasks: also ``task``, the share of started tasks that finished in time.
-        met: Whether each submitted request (or task) met the objective; ``all_terms`` is the mean of these.
-    """
+    """Shares of submitted requests, NaN without a request."""
 
     all_terms: float
+    """Share that met every bound. With a bound on tasks: the share of requests that met their bounds or that of
+    tasks, whichever is smaller."""
     by_metric: dict[str, float]
+    """Share that met the bound on ``ttft``, ``tpot``, ``e2e``, ``ttfvt``; NaN where there is no bound. With a bound
+    on tasks: also ``task``, the share of started tasks that finished in time."""
     met: NDArray[np.bool_] = field(repr=False)
+    """Whether each submitted request (or task) met the objective; ``all_terms`` is the mean of these."""
 
 
 def requests_meeting(latencies: RequestLatencies, slo: SLO, terms: tuple[str, ...] = TERMS) -> NDArray[np.bool_]:
@@ -385,7 +339,6 @@ def attainment(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool
 
     Args:
         latencies: Seconds, one row a request.
-        slo: The bounds.
         submitted: Whether the request counts, shape [requests]: it was sent, and in the measured window.
     """
     by_metric = {

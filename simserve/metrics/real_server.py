@@ -23,8 +23,7 @@ from simserve.sim.recorder import RunTotals
 from simserve.sim.records import RequestRecords
 
 Floats = NDArray[np.float64]
-FIXED_PARTS = ("weights", "host")
-"""Parts of a step that take as long with few requests in it as with many."""
+FIXED_PARTS = ("weights", "host")  # Parts of a step that take as long with few requests in it as with many.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 """Quantiles of the error of TPOT over which a probability is integrated: with 16 it is off by up to 1.2 percentage
 points where all requests are alike, with 32 by up to 0.5, in half the time of 64 (0.2)."""
@@ -34,15 +33,10 @@ _FAILED = -1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Demand:
-    """A share of some requests that must meet their limits.
+    """A share of some requests that must meet their limits."""
 
-    Attributes:
-        rows: Which requests; None: all.
-        share: The share of these requests.
-    """
-
-    rows: NDArray[np.bool_] | None
-    share: float
+    rows: NDArray[np.bool_] | None  # Which requests; None: all.
+    share: float  # The share of these requests.
 
     def kept_up_to(self, most: Floats) -> float:
         """Return the largest factor at which enough requests meet their limits, each up to its own."""
@@ -58,33 +52,21 @@ class _Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a run shows about an objective: seconds of every measured request and its limits, shape [requests].
+    """What a run shows about an objective: seconds of every measured request and its limits, shape [requests]."""
 
-    Attributes:
-        wait: From arrival to the first step that worked on the request.
-        base: From there to its first token.
-        rest: From its first token to its last.
-        thought: From its first token to its first visible one, if that has a limit; infinite without a visible one.
-        tpot: Its TPOT; 0 if it has none.
-        limits: On TTFT, TPOT, E2E and the time to the first visible token; infinite if there is none.
-        is_answered: Whether it was answered in full.
-        demands: Which shares of requests must meet them.
-        growing_share: Share of the time of a step that grows with the number of requests in it.
-        expected: Errors to expect.
-        expected_measured: Errors to expect once loads of the server have been measured.
-    """
-
-    wait: Floats
-    base: Floats
-    rest: Floats
+    wait: Floats  # From arrival to the first step that worked on the request.
+    base: Floats  # From there to its first token.
+    rest: Floats  # From its first token to its last.
     thought: Floats
-    tpot: Floats
+    """From its first token to its first visible one, if that has a limit; infinite without a visible one."""
+    tpot: Floats  # Its TPOT; 0 if it has none.
     limits: tuple[Floats, Floats, Floats, Floats]
-    is_answered: NDArray[np.bool_]
-    demands: Sequence[_Demand]
-    growing_share: float
-    expected: Expectation
-    expected_measured: Expectation
+    """On TTFT, TPOT, E2E and the time to the first visible token; infinite if there is none."""
+    is_answered: NDArray[np.bool_]  # Whether it was answered in full.
+    demands: Sequence[_Demand]  # Which shares of requests must meet them.
+    growing_share: float  # Share of the time of a step that grows with the number of requests in it.
+    expected: Expectation  # Errors to expect.
+    expected_measured: Expectation  # Errors to expect once loads of the server have been measured.
 
     def once_measured(self) -> Evidence:
         """Return the same for a server that was measured and performs as predicted."""
@@ -138,11 +120,7 @@ class Evidence:
 
 
 class _FirstTokens:
-    """How much slower first tokens may be, for one slowness of steps after another; what is common is computed once.
-
-    Args:
-        seen: Of the run.
-    """
+    """How much slower first tokens may be, for one slowness of steps after another; what is common is computed once."""
 
     def __init__(self, seen: Evidence) -> None:
         self._seen = seen
@@ -237,10 +215,7 @@ def _with_tasks(evidence: Evidence, task: TaskLatencies, begun: NDArray[np.bool_
     calls of the run on average: an estimate. The time that it is blocked on tools is the same on any server.
 
     Args:
-        evidence: Of the requests.
-        task: Latencies of the tasks, by request.
         begun: The first call of each that counts.
-        slo: The objective.
         most: Its limit on tasks, seconds.
     """
     model, makespan = task.model[begun], task.makespan[begun]

@@ -18,8 +18,7 @@ from simserve.metrics.statistics import t_quantile
 from simserve.metrics.thresholds import parse_threshold
 from simserve.sim.records import Histogram
 
-PILOT_RUNS = 5
-"""Runs before the width of an interval is judged: with fewer, the spread is mostly chance."""
+PILOT_RUNS = 5  # Runs before the width of an interval is judged: with fewer, the spread is mostly chance.
 ATTAINMENT_HALF_WIDTH = 0.01
 """Largest half width of the interval of the attainment, whatever the precision asked of latencies: one percentage
 point."""
@@ -58,18 +57,14 @@ _SEVERITY = ("stable", "backlogged", "overloaded")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The latencies of one replication.
-
-    Attributes:
-        values: ``ttft_ms tpot_ms e2el_ms`` -> values of the measured requests, seconds, in any order.
-        itl: Every gap between tokens, seconds.
-        rates: The four rates of a run that keeps up with steady open arrivals (`steady_throughput`);
-            empty: those of its summary hold.
-    """
+    """The latencies of one replication."""
 
     values: Mapping[str, NDArray[np.float64]]
-    itl: Histogram
+    """``ttft_ms tpot_ms e2el_ms`` -> values of the measured requests, seconds, in any order."""
+    itl: Histogram  # Every gap between tokens, seconds.
     rates: Mapping[str, float] = field(default_factory=dict)
+    """The four rates of a run that keeps up with steady open arrivals (`steady_throughput`); empty: those of its
+    summary hold."""
 
 
 def confidence_intervals(
@@ -276,18 +271,13 @@ def have_settled(summaries: Sequence[Mapping[str, Any]]) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """How wide the interval of one figure is.
+    """How wide the interval of one figure is."""
 
-    Attributes:
-        metric: The figure, such as `p99_ttft_ms`.
-        half_width: Half the interval over the mean (of the attainment: half the interval); inf if the figure is defined
-            in fewer than two runs.
-        allowed: Its largest allowed value.
-    """
-
-    metric: str
+    metric: str  # The figure, such as `p99_ttft_ms`.
     half_width: float
-    allowed: float
+    """Half the interval over the mean (of the attainment: half the interval); inf if the figure is defined in fewer
+    than two runs."""
+    allowed: float  # Its largest allowed value.
 
     @property
     def is_narrow(self) -> bool:

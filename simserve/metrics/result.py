@@ -34,21 +34,13 @@ _PANDAS_TYPES = MappingProxyType({"VARCHAR": "object", "BIGINT": "Int64", "INTEG
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table.
+    """One column of a table."""
 
-    Attributes:
-        name: As in the file; the unit is in the name.
-        cells: Shape [rows]; NaN is null. None: null throughout.
-        sql_type: Its type in the file.
-        labels: What the integers in ``cells`` stand for; empty for plain integers.
-        is_null_below_zero: Whether a negative integer is null.
-    """
-
-    name: str
-    cells: NDArray[Any] | None
-    sql_type: str
-    labels: tuple[str, ...] = ()
-    is_null_below_zero: bool = False
+    name: str  # As in the file; the unit is in the name.
+    cells: NDArray[Any] | None  # Shape [rows]; NaN is null. None: null throughout.
+    sql_type: str  # Its type in the file.
+    labels: tuple[str, ...] = ()  # What the integers in ``cells`` stand for; empty for plain integers.
+    is_null_below_zero: bool = False  # Whether a negative integer is null.
 
 
 def request_columns(records: RequestRecords, slo: SLO | None) -> list[Column]:
@@ -121,24 +113,18 @@ def series_columns(series: TimeSeries) -> list[Column]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """The result of a run.
-
-    Attributes:
-        summary: Exactly what `result.json` holds; read-only at every level (`simserve.metrics.summary.frozen`).
-        scenario: The resolved scenario, as plain values.
-        simulation: What happened; of several replications, the first.
-        slo: The objective that ``slo_ok`` is judged by; None without one.
-        background: Further values that plots show (`simserve.report.background`), as plain values; empty if no plots
-            were asked for.
-        folder: Where relative paths of the scenario start; None: the working folder.
-    """
+    """The result of a run."""
 
     summary: FrozenDict
-    scenario: Mapping[str, Any]
-    simulation: Simulation = field(repr=False)
-    slo: SLO | None = None
+    """Exactly what `result.json` holds; read-only at every level (`simserve.metrics.summary.frozen`)."""
+    scenario: Mapping[str, Any]  # The resolved scenario, as plain values.
+    simulation: Simulation = field(repr=False)  # What happened; of several replications, the first.
+    slo: SLO | None = None  # The objective that ``slo_ok`` is judged by; None without one.
     background: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Further values that plots show (`simserve.report.background`), as plain values; empty if no plots were asked
+    for."""
     folder: Path | None = field(default=None, repr=False, compare=False)
+    """Where relative paths of the scenario start; None: the working folder."""
 
     @cached_property
     def requests(self) -> pd.DataFrame:

@@ -22,8 +22,7 @@ _EPSILON = 2.0**-52
 NUM_BATCHES = 20
 """Schmeiser, "Batch size effects in the analysis of simulation output", Operations Research 30 (1982): more than 30
 batches gain next to nothing; fewer batches are longer and so less correlated with their neighbours."""
-BEYOND_PERCENTILE = 10
-"""Values that must lie beyond a percentile so that it does not depend on one or two of them."""
+BEYOND_PERCENTILE = 10  # Values that must lie beyond a percentile so that it does not depend on one or two of them.
 _CONFIDENCE = 0.95
 
 
@@ -99,15 +98,10 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A 95 % interval.
+    """A 95 % interval."""
 
-    Attributes:
-        mean: Its middle.
-        half_width: Half of its width; NaN if unknown.
-    """
-
-    mean: float
-    half_width: float
+    mean: float  # Its middle.
+    half_width: float  # Half of its width; NaN if unknown.
 
     @property
     def low(self) -> float:

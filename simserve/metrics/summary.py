@@ -54,118 +54,76 @@ if TYPE_CHECKING:
 
 _NOT_TOLD = ("max_model_len", "windows", "most_seats", "shape", "parts")
 """Fields of `simserve.perf.memory.MemoryPlan` that a summary leaves out."""
-MEMORIES_PER_RUN = 12
-"""A run counts as settled if it lasts this many times the memory of its queue."""
+MEMORIES_PER_RUN = 12  # A run counts as settled if it lasts this many times the memory of its queue.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a summary states besides what happened in the run.
+    """What a summary states besides what happened in the run."""
 
-    Attributes:
-        version: Of simserve.
-        seed: Of the run.
-        scenario_hash: Identifies the resolved scenario.
-        scenario_name: Its name.
-        fidelity: ``roofline``, ``fitted`` or ``measured``.
-        fidelity_by_operator: The same for each operator.
-        expectation: Errors to expect of a real server.
-        engine_resolved: Every knob of the engine as it was used.
-        formats: Number formats of weights and KV cache, and where they come from; with several pools those of the
-            first, and those of each under ``pools``.
-        memory: Where the bytes of one GPU went.
-        num_gpus: GPUs of the fleet.
-        gpu_hour_usd: Price of one GPU for an hour, None if unknown.
-        gpu_hour_source: Where that price is from.
-        pays_electricity: Whether electricity is charged on top of it.
-        grid: Where electricity comes from.
-        idle_watts: Power of one GPU without work.
-        board_watts: The most it draws.
-        slo: Objective, None if there is none.
-        warmup: ``auto``, ``none`` or seconds.
-        peak_flops: Of one replica, in the dtype in which it computes, FLOP/s.
-        peak_bandwidth: Of one replica, bytes/s.
-        thresholds: Metric -> expressions.
-        quality: Published figures of the number formats, see `simserve.profiles.model`.
-        overflow: Prices of the API that requests overflow to, None without one.
-        limit_gains: What a larger limit of the scheduler would gain, see `simserve.metrics.throughput`.
-        speculation: What is known about speculative decoding, None without it.
-        pool_gpu_hour_usd: Price of one GPU for an hour by pool, where there are several.
-        pool_memory: Where the bytes of one GPU went by pool, where there are several.
-        gpus_per_replica: GPUs of one replica.
-        users: How many users send the requests, None where the scenario does not say.
-        warnings: What a reader must know first, such as that the architecture of the model is assumed.
-        num_adapters: LoRA adapters that requests ask for, None without.
-        round_pause: Seconds between two rounds of rollouts, None without rounds.
-        tier_prices: Cost of KV tiers on top of the GPUs, None without tiers.
-        encoders_usd_per_hour: Cost of the GPUs of an encoder pool, NaN without a price.
-        encoder_power: Idle and maximum power of one of those GPUs, watts; None without an encoder pool.
-        offered: How the traffic compares with what the deployment can finish; None where requests do not arrive at a
-            rate.
-        finishable: Requests a second that it finishes while its queue is never empty; None likewise.
-        waiting: Share of the time to first token that requests spent waiting for their first step.
-        tells_operators: Whether the seconds of steps are broken down by operator; trials of a search do not need that.
-    """
-
-    version: str
-    seed: int
-    scenario_hash: str
-    scenario_name: str
-    fidelity: str
-    expectation: Expectation
-    engine_resolved: dict[str, Any]
+    version: str  # Of simserve.
+    seed: int  # Of the run.
+    scenario_hash: str  # Identifies the resolved scenario.
+    scenario_name: str  # Its name.
+    fidelity: str  # ``roofline``, ``fitted`` or ``measured``.
+    expectation: Expectation  # Errors to expect of a real server.
+    engine_resolved: dict[str, Any]  # Every knob of the engine as it was used.
     formats: dict[str, Any]
-    memory: MemoryPlan
-    num_gpus: int
-    gpu_hour_usd: float | None
-    gpu_hour_source: str
-    pays_electricity: bool
-    grid: Grid
-    idle_watts: float
-    board_watts: float
-    slo: SLO | None
-    warmup: str | float
-    peak_flops: float
-    peak_bandwidth: float
-    thresholds: Mapping[str, Sequence[str]]
-    fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)
+    """Number formats of weights and KV cache, and where they come from; with several pools those of the first, and
+    those of each under ``pools``."""
+    memory: MemoryPlan  # Where the bytes of one GPU went.
+    num_gpus: int  # GPUs of the fleet.
+    gpu_hour_usd: float | None  # Price of one GPU for an hour, None if unknown.
+    gpu_hour_source: str  # Where that price is from.
+    pays_electricity: bool  # Whether electricity is charged on top of it.
+    grid: Grid  # Where electricity comes from.
+    idle_watts: float  # Power of one GPU without work.
+    board_watts: float  # The most it draws.
+    slo: SLO | None  # Objective, None if there is none.
+    warmup: str | float  # ``auto``, ``none`` or seconds.
+    peak_flops: float  # Of one replica, in the dtype in which it computes, FLOP/s.
+    peak_bandwidth: float  # Of one replica, bytes/s.
+    thresholds: Mapping[str, Sequence[str]]  # Metric -> expressions.
+    fidelity_by_operator: Mapping[str, str] = field(default_factory=dict)  # The same for each operator.
     quality: Sequence[Mapping[str, Any]] = ()
-    overflow: ApiPrices | None = None
+    """Published figures of the number formats, see `simserve.profiles.model`."""
+    overflow: ApiPrices | None = None  # Prices of the API that requests overflow to, None without one.
     limit_gains: Mapping[str, LimitGain] = field(default_factory=dict)
-    speculation: features.SpeculationFacts | None = None
+    """What a larger limit of the scheduler would gain, see `simserve.metrics.throughput`."""
+    speculation: features.SpeculationFacts | None = None  # What is known about speculative decoding, None without it.
     pool_gpu_hour_usd: Mapping[str, float | None] = field(default_factory=dict)
+    """Price of one GPU for an hour by pool, where there are several."""
     pool_memory: Mapping[str, MemoryPlan] = field(default_factory=dict)
-    gpus_per_replica: int = 1
-    users: UsersFacts | None = None
+    """Where the bytes of one GPU went by pool, where there are several."""
+    gpus_per_replica: int = 1  # GPUs of one replica.
+    users: UsersFacts | None = None  # How many users send the requests, None where the scenario does not say.
     warnings: Sequence[str] = ()
-    num_adapters: int | None = None
-    round_pause: float | None = None
-    tier_prices: features.TierPrices | None = None
-    encoders_usd_per_hour: float = 0.0
+    """What a reader must know first, such as that the architecture of the model is assumed."""
+    num_adapters: int | None = None  # LoRA adapters that requests ask for, None without.
+    round_pause: float | None = None  # Seconds between two rounds of rollouts, None without rounds.
+    tier_prices: features.TierPrices | None = None  # Cost of KV tiers on top of the GPUs, None without tiers.
+    encoders_usd_per_hour: float = 0.0  # Cost of the GPUs of an encoder pool, NaN without a price.
     encoder_power: tuple[float, float] | None = None
+    """Idle and maximum power of one of those GPUs, watts; None without an encoder pool."""
     offered: Offered | None = None
+    """How the traffic compares with what the deployment can finish; None where requests do not arrive at a rate."""
     finishable: float | None = None
-    waiting: float = 0.0
+    """Requests a second that it finishes while its queue is never empty; None likewise."""
+    waiting: float = 0.0  # Share of the time to first token that requests spent waiting for their first step.
     tells_operators: bool = True
+    """Whether the seconds of steps are broken down by operator; trials of a search do not need that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the figures of a run are computed from.
+    """What the figures of a run are computed from."""
 
-    Attributes:
-        latencies: Of every request.
-        sojourns: Of the requests that were sent.
-        verdict: Whether the run kept up with its traffic.
-        window: The measured part of the run.
-        meets_slo: Whether each request met every bound, shape [requests]; None without an SLO.
-    """
-
-    latencies: RequestLatencies
-    sojourns: Sojourns
-    verdict: Stability
-    window: Window
+    latencies: RequestLatencies  # Of every request.
+    sojourns: Sojourns  # Of the requests that were sent.
+    verdict: Stability  # Whether the run kept up with its traffic.
+    window: Window  # The measured part of the run.
     meets_slo: NDArray[np.bool_] | None
+    """Whether each request met every bound, shape [requests]; None without an SLO."""
 
 
 def summarize(
@@ -180,8 +138,6 @@ def summarize(
     cover the simulation from 0 to its last event.
 
     Args:
-        simulation: The run.
-        facts: What the summary states besides.
         measured: What `measure` returned for it; None to measure it here.
         specs: The requests drawn, for the prompt cache of an API that requests overflow to; None if it caches nothing.
     """
@@ -203,7 +159,6 @@ def measure(
     """Return latencies, stability, the measured window, and which requests met the objective.
 
     Args:
-        simulation: The run.
         slo: Objective, None if there is none.
         warmup: ``auto``, ``none`` or seconds.
         offered: How the traffic compares with what the deployment can finish, None if unknown.
@@ -614,7 +569,6 @@ def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, c
     see `tier_figures`.
 
     Args:
-        simulation: The run.
         num_blocks: KV blocks of a replica.
         block_bytes: Bytes of one block, over all GPUs of a replica.
         caches_prefixes: Whether there is a prefix cache.
@@ -659,8 +613,7 @@ def or_null(figure: float) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
-_PLAIN = frozenset({str, int, bool})
-"""Types that JSON takes as they are: most of a summary, and cheap to recognise."""
+_PLAIN = frozenset({str, int, bool})  # Types that JSON takes as they are: most of a summary, and cheap to recognise.
 
 
 def in_json(value: Any) -> Any:

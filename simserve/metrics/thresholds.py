@@ -46,23 +46,14 @@ _FIGURE = re.compile(r"(?:p(?P<percentile>\d+(?:\.\d+)?)|(?P<mean>mean|median))_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """One condition: an aggregation of a metric, compared with a limit.
+    """One condition: an aggregation of a metric, compared with a limit."""
 
-    Attributes:
-        metric: A latency (ms), ``slo_attainment``, or one of `SCALARS`.
-        expression: As written.
-        aggregation: ``avg min max med p`` of a latency, ``rate`` of the attainment, ``value`` of a scalar.
-        percentile: q of ``p(q)``, in 0..100; None for the others.
-        comparison: ``< <= > >= == !=``.
-        limit: What the figure is compared with, in the metric's unit.
-    """
-
-    metric: str
-    expression: str
-    aggregation: str
-    percentile: float | None
-    comparison: str
-    limit: float
+    metric: str  # A latency (ms), ``slo_attainment``, or one of `SCALARS`.
+    expression: str  # As written.
+    aggregation: str  # ``avg min max med p`` of a latency, ``rate`` of the attainment, ``value`` of a scalar.
+    percentile: float | None  # q of ``p(q)``, in 0..100; None for the others.
+    comparison: str  # ``< <= > >= == !=``.
+    limit: float  # What the figure is compared with, in the metric's unit.
 
     def holds(self, value: float) -> bool:
         """Return whether ``value`` meets the condition; an undefined value (NaN) never does."""
@@ -71,19 +62,13 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures that thresholds can use.
-
-    Attributes:
-        latencies: ``ttft_ms tpot_ms e2el_ms`` -> defined values of the measured requests, **seconds**.
-        itl: The gaps between tokens, seconds.
-        slo_attainment: Share, NaN without an SLO.
-        scalars: Value of each of `SCALARS`, NaN where undefined.
-    """
+    """The figures that thresholds can use."""
 
     latencies: Mapping[str, NDArray[np.float64]]
-    itl: Histogram
-    slo_attainment: float
-    scalars: Mapping[str, float]
+    """``ttft_ms tpot_ms e2el_ms`` -> defined values of the measured requests, **seconds**."""
+    itl: Histogram  # The gaps between tokens, seconds.
+    slo_attainment: float  # Share, NaN without an SLO.
+    scalars: Mapping[str, float]  # Value of each of `SCALARS`, NaN where undefined.
 
 
 def parse_threshold(metric: str, expression: str) -> Threshold:

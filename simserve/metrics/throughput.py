@@ -29,27 +29,22 @@ EDGE_SOJOURNS = 3.0
 """A measured window starts at least this many mean E2E after the first arrival and ends as many before the last one:
 the system fills up first and empties at the end. With neither cut, E2E of runs of 2,000 requests at 66 % load comes out
 1.3 % too low."""
-_MIN_REQUESTS = 100
-"""Fewest requests, before and after the cut, for a steady state to mean anything."""
+_MIN_REQUESTS = 100  # Fewest requests, before and after the cut, for a steady state to mean anything.
 _MIN_SOJOURNS = 10.0
 """A cut window must be this many mean E2E long: what is in flight at its edges is then a small part of it."""
-_MIN_ARRIVALS = 50
-"""Fewest arrivals that can show a trend, or at a steady rate a backlog."""
+_MIN_ARRIVALS = 50  # Fewest arrivals that can show a trend, or at a steady rate a backlog.
 _NUM_BLOCKS = 20
 _POINTS_PER_BLOCK = 10
 _SIGNIFICANCE = 3.0
 """Growth over the period, in standard deviations of a queue without drift that has steps of the same size."""
 _LEAST_QUEUE_GROWTH = 0.01
 """Least share of the arrivals that pile up in the queue of an overloaded run: the load exceeds the capacity by 1 %."""
-_LEAST_SYSTEM_GROWTH = 0.05
-"""The same for the number in the system, which grows a little whenever the load does."""
-_LEAST_END = 0.5
-"""A queue that grows to the end must end at this share of its peak or more."""
+_LEAST_SYSTEM_GROWTH = 0.05  # The same for the number in the system, which grows a little whenever the load does.
+_LEAST_END = 0.5  # A queue that grows to the end must end at this share of its peak or more.
 _LEAST_STEADINESS = 0.6
 """Least growth of the number in the system in the last quarter of the arrivals, over that in the quarter before: growth
 slows while a system fills up, but not under overload."""
-_LONGEST_STAY = 0.25
-"""The arrivals must last four times the typical stay, or the system is still filling up."""
+_LONGEST_STAY = 0.25  # The arrivals must last four times the typical stay, or the system is still filling up.
 _WAITING_SHARE = 0.2
 _WAIT_OF_RUN = 0.05
 """A run is backlogged if waiting is 20 % of the time in the system and the slowest 5 % of the requests waited 5 % of
@@ -78,12 +73,9 @@ _ACTIVITIES = {
 }
 STATIC_LIMIT = "static_batch_size"
 """What holds up the queue of static batching: the running batch is full, and no request joins it."""
-_LEAST_GAIN = 1.1
-"""Least factor on throughput of doubling a limit for that limit to be the bottleneck."""
-_NOTICEABLE_GAIN = 1.005
-"""Least factor that is printed as a gain of 1 % or more."""
-_THROTTLING_GAIN = 2.0
-"""A limit that halves what the GPUs could do is the bottleneck at any load."""
+_LEAST_GAIN = 1.1  # Least factor on throughput of doubling a limit for that limit to be the bottleneck.
+_NOTICEABLE_GAIN = 1.005  # Least factor that is printed as a gain of 1 % or more.
+_THROTTLING_GAIN = 2.0  # A limit that halves what the GPUs could do is the bottleneck at any load.
 _PREEMPTIONS_PER_REQUEST = 0.1
 _IDLE_SHARE = 0.5
 USERS_KEYS = ("users", "clients", "request_rate", "waiting", "waiting_share", "pause_s", "requests_per_user_hour")
@@ -96,22 +88,15 @@ def ratio(numerator: float, denominator: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sojourns:
-    """When each request that was sent arrived, left the queue and left the system; in order of arrival.
+    """When each request that was sent arrived, left the queue and left the system; in order of arrival."""
 
-    Attributes:
-        arrival: Seconds on the simulation clock, ascending.
-        queue_exit: When a step first worked on it, or it left without one; inf if it still waits.
-        system_exit: When it was answered, refused or given up; inf if it is still in the system.
-        end_time: When the simulation stopped looking, seconds.
-        last_beginning: The last arrival that did not wait for an answer: only turns of conversations come after it,
-            fewer and fewer; NaN if nothing was sent.
-    """
-
-    arrival: NDArray[np.float64]
-    queue_exit: NDArray[np.float64]
-    system_exit: NDArray[np.float64]
-    end_time: float
+    arrival: NDArray[np.float64]  # Seconds on the simulation clock, ascending.
+    queue_exit: NDArray[np.float64]  # When a step first worked on it, or it left without one; inf if it still waits.
+    system_exit: NDArray[np.float64]  # When it was answered, refused or given up; inf if it is still in the system.
+    end_time: float  # When the simulation stopped looking, seconds.
     last_beginning: float
+    """The last arrival that did not wait for an answer: only turns of conversations come after it, fewer and fewer;
+    NaN if nothing was sent."""
 
     def __len__(self) -> int:
         """Return the number of requests sent."""
@@ -181,15 +166,10 @@ def _count_until(times: NDArray[np.float64], grid: NDArray[np.float64]) -> NDArr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """How the traffic compares with what the deployment finishes while its queue is never empty.
+    """How the traffic compares with what the deployment finishes while its queue is never empty."""
 
-    Attributes:
-        mean: Load ratio: requests offered a second over those that can be finished.
-        peak: The same for the busiest five minutes; None for a steady rate.
-    """
-
-    mean: float
-    peak: float | None
+    mean: float  # Load ratio: requests offered a second over those that can be finished.
+    peak: float | None  # The same for the busiest five minutes; None for a steady rate.
 
 
 def stability(
@@ -277,19 +257,12 @@ def _is_waiting(sojourns: Sojourns, has_steady_state: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The measured part of a run.
+    """The measured part of a run."""
 
-    Attributes:
-        start: Seconds on the simulation clock, NaN if nothing was sent.
-        end: Likewise.
-        has_arrived: Whether the request arrived in the window, shape [requests].
-        is_whole_run: Whether it reaches from the first arrival to the last departure.
-    """
-
-    start: float
-    end: float
-    has_arrived: NDArray[np.bool_]
-    is_whole_run: bool
+    start: float  # Seconds on the simulation clock, NaN if nothing was sent.
+    end: float  # Likewise.
+    has_arrived: NDArray[np.bool_]  # Whether the request arrived in the window, shape [requests].
+    is_whole_run: bool  # Whether it reaches from the first arrival to the last departure.
 
     @property
     def seconds(self) -> float:
@@ -392,19 +365,12 @@ def _window(records: RequestRecords, start: float, end: float, *, is_whole_run: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Rates per second over the window: requests completed in it, and their tokens; NaN if it has no length.
+    """Rates per second over the window: requests completed in it, and their tokens; NaN if it has no length."""
 
-    Attributes:
-        requests: Requests completed.
-        good_requests: Those that met every SLO term; NaN without an SLO.
-        output_tokens: Tokens generated.
-        tokens: Prompt and generated tokens.
-    """
-
-    requests: float
-    good_requests: float
-    output_tokens: float
-    tokens: float
+    requests: float  # Requests completed.
+    good_requests: float  # Those that met every SLO term; NaN without an SLO.
+    output_tokens: float  # Tokens generated.
+    tokens: float  # Prompt and generated tokens.
 
     @property
     def by_name(self) -> dict[str, float]:
@@ -427,7 +393,6 @@ def throughput(
 
     Args:
         records: One row a request.
-        window: What is measured.
         meets_slo: Whether each request met the SLO, shape [requests]; None without one.
         counted: Which requests count, shape [requests]; None: all.
     """
@@ -477,21 +442,13 @@ def steady_throughput(records: RequestRecords, window: Window, meets_slo: NDArra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsersFacts:
-    """The users of a scenario.
+    """The users of a scenario."""
 
-    Attributes:
-        users: All of them.
-        clients: Those of a closed loop; None if requests arrive at a rate.
-        think_time: Mean seconds between an answer and the next request of a client.
-        rate: Requests/s of an open loop; NaN in a closed one.
-        classes: The classes of the users' requests; None: all.
-    """
-
-    users: int
-    clients: int | None
-    think_time: float
-    rate: float
-    classes: tuple[int, ...] | None = None
+    users: int  # All of them.
+    clients: int | None  # Those of a closed loop; None if requests arrive at a rate.
+    think_time: float  # Mean seconds between an answer and the next request of a client.
+    rate: float  # Requests/s of an open loop; NaN in a closed one.
+    classes: tuple[int, ...] | None = None  # The classes of the users' requests; None: all.
 
 
 def users_figures(
@@ -527,15 +484,10 @@ def users_figures(
 
 @dataclass(frozen=True, slots=True)
 class LimitGain:
-    """Factor by which throughput would grow with a larger limit of the scheduler.
+    """Factor by which throughput would grow with a larger limit of the scheduler."""
 
-    Attributes:
-        twice: With twice the limit.
-        most: With the multiple of the limit that gains most.
-    """
-
-    twice: float
-    most: float
+    twice: float  # With twice the limit.
+    most: float  # With the multiple of the limit that gains most.
 
 
 def bottleneck(
@@ -654,27 +606,18 @@ def requests_in_kv(simulation: Simulation) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the errors of a run's figures depend on besides the deployment.
+    """What the errors of a run's figures depend on besides the deployment."""
 
-    Attributes:
-        in_flight: Mean number of requests in the system per replica; NaN if none was answered.
-        waiting: Share of the time to first token that requests spent waiting for their first step.
-        at_once: Share of the requests that arrived in the first instant.
-        host: Share of the step time that is host work.
-    """
-
-    in_flight: float
-    waiting: float
-    at_once: float
-    host: float
+    in_flight: float  # Mean number of requests in the system per replica; NaN if none was answered.
+    waiting: float  # Share of the time to first token that requests spent waiting for their first step.
+    at_once: float  # Share of the requests that arrived in the first instant.
+    host: float  # Share of the step time that is host work.
 
 
 def conditions(records: RequestRecords, totals: RunTotals, num_replicas: int) -> Conditions:
     """Return the conditions of a run.
 
     Args:
-        records: Its requests.
-        totals: Totals of its steps.
         num_replicas: Replicas that served it.
     """
     answered = np.isfinite(records.finish_time)

@@ -26,14 +26,12 @@ from simserve.observe.dialogue import Exchange, ask, learn_dialect
 from simserve.observe.target import Server, find_out, is_this_machine, trusted_authorities
 from simserve.rng import stream
 
-DIGITS = 6
-"""Decimals of seconds in a file: microseconds."""
+DIGITS = 6  # Decimals of seconds in a file: microseconds.
 PERCENTILES = (50, 90, 95, 99)
 LENGTH_SPREAD = 0.3
 """Lengths are drawn uniformly from this share below to this share above the mean, as with ``--random-range-ratio``:
 with equal lengths, the effects of steps and prompts are hard to separate."""
-MOST_FAILURES = 8
-"""Failures in a row, in addition to one per client, after which a load is abandoned."""
+MOST_FAILURES = 8  # Failures in a row, in addition to one per client, after which a load is abandoned.
 MOST_IN_FLIGHT = 512
 """Most requests in flight of an open loop, so that a server that does not keep up is not swamped."""
 OVERTIME = 0.5
@@ -69,7 +67,6 @@ def bench_file(
 
     Args:
         answers: At least one, in the order in which they were sent.
-        backend: Engine of the server.
         model: The name under which the model is served.
         request_rate: Requests/s of Poisson arrivals, or ``"inf"`` for a closed loop.
         max_concurrency: Clients of a closed loop.
@@ -195,7 +192,6 @@ def observe(
 
     Args:
         url: Its address, as `simserve.observe.target.address_of` returns it.
-        plan: What to send.
         model: Which of its models; None: the only one.
         api_key: Bearer token for the server.
         tell: Called with the used part of the budget.

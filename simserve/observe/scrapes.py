@@ -19,10 +19,8 @@ from typing import Any
 
 from simserve.errors import InputError
 
-MOST_SAMPLES = 200_000
-"""Most samples that are read; a server of one model writes a few thousand."""
-LONGEST_LINE = 65_536
-"""Most characters of a line that is parsed."""
+MOST_SAMPLES = 200_000  # Most samples that are read; a server of one model writes a few thousand.
+LONGEST_LINE = 65_536  # Most characters of a line that is parsed.
 _SAMPLE = re.compile(
     r"([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r"(?:\{((?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*)\})?"
@@ -32,14 +30,10 @@ _LABEL = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*\"((?:[^\"\\]|\\.)*)\
 _MOST_SECONDS = 1e11
 """Times below this are in seconds (OpenMetrics), others in milliseconds (Prometheus' own format)."""
 _ESCAPED = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
-LARGEST_FILE = 256_000_000
-"""Most bytes of all files that are read."""
-MOST_SCRAPES = 50_000
-"""Most scrapes that are read: a week at one every 15 s is 40,320."""
-MARK = "# scraped_at "
-"""Start of a line with the time of the scrape below it, seconds since 1970."""
-PREFIXES = ("vllm:", "sglang:", "trtllm_", "trtllm:")
-"""Prefixes of the engine metrics that are read."""
+LARGEST_FILE = 256_000_000  # Most bytes of all files that are read.
+MOST_SCRAPES = 50_000  # Most scrapes that are read: a week at one every 15 s is 40,320.
+MARK = "# scraped_at "  # Start of a line with the time of the scrape below it, seconds since 1970.
+PREFIXES = ("vllm:", "sglang:", "trtllm_", "trtllm:")  # Prefixes of the engine metrics that are read.
 START = "process_start_time_seconds"
 _MARK = re.compile(r"^#[ \t]+scraped_at[ \t]+(\d{1,11}(?:\.\d+)?)[ \t]*\r?$", re.MULTILINE)
 _TIME_IN_NAME = re.compile(r"(?<![\d.])(\d{9,11}(?:\.\d+)?)(?!\d)")
@@ -103,7 +97,6 @@ def scrapes_of(text: str, where: object, time: float | None = None) -> list[Scra
     """Return the scrapes of a text: one page, several below lines ``# scraped_at SECONDS``, or Prometheus' JSON.
 
     Args:
-        text: What was read.
         where: Name of the text in errors.
         time: When the page was read, if it does not say.
 

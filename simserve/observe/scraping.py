@@ -19,11 +19,9 @@ from simserve.observe.scrapes import MOST_SCRAPES, Scrape, in_order, scrapes_of
 from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine, trusted_authorities, url_of
 from simserve.observe.windows import COUNTERS, GAUGES, HISTOGRAMS
 
-TOKEN_VARIABLE = "SIMSERVE_METRICS_TOKEN"
-"""Environment variable with the bearer token of a server that requires one."""
+TOKEN_VARIABLE = "SIMSERVE_METRICS_TOKEN"  # Environment variable with the bearer token of a server that requires one.
 
-LARGEST_ANSWER = 64_000_000
-"""Most bytes of an answer of Prometheus that are read."""
+LARGEST_ANSWER = 64_000_000  # Most bytes of an answer of Prometheus that are read.
 ANSWER_SECONDS = 60.0
 
 SHORTEST_STEP = 1.0
@@ -106,8 +104,6 @@ def scrape_for(
     """Scrape a server for a time, to its end whatever it answers meanwhile: later counters include what was missed.
 
     Args:
-        client: The HTTP client.
-        url: The server.
         seconds: For how long.
         interval: Between two scrapes, seconds.
         keep: Called with every scrape.

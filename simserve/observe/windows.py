@@ -62,8 +62,7 @@ HISTOGRAMS = {
 }
 """Measured quantity -> the engines' names for it, counters without ``_total``; of an engine's names the first one
 present is used."""
-_SUMMED = ("running", "waiting")
-"""Gauges that are added up over engines; others are averaged."""
+_SUMMED = ("running", "waiting")  # Gauges that are added up over engines; others are averaged.
 _MOST_COUNT = 2.0**53
 
 Key = tuple[str, frozenset[tuple[str, str]]]
@@ -272,7 +271,6 @@ def observed(scrapes: Sequence[Scrape], where: object) -> Observed:
     """Return what scrapes show about an engine.
 
     Args:
-        scrapes: By time.
         where: Name of the scrapes in errors.
 
     Raises:

@@ -31,8 +31,7 @@ Contexts = tuple[float, ...] | None
 SCORE_PASSES = 4
 """Passes of a standard kernel over the score matrix: writes S, reads S, writes P, reads P (algorithm 0 of Dao et al.,
 FlashAttention, 2022)."""
-SCORE_BYTES = 2.0
-"""Bytes per score or probability that a standard kernel keeps in memory: 16 bit."""
+SCORE_BYTES = 2.0  # Bytes per score or probability that a standard kernel keeps in memory: 16 bit.
 SPARSE_HEADS = 64
 """Least query heads for which the sparse kernels with one vector for all heads compute, whatever a rank has (FlashMLA's
 sparse prefill, ``h_q`` a multiple of 64, to which SGLang pads)."""
@@ -42,13 +41,11 @@ SHORT_WINDOW = 256
 """Longest window, tokens, that nearly every context fills, so that its layers cost the same at any context."""
 MEDIUM_WINDOW = 1024
 """Longest window, tokens, that many contexts exceed: Gemma's. Most contexts stay within windows of 4,096 and more."""
-WINDOWS_REACHED = 4.0
-"""Longest context, in windows, for which the straight line of a medium window is made."""
+WINDOWS_REACHED = 4.0  # Longest context, in windows, for which the straight line of a medium window is made.
 UNSHARED_BANDWIDTH = 3.7e12
 """Bytes/s at which the query heads of a group, each separately, read keys through the L2 cache: what the decode steps
 of TensorRT-LLM 0.5 to 0.7 leave for attention, Llama-2-70B on H100 (3.0 to 4.0 TB/s)."""
-FLASH_CAPABILITY = 8.0
-"""CUDA compute capability from which FlashAttention-2 runs (Ampere)."""
+FLASH_CAPABILITY = 8.0  # CUDA compute capability from which FlashAttention-2 runs (Ampere).
 TILE_PAIRS = 128 * 128 / 2
 """Pairs that a request computes beyond its own: half of a 128 x 128 tile of its last rows (FlashAttention-2 tiles)."""
 TRITON_LATENT_DECODE_FLOPS = 35e12
@@ -61,12 +58,9 @@ INDEX_SMALL_CALLS = 8
 """Element-wise kernels per layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 for
 queries and key each, storing the key, scaling the heads' weights (``nsa_indexer.py`` of SGLang, ``DeepseekV32Indexer``
 of vLLM). In 5 servers of GLM-5 they take 2.6 to 2.8 ms a step over 78 layers; these and the two below give 2.1."""
-INDEX_LARGE_CALLS = 2
-"""Kernels that read the context as attention does: scoring, and choosing the best."""
-INDEX_SCORE_BYTES = 4.0
-"""Bytes per score, FP32."""
-INDEX_SCORE_PASSES = 2.0
-"""Passes of a score through memory: written, and read to choose."""
+INDEX_LARGE_CALLS = 2  # Kernels that read the context as attention does: scoring, and choosing the best.
+INDEX_SCORE_BYTES = 4.0  # Bytes per score, FP32.
+INDEX_SCORE_PASSES = 2.0  # Passes of a score through memory: written, and read to choose.
 COMPRESSED_START_SECONDS, COMPRESSED_TOKEN_SECONDS = 12e-6, 70e-9
 """Seconds per layer of compressed attention, and further ones per token, around FlashMLA's sparse kernel: chosen
 keys copied to 16 bit, queries of a rank padded to 64 heads, compression, the start of these kernels. Fitted to
@@ -310,9 +304,7 @@ def sparse_prompt_seconds(
     0 if nothing is chosen from a latent cache.
 
     Args:
-        layers: The layers.
         num_ranks: Ranks over which the heads are distributed.
-        machine: One GPU.
         tokens: Tokens of a step.
         pair: Seconds per attended pair of a prompt with full attention.
     """

@@ -27,14 +27,10 @@ from simserve.profiles.kernel_curves import AttentionKernel, DecodeAttentionCurv
 from simserve.profiles.model_blocks import AttentionLayers
 
 Mask = NDArray[np.bool_]
-TILE = 128.0
-"""Tokens per tile of queries, and the head width to which constants refer (FlashAttention-3)."""
-WIDEST_SHARED = 256.0
-"""Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512."""
-ROW_TILE = 64.0
-"""Rows to which the tensor cores pad a decode step (wgmma m64; query heads of a group are rows)."""
-GROUP = 4.0
-"""Query heads per key-value head to which the time of a wave refers."""
+TILE = 128.0  # Tokens per tile of queries, and the head width to which constants refer (FlashAttention-3).
+WIDEST_SHARED = 256.0  # Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512.
+ROW_TILE = 64.0  # Rows to which the tensor cores pad a decode step (wgmma m64; query heads of a group are rows).
+GROUP = 4.0  # Query heads per key-value head to which the time of a wave refers.
 L2_FILLED, L2_SPILLED = 0.7, 1.2
 """Ratio of KV to L2 capacity up to which repeated reads hit, and from which they all miss; visible as a step between
 0.67 and 1.34 in the tables of every framework."""
@@ -48,55 +44,37 @@ CRITICAL_SHARE = 0.25
 """Share of the longest tile that each request of a step adds in the affine form, which knows only sums of lengths. H200
 tables, up to 8 prompts of at least 128 tokens: mean of the median errors 6.8, 6.1, 7.3 and 11.2 % for 0, 0.25, 0.5 and
 1; over all calls, mostly of many prompts, 0 is best (7.0 against 7.8 %)."""
-PIECE_KEYS = 128.0
-"""Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``)."""
+PIECE_KEYS = 128.0  # Keys of the shortest piece of XQA (``kMinHistoryTokensPerBlock``).
 PIECES_BEFORE_ROOT = 8.0
 """Pieces of a context beyond which their number grows only as a square root, so that summing them stays cheap."""
-MAX_BLOCKS = 8.0
-"""Most blocks per multiprocessor into which XQA splits (``kTargetWaveFactor``)."""
+MAX_BLOCKS = 8.0  # Most blocks per multiprocessor into which XQA splits (``kTargetWaveFactor``).
 LOOP_ELEMENTS = 65536.0
 """Elements of keys that the largest MMHA block reads in one pass: 1,024 threads, 16 bytes each, eight at a time."""
-SMALL_BLOCKS = 4.0
-"""MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow)."""
-LARGE_BLOCKS = 2.0
-"""MMHA blocks of 512 threads that fit: used for batches of two multiprocessors' worth of heads."""
-NARROW_KV_BYTES = 1.0
-"""Widest KV element that the 8-bit kernels read; narrower ones are widened inside them."""
+SMALL_BLOCKS = 4.0  # MMHA blocks of 256 threads that fit on a multiprocessor (32 warps, as its registers allow).
+LARGE_BLOCKS = 2.0  # MMHA blocks of 512 threads that fit: used for batches of two multiprocessors' worth of heads.
+NARROW_KV_BYTES = 1.0  # Widest KV element that the 8-bit kernels read; narrower ones are widened inside them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """The properties of a GPU that the curves need.
+    """The properties of a GPU that the curves need."""
 
-    Attributes:
-        peak: Dense 16-bit FLOP/s.
-        bandwidth: Memory bandwidth, bytes/s.
-        num_multiprocessors: Streaming multiprocessors.
-        l2_cache: Bytes of L2 that still hold the KV of the previous call; 0 in a server, where the weights of all
-            layers pass between two visits of a layer.
-    """
-
-    peak: float
-    bandwidth: float
-    num_multiprocessors: int
+    peak: float  # Dense 16-bit FLOP/s.
+    bandwidth: float  # Memory bandwidth, bytes/s.
+    num_multiprocessors: int  # Streaming multiprocessors.
     l2_cache: float = 0.0
+    """Bytes of L2 that still hold the KV of the previous call; 0 in a server, where the weights of all layers pass
+    between two visits of a layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Attention heads of one layer on one rank; every field may be an array.
+    """Attention heads of one layer on one rank; every field may be an array."""
 
-    Attributes:
-        num_heads: Query heads.
-        num_kv_heads: Key-value heads; 1 for latent decoding.
-        width: Mean of key and value width per head.
-        kv_bytes: Bytes of one key and value for all heads.
-    """
-
-    num_heads: Array | float
-    num_kv_heads: Array | float
-    width: Array | float
-    kv_bytes: Array | float
+    num_heads: Array | float  # Query heads.
+    num_kv_heads: Array | float  # Key-value heads; 1 for latent decoding.
+    width: Array | float  # Mean of key and value width per head.
+    kv_bytes: Array | float  # Bytes of one key and value for all heads.
 
     @property
     def group(self) -> Array:
@@ -295,19 +273,12 @@ def imbalance(num_blocks: Array | float, tail: float, num_sms: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedAttention:
-    """One layer on one rank, with the key-value cache out of L2.
+    """One layer on one rank, with the key-value cache out of L2."""
 
-    Attributes:
-        kernel: Constants.
-        gpu: The GPU, at the efficiency of the engine.
-        decode: Heads of a decode step; latent attention has one key-value head there.
-        prefill: Heads of a prompt; latent attention expands its keys and values.
-    """
-
-    kernel: AttentionKernel
-    gpu: Gpu
-    decode: Heads
-    prefill: Heads
+    kernel: AttentionKernel  # Constants.
+    gpu: Gpu  # The GPU, at the efficiency of the engine.
+    decode: Heads  # Heads of a decode step; latent attention has one key-value head there.
+    prefill: Heads  # Heads of a prompt; latent attention expands its keys and values.
 
     def decode_base_seconds(self, sequences: Array) -> Array:
         """Return the context-independent seconds of a decode step."""

@@ -51,10 +51,8 @@ SWITCH_RANKS = 8
 bandwidth over 8 ranks, more than a ring can, and 333 to 355 over 2 and 4."""
 SCALE_BLOCK, SCALE_BYTES = 128, 4.0
 """Elements that share a scale of a token sent in FP8, and bytes per scale: MXFP8's, one byte per 32, total the same."""
-FP4_TOKEN_BYTES = 0.5625
-"""Bytes per element of a token sent in FP4, with its scale of one byte per 16."""
-COMBINED_BYTES = 2.0
-"""Bytes per element on the way back: sums travel in BF16."""
+FP4_TOKEN_BYTES = 0.5625  # Bytes per element of a token sent in FP4, with its scale of one byte per 16.
+COMBINED_BYTES = 2.0  # Bytes per element on the way back: sums travel in BF16.
 EXCHANGING_MULTIPROCESSORS: dict[str, int] = {"deepep_low_latency": 0, "deepep_high_throughput": 20}
 """Multiprocessors that an exchange takes from the arithmetic beside it: low latency leaves its messages to the network
 cards, high throughput ran on DeepEP's default of 20 in the fitted rows. Only DeepEP's overlap with arithmetic."""
@@ -162,7 +160,6 @@ def all_reduce_curve_seconds(curve: AllReduceCurve, num_bytes: Array, num_ranks:
     One-shot moves ``(n-1) m`` bytes per rank, two-shot and ring ``2 (n-1)/n m``, the switch ``m``.
 
     Args:
-        curve: Constants.
         num_bytes: Message m per rank.
         num_ranks: Ranks n.
         bandwidth: Link bandwidth per GPU, one direction, bytes/s.
@@ -268,12 +265,9 @@ def exchange_seconds(
     """Return the seconds of one direction of an exchange; 0 for one rank.
 
     Args:
-        mode: Kernels of the exchange.
-        curve: Their constants in this direction.
         tokens: Tokens per rank.
         token_bytes: Bytes per token.
         chosen: Experts per token.
-        links: Links over which they travel.
     """
     count = np.asarray(tokens, dtype=np.float64)
     if links.num_ranks < 2:

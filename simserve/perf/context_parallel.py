@@ -21,8 +21,7 @@ from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.model_blocks import AttentionLayers
 
-LSE_BYTES = 4.0
-"""Bytes of a log-sum-exp, FP32."""
+LSE_BYTES = 4.0  # Bytes of a log-sum-exp, FP32.
 _KEY = "decode_context_parallel_size"
 _HEADS, _STATES = "decode_context_parallel_heads", "decode_context_parallel_states"
 """Features of versions that divide other keys than latent ones, and those of models with states of linear attention,
@@ -119,8 +118,6 @@ def context_exchange_seconds(shape: ReplicaShape, layers: AttentionLayers, token
     collectives. Waits for the slowest rank count with the first one.
 
     Args:
-        shape: The deployment.
-        layers: The layers.
         tokens: Queries of a step.
     """
     size = shape.decode_context_parallel_size

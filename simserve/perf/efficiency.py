@@ -58,47 +58,32 @@ grouped GEMMs sort first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One GPU as seen by the operators: peaks and the shares of them that its class reaches.
+    """One GPU as seen by the operators: peaks and the shares of them that its class reaches."""
 
-    Attributes:
-        name: Hardware profile, for messages.
-        peaks: Dense FLOP/s by dtype; unsupported dtypes are absent.
-        bandwidth: Memory bandwidth, bytes/s.
-        gemm_efficiency: Share of the peak FLOP/s in a large 16-bit GEMM.
-        attention_efficiency: Share of the peak FLOP/s in prefill attention on long prompts.
-        memory_efficiency: Share of the bandwidth in a kernel that streams weights.
-        decode_efficiency: The same in decode attention, if measured separately; None: slightly more.
-        sampling_efficiency: The same in sampling, if measured separately; None: as other memory-bound kernels.
-        gemm_overlap: How well arithmetic hides memory traffic in large products, if the hardware profile says so.
-        tile_rows: Rows of the smallest tile of any product, if the hardware profile says so.
-        unpacking: Share of a 16-bit product's FLOP/s left if kernels unpack weights at any number of rows.
-        kernel_latency: Seconds from one small kernel to the next in a CUDA graph.
-        memory_share: Times `engine_scale`, the factor on the bandwidth.
-        engine_scale: Efficiency of the engine's kernels relative to the hardware's class.
-        num_multiprocessors: Streaming multiprocessors; 1 if unknown.
-        gemm_curves: Fitted matrix products of the engine by number format.
-        grouped_gemm_curves: Fitted routed experts of the engine by number format.
-        activation_quantisation: Fitted rounding of activations to 8 bits.
-    """
-
-    name: str
-    peaks: Mapping[str, float]
-    bandwidth: float
-    gemm_efficiency: float
-    attention_efficiency: float
-    memory_efficiency: float
-    kernel_latency: float
+    name: str  # Hardware profile, for messages.
+    peaks: Mapping[str, float]  # Dense FLOP/s by dtype; unsupported dtypes are absent.
+    bandwidth: float  # Memory bandwidth, bytes/s.
+    gemm_efficiency: float  # Share of the peak FLOP/s in a large 16-bit GEMM.
+    attention_efficiency: float  # Share of the peak FLOP/s in prefill attention on long prompts.
+    memory_efficiency: float  # Share of the bandwidth in a kernel that streams weights.
+    kernel_latency: float  # Seconds from one small kernel to the next in a CUDA graph.
     gemm_overlap: float | None = None
-    tile_rows: int | None = None
+    """How well arithmetic hides memory traffic in large products, if the hardware profile says so."""
+    tile_rows: int | None = None  # Rows of the smallest tile of any product, if the hardware profile says so.
     unpacking: float | None = None
+    """Share of a 16-bit product's FLOP/s left if kernels unpack weights at any number of rows."""
     decode_efficiency: float | None = None
+    """The same in decode attention, if measured separately; None: slightly more."""
     sampling_efficiency: float | None = None
-    engine_scale: float = 1.0
-    memory_share: float = 1.0
-    num_multiprocessors: int = 1
+    """The same in sampling, if measured separately; None: as other memory-bound kernels."""
+    engine_scale: float = 1.0  # Efficiency of the engine's kernels relative to the hardware's class.
+    memory_share: float = 1.0  # Times `engine_scale`, the factor on the bandwidth.
+    num_multiprocessors: int = 1  # Streaming multiprocessors; 1 if unknown.
     gemm_curves: Mapping[GemmClass, GemmCurve] = field(default_factory=dict)
+    """Fitted matrix products of the engine by number format."""
     grouped_gemm_curves: Mapping[GemmClass, GroupedGemmCurve] = field(default_factory=dict)
-    activation_quantisation: ActivationQuantisation | None = None
+    """Fitted routed experts of the engine by number format."""
+    activation_quantisation: ActivationQuantisation | None = None  # Fitted rounding of activations to 8 bits.
 
     @property
     def memory_scale(self) -> float:

@@ -44,8 +44,7 @@ BLACKWELL_TILES = AttentionTiles(rows=256, start=2.4e-6, tile_start=5.5e-6, narr
 rest is fitted to the tables of vLLM 0.24.0 and SGLang 0.5.14 on H200 and B200 (ai-dynamo/aiconfigurator,
 encoder_attention, heads of 64, 72 and 80, 1 to 32 of them, 1 to 65,536 patches, 1 to 64 images). The median error is 6
 % on those of H100 and 4 % on those of GB200, which were left out. TensorRT-LLM's kernels take 33 % longer."""
-BLACKWELL_CAPABILITY = 10.0
-"""Compute capability from which FlashAttention 4 runs."""
+BLACKWELL_CAPABILITY = 10.0  # Compute capability from which FlashAttention 4 runs.
 LAUNCH_SECONDS = 0.27e-3
 """Least host time to launch a layer, kernel by kernel, seconds: by default engines run no encoder on a CUDA graph.
 Layers of language models without one take this long under vLLM and TensorRT-LLM (``enforced_eager_seconds_per_layer``);
@@ -64,8 +63,7 @@ CONVOLUTION_PASSES = 8
 the next one (NVIDIA's guide to convolutional layers: cuDNN transposes channels-first tensors), its bias added (PyTorch,
 aten/src/ATen/native/cudnn), and the activation, each a read and a write."""
 EPSILON = 1e-9
-NORM_CALLS, ROTARY_CALLS = 4, 2
-"""Their kernels."""
+NORM_CALLS, ROTARY_CALLS = 4, 2  # Their kernels.
 
 
 def is_whole_on_each_rank(shape: ReplicaShape, tower: Tower) -> bool:
@@ -90,8 +88,6 @@ def encoder_seconds(shape: ReplicaShape, tower: Tower, positions: Array, pairs: 
     """Return the seconds to encode the images, or recordings, of some requests, each separately; shape [requests].
 
     Args:
-        shape: The replica.
-        tower: The encoder.
         positions: Patches of all images of each request, or positions of its recordings; 0: none.
         pairs: Pairs of positions that attend to each other, the mean of all layers: squares per piece, summed.
         counts: Images or recordings per request.
@@ -220,7 +216,6 @@ def attention_seconds(
     """Return the seconds of a call of attention over pieces of the same length, each separately.
 
     Args:
-        kernel: The kernel that computes it.
         length: Positions per piece.
         pieces: Number of pieces.
         num_heads: Heads on this GPU.

@@ -25,12 +25,9 @@ from simserve.perf.operators import HOST, PART_NAMES, WEIGHTS, Work, bound_parts
 from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 
-ACTIVATION_BYTES = 2.0
-"""Bytes of an activation element: engines keep them in 16 bit."""
-WIDE_DTYPES = ("bf16", "fp16")
-"""Dtypes that share the 16-bit kernels."""
-INT4_BITS = (4.0, 4.5)
-"""Bits per weight, with scales, of formats that 4-bit weight-only kernels multiply."""
+ACTIVATION_BYTES = 2.0  # Bytes of an activation element: engines keep them in 16 bit.
+WIDE_DTYPES = ("bf16", "fp16")  # Dtypes that share the 16-bit kernels.
+INT4_BITS = (4.0, 4.5)  # Bits per weight, with scales, of formats that 4-bit weight-only kernels multiply.
 UNPACKING_STARTS = 2.2
 """Start-up of a product that unpacks its weights, relative to a plain one: 10.0 and 10.2 us (INT4, INT8) against 4.5 us
 in the fits of an A100 (calibration/operators.md). Without it, vLLM 0.7.3 serves Llama-3.1-8B in W4A16 on A100, RTX 4090
@@ -44,19 +41,15 @@ CLASS_LOOP_OVERHEAD = 170.0
 (calibration/operators.md)."""
 CLASS_WAVE_QUANTISATION = 0.25
 """Share of a partly filled round that a call waits for without a fit; 0.19 to 0.28 in those fits."""
-CLASS_OVERLAP = 3.0
-"""Exponent of the overlap of arithmetic and memory without a fit; 2.5 to 3.1 in those fits."""
+CLASS_OVERLAP = 3.0  # Exponent of the overlap of arithmetic and memory without a fit; 2.5 to 3.1 in those fits.
 CLASS_SPLIT_LATENCIES = 0.7
 """Kernel latencies that a split reduction adds without a fit: 2.1 to 2.4 us in those fits."""
-FP32_BITS = 32.0
-"""Bits per weight and per input of a product in FP32."""
-CLASS_MAX_SPLITS = 8
-"""Most SMs that share a tile's reduction."""
+FP32_BITS = 32.0  # Bits per weight and per input of a product in FP32.
+CLASS_MAX_SPLITS = 8  # Most SMs that share a tile's reduction.
 TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
-STEP_COLUMNS = 128.0
-"""Columns of the reduction per scale of block-scaled FP8: a tile processes this many at a time."""
+STEP_COLUMNS = 128.0  # Columns of the reduction per scale of block-scaled FP8: a tile processes this many at a time.
 SUSTAINED_FLOPS = 1e12
 """FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 KEPT_PRODUCTS = 128
@@ -177,7 +170,6 @@ def fp32_parts(machine: Machine, rows: Array, out_features: int, in_features: in
     Nothing is fitted. Measurements of vLLM's pull requests 47973 (GB200) and 55899 (GB300) are in calibration/LOG.md.
 
     Args:
-        machine: The GPU.
         rows: Tokens m.
         out_features: Columns n.
         in_features: Reduction k.
@@ -191,7 +183,6 @@ def gemm_call(curve: GemmCurve, machine: Machine, work: Work, dtype: str, rows: 
 
     Args:
         curve: From `gemm_curve`.
-        machine: The GPU.
         work: From `gemm_work`.
         dtype: Arithmetic dtype.
         rows: Tokens m.
@@ -334,8 +325,6 @@ def gemm_seconds(
     """Return the seconds of ``y[m, n] = x[m, k] W[k, n]`` for every m.
 
     Args:
-        curve: Parameters of the kernels.
-        device: The GPU.
         rows: Tokens m, above 0.
         out_features: Columns n.
         in_features: Reduction k.
@@ -396,8 +385,6 @@ def grouped_gemm_seconds(
     """Return the seconds of one projection of all experts that a rank uses, without the start-up of the layer.
 
     Args:
-        curve: Parameters of the kernels.
-        device: The GPU.
         tile_rows: Rows of a tile.
         rows: Token-expert pairs that the rank computes.
         experts: Distinct experts among them; each starts its own tile.
@@ -495,8 +482,6 @@ def unpacked_parts(
     """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain kernel above.
 
     Args:
-        precision: The format.
-        machine: The GPU.
         num_weights: Weights of the matrix on the rank.
         rows: Tokens m.
         packed: Parts of the kernel that unpacks internally, ``[5, rows]``.

@@ -26,31 +26,20 @@ class WindowLayout:
     """Blocks on a replica's GPU if not all layers keep every token: some keep only their window, or a state.
 
     A state counts as a window of one block, which no chunk of a prompt makes longer.
-
-    Attributes:
-        full_groups: Blocks of the pool per block of tokens in the layers with full attention: 1, or 0 if there are
-            none.
-        window_groups: Blocks of the pool per block of tokens in layers with a window; 0 if these have their own pool.
-        window_blocks: Most blocks per request that a layer with a window holds between two steps.
-        num_blocks: Blocks of the pool.
-        num_window_blocks: Blocks of the pool of the layers with a window; 0: shared pool, or separate slots.
-        num_full_context_blocks: Blocks of tokens held by every layer, as the engine's log counts tokens.
-        peak_window_blocks: Most blocks per request that a layer with a window holds, its chunk included.
-        max_concurrent_full_length: Requests of ``max_model_len`` at once, as in the engine's start-up log.
-        lines: The arithmetic.
-        are_states: Whether some layers keep a state.
     """
 
     full_groups: int
+    """Blocks of the pool per block of tokens in the layers with full attention: 1, or 0 if there are none."""
     window_groups: int
-    window_blocks: int
-    num_blocks: int
-    num_window_blocks: int
-    num_full_context_blocks: int
-    peak_window_blocks: int
-    max_concurrent_full_length: float
-    lines: tuple[str, ...]
-    are_states: bool = False
+    """Blocks of the pool per block of tokens in layers with a window; 0 if these have their own pool."""
+    window_blocks: int  # Most blocks per request that a layer with a window holds between two steps.
+    num_blocks: int  # Blocks of the pool.
+    num_window_blocks: int  # Blocks of the pool of the layers with a window; 0: shared pool, or separate slots.
+    num_full_context_blocks: int  # Blocks of tokens held by every layer, as the engine's log counts tokens.
+    peak_window_blocks: int  # Most blocks per request that a layer with a window holds, its chunk included.
+    max_concurrent_full_length: float  # Requests of ``max_model_len`` at once, as in the engine's start-up log.
+    lines: tuple[str, ...]  # The arithmetic.
+    are_states: bool = False  # Whether some layers keep a state.
 
     def longest_blocks(self, most: int) -> int:
         """Return the blocks of tokens of the longest request that fits alone, at most ``most``."""
@@ -70,7 +59,6 @@ def with_windowed_kv(shape: ReplicaShape, rules: WindowedKV | None, connector: s
     """Return a deployment that keeps windows by an engine's rules, if model and settings allow it.
 
     Args:
-        shape: The deployment.
         rules: How the engine's version keeps them; None: it does not.
         connector: What moves KV out of this engine's pool, in words; None: nothing.
     """

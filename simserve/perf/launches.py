@@ -22,10 +22,8 @@ A100 and RTX 4090) are met without it, and come out 25 % too slow with it."""
 LATENT_LAUNCHES = 3
 """Further kernels of latent attention: a norm of the latent form, a product into it before attention and one out of it
 after. If queries have a latent form too: one more norm and one more product."""
-SHARED_EXPERT_LAUNCHES = 4
-"""Further kernels of shared experts: two products, an activation function, a sum."""
-MLP_LAUNCHES = 3
-"""Llama's kernels for an MLP, which routed experts replace."""
+SHARED_EXPERT_LAUNCHES = 4  # Further kernels of shared experts: two products, an activation function, a sum.
+MLP_LAUNCHES = 3  # Llama's kernels for an MLP, which routed experts replace.
 
 
 def launch_wait(
@@ -44,7 +42,6 @@ def launch_wait(
     own code between calls adds up: ``step = kernels + layers * layer_seconds + gaps``.
 
     Args:
-        stage: The layers of a stage.
         gpu_seconds: GPU time of the steps.
         is_eager: Which steps no graph covers.
         layer_seconds: Time to launch a layer.

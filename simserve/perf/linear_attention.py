@@ -36,8 +36,7 @@ CHUNK_TOKENS = 64
 CHUNK_SECONDS = 1.88e-6
 """Seconds from one chunk of a prompt to the next, for any number of heads: 29.4 ns a token of one prompt with 8 value
 heads of 128 on an H100, 2,048 to 65,536 tokens (FLA/Triton column of flashinfer pull request 3866)."""
-SCAN_START = 26e-6
-"""Least seconds of the scan's kernels: the same column extrapolated to no tokens."""
+SCAN_START = 26e-6  # Least seconds of the scan's kernels: the same column extrapolated to no tokens.
 SCAN_SHARE = 0.09
 """Share of the 16-bit peak that the scan reaches with many heads: 131 ns a token with 64 value heads on an H100, for
 one prompt and for eight (flashinfer pull request 3788)."""
@@ -45,8 +44,7 @@ KDA_SCAN_SHARE = 0.046
 """The same for Triton's ``chunk_kda``, with the same count of products: 3.18 ms for 8,192 tokens and 96 heads, 4.00 ms
 for 4 x 4,096 and 64, on an H800 (flash-linear-attention pull request 915); 1.85 times Gated DeltaNet's kernel on one
 GPU (FlagGems-vllm pull request 21)."""
-FLASH_KDA_TOKENS = 16
-"""Tokens per chunk of FlashKDA."""
+FLASH_KDA_TOKENS = 16  # Tokens per chunk of FlashKDA.
 FLASH_KDA_SECONDS = 1.83e-6
 """Seconds from one of its chunks to the next: 8,192 tokens of one prompt with 16 heads in 937.7 us, 4,096 with 8 in
 462.8, on an H100 SXM (cudnn-frontend pull request 1017)."""
@@ -61,28 +59,23 @@ STATE_TRAFFIC = 12.0
 (``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024). Kimi Delta Attention's
 kernel agrees: 11.9 with 24 heads on a GB200, 77.0 us from 1 sequence to 128 (sglang pull request 36304, baseline), 12.8
 with 12 on an MI355X (vllm pull request 50654, Triton chain)."""
-STATE_START = 9e-6
-"""Least seconds of that kernel, on either GPU."""
+STATE_START = 9e-6  # Least seconds of that kernel, on either GPU.
 GATHERED_PASSES = 4.0
 """Passes over the states outside the chunk kernel if it also runs decodes: gathered from the cache and scattered back,
 each read and written (vLLM at dae956b29dfd, layers/mamba/gdn_linear_attn.py, ``_forward_core``)."""
-SMALL_CALLS = 3
-"""Element-wise kernels per layer: splitting the projections, the convolution, the gated norm."""
+SMALL_CALLS = 3  # Element-wise kernels per layer: splitting the projections, the convolution, the gated norm.
 SCAN_CALLS = 5
 """Kernels of the scan: sums of the time steps, states of the chunks, passing them on, scores, outputs
 (``mamba_chunk_scan_combined`` of state-spaces/mamba, included in vLLM and SGLang)."""
-SCAN_STATE_BYTES = 4.0
-"""Bytes per element of a chunk's state: FP32, whatever the cache holds."""
-SCAN_STATE_PASSES = 4.0
-"""Passes over it: written, read and written to pass it on, read for the outputs."""
+SCAN_STATE_BYTES = 4.0  # Bytes per element of a chunk's state: FP32, whatever the cache holds.
+SCAN_STATE_PASSES = 4.0  # Passes over it: written, read and written to pass it on, read for the outputs.
 
 SELECTIVE_SCAN_FLOPS = 9.0
 """FLOP per state element and token in the scan of the first Mamba, in FP32 and in one kernel:
 ``flops_selective_scan_fn`` of MzeroMiko/VMamba, 9 for each of batch, length, channels and states."""
 SELECTIVE_SCAN_PASSES = 4.0
 """Vectors of its channels moved by the scan: input, time step and gate are read, the output is written."""
-SELECTIVE_NORMS = 3
-"""Norms of the time step and of both matrices, in Jamba."""
+SELECTIVE_NORMS = 3  # Norms of the time step and of both matrices, in Jamba.
 
 CONVOLUTION_PASSES = 8.0
 """Vectors of a short convolution's width moved per token by its kernels: 3 in each product, 2 in the convolution."""
@@ -97,8 +90,7 @@ class PromptScan:
     share: float = SCAN_SHARE  # Share of the 16-bit peak that it reaches with many heads.
 
 
-GATED_DELTA = PromptScan()
-"""The kernel of Gated DeltaNet."""
+GATED_DELTA = PromptScan()  # The kernel of Gated DeltaNet.
 
 
 def prompt_scan(shape: ReplicaShape) -> PromptScan:
@@ -172,9 +164,6 @@ def chunk_seconds(
     is gathered and scattered back. With 64 value heads on Blackwell, 953 of them beside 7,239 tokens of prompts take
     the kernel 4,362 us, 8,192 tokens of a prompt 464 (vllm pull request 44700): 4.1 us each, of which 64 tokens take
     3.6. The rest, states that the kernel reads and writes, is left out. Chunks are Triton's, as for prompts.
-
-    Args:
-        scan: The kernel.
     """
     moved = GATHERED_PASSES * linear.state_elements * linear.state_element_bytes / num_ranks
     gathered = moved / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
@@ -186,7 +175,6 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     """Return the seconds of the states of decoding sequences in a step, including Mamba-2's, shape of ``sequences``.
 
     Args:
-        shape: The deployment.
         sequences: Sequences that decode in one pipeline stage; with ``is_mixed``, in all stages.
         is_mixed: Whether the step has prompts: start-up then counts with them, and all stages of a pipeline count. Some
             engines then send decodes without drafts through the prompt kernel.
@@ -213,7 +201,6 @@ def state_layer_parts(shape: ReplicaShape, machine: Machine, tokens: Array, *, h
     """Return the seconds by part of a layer with a state besides its projections, without states, ``[5, len(tokens)]``.
 
     Args:
-        shape: The deployment.
         has_prompts: Whether the tokens are of prompts.
     """
     model, ranks = shape.model, shape.tensor_parallel_size

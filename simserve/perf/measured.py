@@ -31,8 +31,7 @@ from simserve.profiles.engine_options import version_key
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts
 
-BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}
-"""Engine -> name of its folder, if it differs."""
+BACKENDS: Mapping[str, str] = {"tensorrt-llm": "trtllm"}  # Engine -> name of its folder, if it differs.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "gemm_perf": ("gemm_dtype", "m", "n", "k"),
     "context_attention_perf": (
@@ -68,15 +67,12 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Operator tables that are read, and the columns that each must have besides ``latency``."""
 KEY = "deployment.operator_tables"
-SPREAD = ("latency_p10", "latency_p90")
-"""Columns with the spread of a call's repeats, if a table has them."""
+SPREAD = ("latency_p10", "latency_p90")  # Columns with the spread of a call's repeats, if a table has them.
 _LAYOUT = "give a folder laid out as SYSTEM/FAMILY/BACKEND/VERSION/*_perf.parquet, or part of one"
 SKEWED = ("power_law_1.01", "power_law_1.2", "balanced")
 """Routings to look up, most similar to `simserve.perf.moe.ROUTING_SKEW` first."""
-ALL_REDUCE_ELEMENT_BYTES = 2.0
-"""Bytes per element in the all-reduce tables: 16 bit."""
-NEAREST_HEADS = 2.0
-"""Largest ratio between measured and actual number of attention heads; the time is scaled by it."""
+ALL_REDUCE_ELEMENT_BYTES = 2.0  # Bytes per element in the all-reduce tables: 16 bit.
+NEAREST_HEADS = 2.0  # Largest ratio between measured and actual number of attention heads; the time is scaled by it.
 COMMON_CONTEXTS = (128.0, 1024.0)
 """Contexts whose calls give the time of a decode step besides its keys, around the reference of the fitted curves."""
 

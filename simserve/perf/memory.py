@@ -33,66 +33,46 @@ activations and runtime is about that accurate (`simserve validate`, memory logs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Memory use of the GPU that holds most. All bytes are per GPU.
-
-    Attributes:
-        fits: Whether the KV cache holds at least one request of ``max_model_len`` tokens (without a KV cache:
-            whether weights and activations fit).
-        total_bytes: Memory of the GPU.
-        usable_bytes: The engine's limit for weights, runtime, activations and KV.
-        weights_bytes: Weights.
-        draft_weights_bytes: Weights of the drafter (speculative decoding); 0 without.
-        states_bytes: States of linear attention for all seats; 0 without, and if they share the KV pool.
-        lora_bytes: Slots of LoRA adapters; 0 without.
-        kv_bytes: Left for KV; negative if the rest alone exceeds the limit.
-        activation_bytes: Peak of activations.
-        non_torch_bytes: CUDA context, libraries and communication buffers.
-        cuda_graph_bytes: Captured graphs.
-        kv_bytes_per_token: KV of one token held by every layer, including those with a sliding window and the drafter.
-        draft_kv_bytes_per_token: The drafter's part of it.
-        num_kv_blocks: Whole blocks of tokens held by every layer, 0 if nothing is left; if layers with a window keep
-            only the window (`windows`), requests longer than the window fit in larger numbers.
-        block_size: Tokens per block.
-        max_model_len: Longest request that the engine admits, tokens.
-        max_concurrent_full_length: Requests of ``max_model_len`` that fit at once, by the engine's calculation.
-        longest_sequence: Most tokens of one request, 0 if nothing is left.
-        shortage_bytes: Excess of weights, runtime and activations over the engine's limit, if below `NEAR_FIT_SHARE` of
-            the GPU: the KV cache is then what remains if that share is added. 0: no shortage, or too large a one.
-        windows: How layers share the KV memory if some keep only their sliding window, or a state; None: all keep
-            everything.
-        most_seats: Most seats with which the engine starts, since each needs a block of the pool for its state; None:
-            no such limit.
-        host_bytes: Host memory of the replica's weights and KV outside the GPUs; 0 without.
-        shape: The replica, for the lines of its arithmetic.
-        parts: Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative
-            decoding, ``draft_weights``, with slots of LoRA adapters ``lora_weights``, which sum to ``total_bytes``;
-            what exceeds it is a negative ``unused``.
-    """
+    """Memory use of the GPU that holds most. All bytes are per GPU."""
 
     fits: bool
-    total_bytes: float
-    usable_bytes: float
-    weights_bytes: float
-    draft_weights_bytes: float = 0.0
-    states_bytes: float = 0.0
-    lora_bytes: float = 0.0
-    kv_bytes: float
-    activation_bytes: float
-    non_torch_bytes: float
-    cuda_graph_bytes: float
+    """Whether the KV cache holds at least one request of ``max_model_len`` tokens (without a KV cache: whether
+    weights and activations fit)."""
+    total_bytes: float  # Memory of the GPU.
+    usable_bytes: float  # The engine's limit for weights, runtime, activations and KV.
+    weights_bytes: float  # Weights.
+    draft_weights_bytes: float = 0.0  # Weights of the drafter (speculative decoding); 0 without.
+    states_bytes: float = 0.0  # States of linear attention for all seats; 0 without, and if they share the KV pool.
+    lora_bytes: float = 0.0  # Slots of LoRA adapters; 0 without.
+    kv_bytes: float  # Left for KV; negative if the rest alone exceeds the limit.
+    activation_bytes: float  # Peak of activations.
+    non_torch_bytes: float  # CUDA context, libraries and communication buffers.
+    cuda_graph_bytes: float  # Captured graphs.
     kv_bytes_per_token: float
-    draft_kv_bytes_per_token: float = 0.0
+    """KV of one token held by every layer, including those with a sliding window and the drafter."""
+    draft_kv_bytes_per_token: float = 0.0  # The drafter's part of it.
     num_kv_blocks: int
-    block_size: int
-    max_model_len: int
-    max_concurrent_full_length: float
-    longest_sequence: int
+    """Whole blocks of tokens held by every layer, 0 if nothing is left; if layers with a window keep only the window
+    (`windows`), requests longer than the window fit in larger numbers."""
+    block_size: int  # Tokens per block.
+    max_model_len: int  # Longest request that the engine admits, tokens.
+    max_concurrent_full_length: float  # Requests of ``max_model_len`` that fit at once, by the engine's calculation.
+    longest_sequence: int  # Most tokens of one request, 0 if nothing is left.
     shortage_bytes: float = 0.0
+    """Excess of weights, runtime and activations over the engine's limit, if below `NEAR_FIT_SHARE` of the GPU: the
+    KV cache is then what remains if that share is added. 0: no shortage, or too large a one."""
     windows: WindowLayout | None = None
+    """How layers share the KV memory if some keep only their sliding window, or a state; None: all keep
+    everything."""
     most_seats: int | None = None
-    host_bytes: float
-    shape: ReplicaShape
+    """Most seats with which the engine starts, since each needs a block of the pool for its state; None: no such
+    limit."""
+    host_bytes: float  # Host memory of the replica's weights and KV outside the GPUs; 0 without.
+    shape: ReplicaShape  # The replica, for the lines of its arithmetic.
     parts: Mapping[str, float]
+    """Name -> bytes: ``weights, kv, activations, runtime, cuda_graphs, unused`` and, with speculative decoding,
+    ``draft_weights``, with slots of LoRA adapters ``lora_weights``, which sum to ``total_bytes``; what exceeds it is
+    a negative ``unused``."""
 
     @property
     def arithmetic(self) -> tuple[str, ...]:

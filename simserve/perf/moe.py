@@ -30,8 +30,7 @@ from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass, GroupedGemmCurve
 from simserve.profiles.model_blocks import Gemm, MixtureOfExperts
 
-CLASS_OVERLAP = 2.0
-"""Exponent of the overlap of arithmetic and memory without a fit; 1.4 to 2.4 in most fits."""
+CLASS_OVERLAP = 2.0  # Exponent of the overlap of arithmetic and memory without a fit; 1.4 to 2.4 in most fits.
 
 CLASS_START_LATENCIES = 8.0
 """Kernel latencies of a layer's routed experts without a fit: 20 to 40 us in the fits (sorting, two GEMMs, activation,
@@ -45,8 +44,7 @@ and 64 tokens of 256 experts of 2048 x 256 (45379): 14 to 15 % more here, 35 to 
 PLAIN_KERNELS: tuple[GemmClass, ...] = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8")
 """Kernels that multiply weights as they are stored."""
 
-INT4: GemmClass = "int4_weight_only"
-"""Kernels that stand in for those of MXFP4 weights: Marlin runs both."""
+INT4: GemmClass = "int4_weight_only"  # Kernels that stand in for those of MXFP4 weights: Marlin runs both.
 
 CLASS_EXPERT_LATENCIES = 0.01
 """Kernel latencies that each expert adds without a fit: 30 ns in the median of the fits."""

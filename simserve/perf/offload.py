@@ -41,8 +41,7 @@ EXPERTS_LATENCY = 0.12e-3
 twice. From Qwen3.6-35B-A3B in 4 bits on an RTX 5070 Ti with a Ryzen 9800X3D, 51 tokens/s with the experts of 40 layers
 there and 79 with those of 20 (r/LocalLLaMA, 2026); copies that overlap with other layers pay none of it."""
 
-EVERY_TOKEN = 1e9
-"""Tokens of a step that reads every expert."""
+EVERY_TOKEN = 1e9  # Tokens of a step that reads every expert.
 
 
 def link_bandwidth(shape: ReplicaShape) -> float:

@@ -107,8 +107,7 @@ class OperatorSeconds:
             self.shares[operator] = (np.zeros(self.parts.shape[1]) if known is None else known) + seconds
 
 
-STREAM_SUBLAYERS = 2
-"""Sublayers between which residual streams are mixed: attention and MLP."""
+STREAM_SUBLAYERS = 2  # Sublayers between which residual streams are mixed: attention and MLP.
 
 STREAM_CALLS = 2
 """Kernels that mix them around a sublayer: one before it, with the normalisation of the weights, and one after it
@@ -132,17 +131,11 @@ the inputs that copies get; the norm of the low-rank path (``Gemma3nDecoderLayer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The work of one call, for every number of tokens at once.
+    """The work of one call, for every number of tokens at once."""
 
-    Attributes:
-        flops: Floating-point operations; a multiply-add counts as two.
-        weight_bytes: Bytes of weights read, group scales included.
-        activation_bytes: Bytes of activations read and written.
-    """
-
-    flops: Array
-    weight_bytes: Array
-    activation_bytes: Array
+    flops: Array  # Floating-point operations; a multiply-add counts as two.
+    weight_bytes: Array  # Bytes of weights read, group scales included.
+    activation_bytes: Array  # Bytes of activations read and written.
 
 
 def arithmetic_intensity(work: Work) -> Array:
@@ -158,7 +151,6 @@ def bound_parts(work: Work, *, arithmetic: Array, memory: Array, total: Array) -
     cost of tiles and imperfect overlap.
 
     Args:
-        work: Bytes of the call.
         arithmetic: Seconds of the flops alone.
         memory: Seconds of the bytes alone; at most ``total``.
         total: Seconds of the call.
@@ -198,39 +190,25 @@ class StepParts:
     Rows are `simserve.perf.operators.PART_NAMES`; columns sum to the array of the same meaning.
     ``decode_slope * S`` and the prefill's context seconds count as ``kv``, its pair and request seconds as
     ``compute``.
-
-    Attributes:
-        decode: ``[5, max_num_seqs + 1]``, sums to ``decode_base``.
-        token: ``[5, T]``, sums to ``token_seconds``.
-        token_beyond: ``[5]``, sums to ``token_seconds_beyond``.
-        sequence: ``[5, max_num_seqs + 1]``, sums to ``sequence_seconds``.
-        decode_attention: ``[5, max_num_seqs + 1]``, sums to ``decode_attention_base``.
-        token_flops: FLOP per token in the layers.
-        sequence_flops: FLOP of the LM head per sampled sequence.
-        pair_flops: FLOP per attended query-key pair, all layers.
-        weight_bytes: ``[T]``, bytes of weights that a step of x tokens reads, LM head included; with p
-            pipeline stages each micro-batch of a round reads them.
-        token_bytes: Bytes moved by the activations of a token.
-        kv_bytes_per_token: KV bytes per token, including copies of replicated heads.
-        shared: ``[5, T]``, sums to ``shared_seconds``; no columns without ranks in lockstep.
-        peak_flops: Dense FLOP/s of all GPUs of a scheduler in the dtype of the linear layers.
-        peak_bandwidth: Bytes/s of all GPUs of a scheduler.
     """
 
-    decode: Array
-    token: Array
-    token_beyond: Array
-    sequence: Array
-    decode_attention: Array
-    token_flops: float
-    sequence_flops: float
-    pair_flops: float
+    decode: Array  # ``[5, max_num_seqs + 1]``, sums to ``decode_base``.
+    token: Array  # ``[5, T]``, sums to ``token_seconds``.
+    token_beyond: Array  # ``[5]``, sums to ``token_seconds_beyond``.
+    sequence: Array  # ``[5, max_num_seqs + 1]``, sums to ``sequence_seconds``.
+    decode_attention: Array  # ``[5, max_num_seqs + 1]``, sums to ``decode_attention_base``.
+    token_flops: float  # FLOP per token in the layers.
+    sequence_flops: float  # FLOP of the LM head per sampled sequence.
+    pair_flops: float  # FLOP per attended query-key pair, all layers.
     weight_bytes: Array
-    token_bytes: float
-    kv_bytes_per_token: float
-    peak_flops: float
-    peak_bandwidth: float
+    """``[T]``, bytes of weights that a step of x tokens reads, LM head included; with p pipeline stages each
+    micro-batch of a round reads them."""
+    token_bytes: float  # Bytes moved by the activations of a token.
+    kv_bytes_per_token: float  # KV bytes per token, including copies of replicated heads.
+    peak_flops: float  # Dense FLOP/s of all GPUs of a scheduler in the dtype of the linear layers.
+    peak_bandwidth: float  # Bytes/s of all GPUs of a scheduler.
     shared: Array = field(default_factory=lambda: np.zeros((5, 0)))
+    """``[5, T]``, sums to ``shared_seconds``; no columns without ranks in lockstep."""
 
     @property
     def ridge_point(self) -> float:
@@ -240,38 +218,27 @@ class StepParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """The cost of drafting on a replica with speculative decoding.
+    """The cost of drafting on a replica with speculative decoding."""
 
-    Attributes:
-        num_speculative_tokens: Drafts per step, k.
-        times: Its share of the deployment's `StepTimes`, in the same form.
-        one_pass: FLOP and bytes of the drafter, as if it decoded alone; None: nothing runs on the GPU.
-    """
-
-    num_speculative_tokens: int
-    times: StepTimes
+    num_speculative_tokens: int  # Drafts per step, k.
+    times: StepTimes  # Its share of the deployment's `StepTimes`, in the same form.
     one_pass: StepParts | None
+    """FLOP and bytes of the drafter, as if it decoded alone; None: nothing runs on the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedDeployment:
-    """The cost of a step of one replica.
+    """The cost of a step of one replica."""
 
-    Attributes:
-        step_times: What the engine reads.
-        parts: The same by part, with FLOP and bytes; with speculative decoding only the target's share.
-        fidelity: Where the figures come from, the worst of the operators: ``roofline`` (data sheet and class
-            efficiencies), ``fitted`` curves, ``measured`` tables.
-        operators: The same by operator: ``gemm lm_head attention experts all_reduce``, those that a step has.
-        notes: What a reader of the result should know, such as arithmetic that differs from a format's name.
-        drafting: Speculative decoding: the part of ``step_times`` spent on drafts; None: no drafts.
-        shape: The deployment; None: the figures are from elsewhere, with unknown operators.
-    """
-
-    step_times: StepTimes
-    parts: StepParts
+    step_times: StepTimes  # What the engine reads.
+    parts: StepParts  # The same by part, with FLOP and bytes; with speculative decoding only the target's share.
     fidelity: Fidelity
+    """Where the figures come from, the worst of the operators: ``roofline`` (data sheet and class efficiencies),
+    ``fitted`` curves, ``measured`` tables."""
     notes: tuple[str, ...] = ()
+    """What a reader of the result should know, such as arithmetic that differs from a format's name."""
     operators: Mapping[str, Fidelity] = field(default_factory=dict)
+    """The same by operator: ``gemm lm_head attention experts all_reduce``, those that a step has."""
     drafting: Drafting | None = None
-    shape: ReplicaShape | None = None
+    """Speculative decoding: the part of ``step_times`` spent on drafts; None: no drafts."""
+    shape: ReplicaShape | None = None  # The deployment; None: the figures are from elsewhere, with unknown operators.

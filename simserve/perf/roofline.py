@@ -56,7 +56,6 @@ def roofline(
     arithmetic and are left out altogether.
 
     Args:
-        shape: One replica.
         priced: Cost of its steps.
         decoding: Sequences that decode, at least 1.
         context_tokens: Tokens of each in the KV cache.

@@ -74,8 +74,7 @@ TRITON_TILE = ExpertTile(64, 256)
 explains the weights that vLLM reports for gpt-oss on H100 (13.47 and 64.38 GiB) to 0.3 %."""
 MARLIN_TILE = ExpertTile(128, 256)
 """Marlin's kernels (the same file): 2880 over 1, 2, 4 and 8 ranks becomes 2944, 1536, 768 and 384."""
-UNPADDED = ExpertTile(1, 1)
-"""llama.cpp's kernels, which read blocks of 32 as stored."""
+UNPADDED = ExpertTile(1, 1)  # llama.cpp's kernels, which read blocks of 32 as stored.
 
 
 def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
@@ -216,8 +215,6 @@ def _expert_weights(model: ModelProfile, quantization: str, ranks: _ExpertRanks)
     """Return the weights of the routed experts on one rank as stored, including padding.
 
     Args:
-        model: The model.
-        quantization: Weight format.
         ranks: Who holds them; one group: every expert is split over the ranks.
     """
     if model.moe is None:
@@ -267,19 +264,12 @@ def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """Cost of grammars on a replica.
+    """Cost of grammars on a replica."""
 
-    Attributes:
-        share: Share of the sequences that are constrained; steps are priced at this share.
-        mask_seconds: Time to fill the mask of one token.
-        advance_seconds: Time to advance the grammar by one sampled token.
-        is_overlapped: Whether masks are filled while the GPU computes.
-    """
-
-    share: float
-    mask_seconds: float
-    advance_seconds: float
-    is_overlapped: bool
+    share: float  # Share of the sequences that are constrained; steps are priced at this share.
+    mask_seconds: float  # Time to fill the mask of one token.
+    advance_seconds: float  # Time to advance the grammar by one sampled token.
+    is_overlapped: bool  # Whether masks are filled while the GPU computes.
 
     @property
     def note(self) -> str:
@@ -313,19 +303,13 @@ def exposed_mask_seconds(masks: Masks | None, sequences: Array, gpu_seconds: Arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Speculative decoding of one replica: the drafter, and how far ahead it drafts.
-
-    Attributes:
-        method: ``draft_model``, ``ngram`` (a look-up in the context), ``eagle`` or ``mtp`` (one more layer).
-        num_speculative_tokens: Drafts per step, k; the target verifies k + 1 tokens per sequence.
-        draft: The drafter, as a replica of its own on the same GPUs; None: ``ngram``.
-        notes: What a reader of the result should know.
-    """
+    """Speculative decoding of one replica: the drafter, and how far ahead it drafts."""
 
     method: SpeculativeMethod
-    num_speculative_tokens: int
-    draft: ReplicaShape | None
-    notes: tuple[str, ...] = ()
+    """``draft_model``, ``ngram`` (a look-up in the context), ``eagle`` or ``mtp`` (one more layer)."""
+    num_speculative_tokens: int  # Drafts per step, k; the target verifies k + 1 tokens per sequence.
+    draft: ReplicaShape | None  # The drafter, as a replica of its own on the same GPUs; None: ``ngram``.
+    notes: tuple[str, ...] = ()  # What a reader of the result should know.
 
     @property
     def is_layer(self) -> bool:

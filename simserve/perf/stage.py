@@ -85,51 +85,35 @@ STANDARD_ATTENTION_CALLS = 3
 HEAD_NORM_CALLS = 2
 """Extra kernels of a norm over the heads of all ranks (SGLang pull request 14416); one head's: in rotary embedding."""
 
-GATE_PASSES = 2
-"""Kernels that scale the output of a gated shared expert: the sigmoid of its gate, and the product."""
+GATE_PASSES = 2  # Kernels that scale the output of a gated shared expert: the sigmoid of its gate, and the product.
 
-LOGIT_BYTES = 4.0
-"""Bytes of a logit of the router or the sampler: FP32, as vLLM casts them."""
+LOGIT_BYTES = 4.0  # Bytes of a logit of the router or the sampler: FP32, as vLLM casts them.
 
 
 @dataclass(frozen=True, slots=True)
 class StageAttention:
-    """Attention of the layers of one kind in one stage.
+    """Attention of the layers of one kind in one stage."""
 
-    Attributes:
-        layers: The layers of this kind in the whole model.
-        share: Their share of all layers.
-        kernel: Measured or fitted attention of one layer; None: class efficiencies.
-    """
-
-    layers: AttentionLayers
-    share: float
+    layers: AttentionLayers  # The layers of this kind in the whole model.
+    share: float  # Their share of all layers.
     kernel: FittedAttention | MeasuredAttention | None = None
+    """Measured or fitted attention of one layer; None: class efficiencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The layers of one pipeline stage on one rank.
+    """The layers of one pipeline stage on one rank."""
 
-    Attributes:
-        shape: The deployment.
-        machine: One GPU.
-        precision: Weight format as it runs; for a checkpoint that mixes several, the one that it is named for.
-        precisions: The formats of each part of the model, each with its share of the layers that have the part.
-        num_layers: Layers of the largest stage, ``ceil(layers / stages)``.
-        attentions: Attention by kind of layer.
-        measured: Operator tables of the user; None: no operator is measured.
-        splits_operators: Whether seconds are kept per operator; only the account of a run asks for that.
-    """
-
-    shape: ReplicaShape
-    machine: Machine
+    shape: ReplicaShape  # The deployment.
+    machine: Machine  # One GPU.
     precision: Precision
+    """Weight format as it runs; for a checkpoint that mixes several, the one that it is named for."""
     precisions: Mapping[Part, tuple[tuple[Precision, float], ...]]
-    num_layers: int
-    attentions: tuple[StageAttention, ...]
-    measured: MeasuredOperators | None = None
-    splits_operators: bool = False
+    """The formats of each part of the model, each with its share of the layers that have the part."""
+    num_layers: int  # Layers of the largest stage, ``ceil(layers / stages)``.
+    attentions: tuple[StageAttention, ...]  # Attention by kind of layer.
+    measured: MeasuredOperators | None = None  # Operator tables of the user; None: no operator is measured.
+    splits_operators: bool = False  # Whether seconds are kept per operator; only the account of a run asks for that.
 
     def nothing(self, num_columns: int) -> OperatorSeconds:
         """Return zero seconds for that many numbers of tokens, to be added to."""
@@ -244,17 +228,12 @@ def _expert_line(stage: Stage, precision: Precision) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator of one layer.
+    """An operator of one layer."""
 
-    Attributes:
-        operator: Of `OPERATORS`.
-        parts: Its seconds by part for each number of tokens, or also by operator if it is more than one.
-        gemm: Its weights, if it is a matrix product.
-    """
-
-    operator: str
+    operator: str  # Of `OPERATORS`.
     parts: Callable[[Array], Array | OperatorSeconds]
-    gemm: Gemm | None = None
+    """Its seconds by part for each number of tokens, or also by operator if it is more than one."""
+    gemm: Gemm | None = None  # Its weights, if it is a matrix product.
 
 
 @dataclass(frozen=True, slots=True)
@@ -675,8 +654,7 @@ def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, row
     return parts * is_apart
 
 
-BEHIND_ALL_REDUCE = ("qkv", "gate_up")
-"""Products whose inputs come from the norm after an all-reduce."""
+BEHIND_ALL_REDUCE = ("qkv", "gate_up")  # Products whose inputs come from the norm after an all-reduce.
 
 LEAST_ROUNDING_WIDTH = 4096
 """Hidden size above which TensorRT-LLM's all-reduce rounds (modeling_llama.py, enable_fusion: fewer lose accuracy)."""
@@ -685,8 +663,7 @@ ROUNDING_BYTES: Mapping[int, float] = {2: 16e6}
 """Tensor-parallel ranks -> largest message of TensorRT-LLM's own all-reduce, bytes (max_workspace_size_auto). NCCL
 carries longer ones, after which a separate kernel rounds (thop/allreduceOp.cpp)."""
 
-OTHER_ROUNDING_BYTES = 8e6
-"""The same for more ranks."""
+OTHER_ROUNDING_BYTES = 8e6  # The same for more ranks.
 
 
 def _is_fused(stage: Stage, precision: Precision, gemm: Gemm) -> bool:
@@ -738,10 +715,8 @@ compilation/passes/fusion/allreduce_rms_fusion.py, FI_ALLREDUCE_FUSION_MAX_SIZE_
 FUSED_TOKENS = 2048
 """Most tokens of SGLang's fused all-reduce (0.5.9 layers/communicator.py, FUSE_ALLREDUCE_MAX_BATCH_SIZE)."""
 
-FUSED_KERNELS = "tensorrt-llm"
-"""Whose fused kernel it is: FlashInfer's ``trtllm_allreduce_fusion``."""
-SUMS_BYTES = 8.0
-"""Bytes per token of the sums of squares of queries and keys, in FP32."""
+FUSED_KERNELS = "tensorrt-llm"  # Whose fused kernel it is: FlashInfer's ``trtllm_allreduce_fusion``.
+SUMS_BYTES = 8.0  # Bytes per token of the sums of squares of queries and keys, in FP32.
 
 
 def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_]:
@@ -768,7 +743,6 @@ def reduction_seconds(
     """Return the seconds of one all-reduce of the tokens' hidden states.
 
     Args:
-        shape: The deployment.
         tokens: Tokens of the step.
         norm_start: Start-up time of the norm after it, which is saved if both are one kernel.
         all_reduce: Seconds of a message over a link.

@@ -78,20 +78,16 @@ from simserve.profiles.resolved_engine import ResolvedEngine
 
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough for compute to be the bottleneck where the straight line takes over."""
-MAX_TABLE_TOKENS = 32768
-"""Most tokens in the table. Beyond it the time of a step is linear in its tokens."""
-FAR_TOKENS = 2.0**26
-"""Tokens per micro-batch at which the cost of one more token is all that counts."""
+MAX_TABLE_TOKENS = 32768  # Most tokens in the table. Beyond it the time of a step is linear in its tokens.
+FAR_TOKENS = 2.0**26  # Tokens per micro-batch at which the cost of one more token is all that counts.
 _OTHER_FIELDS = [each.name for each in fields(ReplicaShape) if each.name not in ("hardware", "model", "speculation")]
-KEPT = 64
-"""Deployments kept, about 1 MB each."""
+KEPT = 64  # Deployments kept, about 1 MB each.
 
 
 def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
     """Return the seconds of every step that a replica can take.
 
     Args:
-        shape: The deployment.
         max_tokens_in_table: Tokens up to which a step is tabulated; beyond, it grows by the compute-bound cost of one
             more token. Default: token budget times pipeline stages, within 8,192 to 32,768.
 
@@ -152,7 +148,6 @@ def tables_of(stage: Stage, tokens: Array, sequences: Array, together: Array) ->
     """Return the seconds of steps by their content.
 
     Args:
-        stage: The layers.
         tokens: Tokens of steps with prompts, ascending, 0 first.
         sequences: Numbers of sequences: 0, 1, 2 and so on.
         together: Tokens of all ranks in lockstep, ascending, 0 first.
@@ -629,12 +624,10 @@ def _sums(parts: Array) -> list[float]:
     return kept
 
 
-LAST_BITS = 1e-12
-"""Share of a sum below which a dip is rounding."""
+LAST_BITS = 1e-12  # Share of a sum below which a dip is rounding.
 
 
-SAMPLING_PASSES = 4
-"""Passes of sampling over the logits: cast, softmax, cumulate, pick."""
+SAMPLING_PASSES = 4  # Passes of sampling over the logits: cast, softmax, cumulate, pick.
 
 
 def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
@@ -665,7 +658,6 @@ def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: f
     an RTX 4090; twice that if the keys of 128 long contexts exceed the L2 cache, which is left out.
 
     Args:
-        shape: The deployment.
         key_seconds: Time of a key in one layer, for one decoding sequence.
         pair_seconds: Time of an attended pair of a prompt in one layer.
     """

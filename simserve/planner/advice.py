@@ -37,40 +37,30 @@ from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 MOST_CHANGES = 3
 """Most changes that are named: the two cheapest of the deployment, and the load; or three of the deployment."""
-BUDGET = 80_000
-"""Requests after which no further change is tried, unless three runs of the scenario take more."""
+BUDGET = 80_000  # Requests after which no further change is tried, unless three runs of the scenario take more.
 MOST_OF_LOAD_RATIO = 5000
 """Most requests of a load ratio that count: for conversations it takes many, which would leave none for a second
 change."""
 FREE_SHARE = 0.5
 """Share of the budget that may go into changes that cost nothing: replicas and the load must get their turn."""
-RUNS_WORTH = 3
-"""Runs of the scenario that the budget always covers."""
+RUNS_WORTH = 3  # Runs of the scenario that the budget always covers.
 FRESH_REQUESTS = 60_000
 """Requests of the fresh runs of one change above which there are fewer than eight: there are several changes."""
 LOOK_REQUESTS = 2000
 """Requests of a first look, where the beginning of a run tells what the whole does; what holds is then run whole."""
 MOST_REPLICAS = 8
 """Factor on the replicas up to which more are tried, unless the load alone takes more than half as many."""
-MOST_REPLICAS_OF_CLIENTS = 32
-"""The same in a closed loop, whose load ratio is unknown; at most one replica a client."""
-MOST_MORE = 3
-"""Numbers of replicas, counted from the first that may hold, that are run whole and with fresh seeds."""
+MOST_REPLICAS_OF_CLIENTS = 32  # The same in a closed loop, whose load ratio is unknown; at most one replica a client.
+MOST_MORE = 3  # Numbers of replicas, counted from the first that may hold, that are run whole and with fresh seeds.
 READY_KEY = f"{SCALING_KEY}.min_replicas"
-READY_FACTORS = (2, 4, 8)
-"""Factors on the fewest replicas of an autoscaled fleet that are tried."""
-MOST_HARDWARE = 3
-"""Most kinds of GPU that are tried."""
-MOST_SIZES = 6
-"""Most numbers of replicas, or loads, that are looked at."""
-LEAST_GAIN = 0.005
-"""Gain in attainment that doubling the replicas must bring for more to be tried."""
+READY_FACTORS = (2, 4, 8)  # Factors on the fewest replicas of an autoscaled fleet that are tried.
+MOST_HARDWARE = 3  # Most kinds of GPU that are tried.
+MOST_SIZES = 6  # Most numbers of replicas, or loads, that are looked at.
+LEAST_GAIN = 0.005  # Gain in attainment that doubling the replicas must bring for more to be tried.
 LOAD_STEP = 0.05
 """Precision of the load that can be sustained, as a share of the scenario's load or of what can be finished of it."""
-MOST_STEPS_DOWN = 8
-"""Most steps down from the highest load that holds in one run to one that holds in fresh runs."""
-LEAST_LOAD = 0.05
-"""Share of that load below which nothing is tried."""
+MOST_STEPS_DOWN = 8  # Most steps down from the highest load that holds in one run to one that holds in fresh runs.
+LEAST_LOAD = 0.05  # Share of that load below which nothing is tried.
 FEWEST_SEATS = 8
 FEWEST_BATCHED_TOKENS = 512
 RATE_KEY = "workload.arrivals.rate"
@@ -93,8 +83,6 @@ def advise(
     (`BUDGET`, and the fresh runs of each change that holds), so it is the same on any machine.
 
     Args:
-        asked: What was run.
-        result: The run's result.
         reference: What follows ``simserve run`` to run it, for the commands.
         accelerate: Whether the kernel runs compiled.
 
@@ -140,23 +128,14 @@ def _without(reference: Sequence[str], changes: Overrides) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
-    """A change, and the results of a run with it.
+    """A change, and the results of a run with it."""
 
-    Attributes:
-        changes: Dotted key -> value.
-        holds: Whether the run meets what is asked.
-        may_hold: Whether a longer run might hold: true of a first look that nearly does.
-        finishable: What can be finished with the change, where that was determined.
-        attainment: Share of requests within the SLO; None without one.
-        usd_per_hour: What is paid; None without a price.
-    """
-
-    changes: Overrides
-    holds: bool
-    may_hold: bool
-    attainment: float | None
-    usd_per_hour: float | None
-    finishable: Finishable | None = None
+    changes: Overrides  # Dotted key -> value.
+    holds: bool  # Whether the run meets what is asked.
+    may_hold: bool  # Whether a longer run might hold: true of a first look that nearly does.
+    attainment: float | None  # Share of requests within the SLO; None without one.
+    usd_per_hour: float | None  # What is paid; None without a price.
+    finishable: Finishable | None = None  # What can be finished with the change, where that was determined.
 
 
 @dataclass(slots=True)

@@ -26,10 +26,8 @@ from simserve.scenario.run import Replicator, deploy, run
 from simserve.scenario.schema import Scenario
 from simserve.version import __version__
 
-REPLICATIONS = 10
-"""Runs of each deployment by default: Student's t is then within 15 % of the normal quantile."""
-MOST_SETTLING = 60_000
-"""Most requests of one run, unless the scenario asks for more."""
+REPLICATIONS = 10  # Runs of each deployment by default: Student's t is then within 15 % of the normal quantile.
+MOST_SETTLING = 60_000  # Most requests of one run, unless the scenario asks for more.
 BASE = "base"
 _COSTS = tuple(f"simserve.cost.{key}" for key in COST_KEYS)
 _SHARES = ("simserve.slo.attainment", "simserve.utilization.busy", "simserve.kv.usage_mean", "simserve.kv.preemptions")
@@ -47,10 +45,8 @@ PAIRED: Mapping[str, str] = {"tpot_ms": "tpot", "itl_ms": "tpot", "ttft_ms": "tt
 """Latency -> metric whose ratio between two real servers was measured. With open arrivals, throughput is what
 arrives."""
 
-_FIXED = ("constant", "closed_loop", "all_at_once")
-"""Arrivals, set beside a trace, that are the same in every run."""
-Progress = Callable[[int, int], None]
-"""Called after each run with the number of runs done and of all runs."""
+_FIXED = ("constant", "closed_loop", "all_at_once")  # Arrivals, set beside a trace, that are the same in every run.
+Progress = Callable[[int, int], None]  # Called after each run with the number of runs done and of all runs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,7 @@ from simserve.scenario.load import Override, parse_override
 if TYPE_CHECKING:
     from simserve.scenario.deployment_spec import DeploymentSpec
 
-LAYER_ENGINES = ("llama", "ollama")
-"""Beginnings of the names of engines that give each GPU its own layers."""
+LAYER_ENGINES = ("llama", "ollama")  # Beginnings of the names of engines that give each GPU its own layers.
 _ROWS = re.compile(r"(?:-sm|--split-mode)[= ]row\b")
 _SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
 """What a command line says about its server's GPUs; replicas: data parallelism of a model without experts."""
@@ -57,7 +56,6 @@ def laid_out(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, cou
     (llama.cpp's tools/server/README.md, ``--split-mode`` layer).
 
     Args:
-        flags: What was asked.
         deployment: The scenario's own keys, and what ``--set`` says about data parallelism.
         gpu: The GPU; None: not given.
         count: How many of it; None: not given.

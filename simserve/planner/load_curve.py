@@ -28,14 +28,11 @@ NUM_REQUESTS = 2000
 is that of `simserve run`."""
 LEAST_SECONDS = 60.0
 """Shortest time over which requests of an open loop arrive, so that a growing queue has time to show."""
-LEAST_SCALED_SECONDS = 1800.0
-"""The same for a fleet that is scaled, whose replicas take minutes to come and go."""
-LEAST_PER_CLIENT = 20
-"""Least requests of each client of a closed loop."""
+LEAST_SCALED_SECONDS = 1800.0  # The same for a fleet that is scaled, whose replicas take minutes to come and go.
+LEAST_PER_CLIENT = 20  # Least requests of each client of a closed loop.
 MOST_REQUESTS = 50_000
 _MOST_STEPS = 12
-_BISECTIONS = 4
-"""Bisections between a load that holds and twice as much: the capacity is known to 5 %."""
+_BISECTIONS = 4  # Bisections between a load that holds and twice as much: the capacity is known to 5 %.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +63,14 @@ class Level:
 
 @dataclass(slots=True)
 class LoadCurve:
-    """The levels of one scenario, each run when it is first asked for.
+    """The levels of one scenario, each run when it is first asked for."""
 
-    Attributes:
-        scenario: The scenario whose deployment and requests are run.
-        on_run: Called after every run with the number of runs.
-        num_requests: Least requests of one run of an open loop.
-        levels: Load -> what was simulated there.
-        known: What is known of what the deployment can finish.
-    """
-
-    scenario: Scenario
-    on_run: Callable[[int], None] | None = None
-    num_requests: int = NUM_REQUESTS
-    levels: dict[float, Level] = field(default_factory=dict)
+    scenario: Scenario  # The scenario whose deployment and requests are run.
+    on_run: Callable[[int], None] | None = None  # Called after every run with the number of runs.
+    num_requests: int = NUM_REQUESTS  # Least requests of one run of an open loop.
+    levels: dict[float, Level] = field(default_factory=dict)  # Load -> what was simulated there.
     results: dict[float, RunResult] = field(default_factory=dict)
-    known: KnownFinishable = field(default_factory=dict)
+    known: KnownFinishable = field(default_factory=dict)  # What is known of what the deployment can finish.
     _finishable: list[Finishable | None] = field(default_factory=list)
 
     @property

@@ -37,10 +37,8 @@ from simserve.workload.spec import TraceColumn
 if TYPE_CHECKING:
     from simserve.workload.traces.trace import Trace
 
-DEFAULT_HARDWARE = "h100-sxm-80gb"
-"""GPU of a scenario that is only planned for: the plan chooses its own."""
-MAC_ENGINE = "llama.cpp"
-"""Engine of a model on a Mac, where nothing names one."""
+DEFAULT_HARDWARE = "h100-sxm-80gb"  # GPU of a scenario that is only planned for: the plan chooses its own.
+MAC_ENGINE = "llama.cpp"  # Engine of a model on a Mac, where nothing names one.
 
 _GGUF_ENGINES = ("llamacpp", "ollama")
 _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacppserver": "llama.cpp"}
@@ -63,8 +61,7 @@ _MANIFEST_KEYS = ("apiVersion", "services", "servingEngineSpec", "modelArtifacts
 """Keys that tell a manifest of Kubernetes, Compose or a chart from a scenario."""
 _ENDINGS = (".yaml", ".yml", ".json")
 _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
-_RATED = ("poisson", "constant", "gamma")
-"""Arrivals of which ``--rate`` changes the rate alone."""
+_RATED = ("poisson", "constant", "gamma")  # Arrivals of which ``--rate`` changes the rate alone.
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 
@@ -104,7 +101,6 @@ def ask(
     Args:
         word: A scenario file, a bundled scenario, a model profile, a Hugging Face id, a ``config.json`` or its folder;
             None: ``like`` names it.
-        flags: The flags.
         changes: ``KEY=VALUE``, applied last.
         needs_traffic: Whether the answer depends on what arrives; otherwise traffic may be left out.
         needs_load: Whether it depends on how much of it arrives; otherwise a bare model gets a rate to begin with.

@@ -8,8 +8,7 @@ from typing import Any
 from simserve.scenario.load import from_mapping
 from simserve.scenario.schema import RunSpec, Scenario
 
-Overrides = Mapping[str, Any]
-"""Dotted key -> value."""
+Overrides = Mapping[str, Any]  # Dotted key -> value.
 ONE_RUN: Mapping[str, Any] = {
     "replications": 1,
     "precision": None,

@@ -154,7 +154,6 @@ def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
     """Return the file of a profile or scenario.
 
     Args:
-        kind: Kind of profile.
         name: A catalogue name (``h100-sxm-80gb``) or a path; a text with a separator or a ``.yaml``, ``.yml`` or
             ``.json`` ending is a path.
         relative_to: Folder in which a relative path is looked up first, before the working folder.

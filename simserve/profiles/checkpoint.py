@@ -38,8 +38,7 @@ WeightFormatName = Literal[
     "nvfp4-wo",
 ]
 """Formats of linear weights; ``none``: the model's own ``dtype``."""
-WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)
-"""Formats without rounding: 16 bit and more."""
+WIDE_FORMATS: tuple[WeightFormatName, ...] = get_args(_WideFormatName)  # Formats without rounding: 16 bit and more.
 Fp8Scales = Literal["tensor", "channel", "block"]
 Quantization = Literal["auto", WeightFormatName]
 KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
@@ -50,8 +49,7 @@ class OtherFormat(FrozenModel):
 
     parts: tuple[Part | Literal["mtp"], ...] = Field(min_length=1)
     """Which matrices; ``mtp``: all of the layers for multi-token prediction."""
-    format: WeightFormatName = "none"
-    """The format in which they are stored."""
+    format: WeightFormatName = "none"  # The format in which they are stored.
     layers: tuple[NonNegativeInt, ...] | None = None
     """Layers, counted from 0, to which this applies; absent: all that have such a part."""
 
@@ -59,15 +57,12 @@ class OtherFormat(FrozenModel):
 class Checkpoint(FrozenModel):
     """One published set of weights."""
 
-    format: WeightFormatName
-    """Format of the linear layers; ``none``: the model's ``dtype``."""
-    repository: str | None = None
-    """Its repository on huggingface.co, as engines take it; null if it has none."""
+    format: WeightFormatName  # Format of the linear layers; ``none``: the model's ``dtype``.
+    repository: str | None = None  # Its repository on huggingface.co, as engines take it; null if it has none.
     method: str | None = None
     """Name of the quantisation method in its configuration (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
     modelopt, gptq, awq, mxfp4 ...; ``gguf`` for a file of llama.cpp; null if not quantised."""
-    other_formats: tuple[OtherFormat, ...] = ()
-    """Parts stored in another format; later entries win."""
+    other_formats: tuple[OtherFormat, ...] = ()  # Parts stored in another format; later entries win.
     rest_format: WeightFormatName | None = None
     """Format of embeddings, LM head, norms and routers; null: 16 bit unless ``format`` is a GGUF format."""
     engine: str | None = None
@@ -78,8 +73,7 @@ class Checkpoint(FrozenModel):
     """Weights that share a scale in an integer format; null: as usual for the format."""
     kv_cache: Literal["fp8"] | None = None
     """Format of the KV cache that the checkpoint asks for; each engine decides whether to follow it."""
-    source: str
-    """Where this comes from."""
+    source: str  # Where this comes from.
 
     @model_validator(mode="after")
     def _consistent(self) -> Checkpoint:
@@ -107,7 +101,5 @@ class Checkpoint(FrozenModel):
 class TunedWeights(FrozenModel):
     """Weights that were fine-tuned from a model, with checkpoints of their own in other formats."""
 
-    weights: str
-    """Their repository, in the format that the model's name refers to."""
-    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)
-    """The same weights in other formats."""
+    weights: str  # Their repository, in the format that the model's name refers to.
+    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)  # The same weights in other formats.

@@ -49,8 +49,7 @@ _SGLANG_RATIO = NewTokenRatio(
 )
 DEFAULT_SWAP_SPACE = 4.0 * 2**30
 """Bytes of host memory per GPU: vLLM's ``--swap-space 4`` (GiB), in versions up to 0.17."""
-DELAY_PASSES = 30
-"""Default of SGLang's ``prefill_delayer_max_delay_passes`` (server_args.py, 0.5.8 to 0.5.23)."""
+DELAY_PASSES = 30  # Default of SGLang's ``prefill_delayer_max_delay_passes`` (server_args.py, 0.5.8 to 0.5.23).
 
 _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"]
 """How an engine converts checkpoints, under the same names."""
@@ -58,17 +57,11 @@ _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Chooses the user's value or the engine's default for each option, and records which.
+    """Chooses the user's value or the engine's default for each option, and records which."""
 
-    Attributes:
-        asked: What the user set.
-        default_label: How a default is cited: ``vllm 0.12 default on h100-sxm-80gb``.
-        sources: Option -> where its value came from.
-    """
-
-    asked: EngineOptions
-    default_label: str
-    sources: dict[str, str] = field(default_factory=dict)
+    asked: EngineOptions  # What the user set.
+    default_label: str  # How a default is cited: ``vllm 0.12 default on h100-sxm-80gb``.
+    sources: dict[str, str] = field(default_factory=dict)  # Option -> where its value came from.
 
     def is_set(self, key: str) -> bool:
         """Return whether the user set an option."""

@@ -25,18 +25,13 @@ GLM4V_MIN_PIXELS, GLM4V_MAX_PIXELS = 12_544, 9_633_792
 MOONVIT_MAX_PATCHES = 4_096
 """``in_token_limit`` of the preprocessor_config.json of MoonViT-SO-400M, the tower of Kimi-VL (a copy on
 huggingface.co)."""
-MUSE_MAX_TOKENS = 4096
-"""``max_image_tokens`` of ``MuseGlimmerImageProcessor`` of huggingface/transformers."""
-LLAMA4_MAX_TILES = 16
-"""``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct."""
-KIMI_MAX_PATCHES = 16384
-"""``in_patch_limit`` of the processor of moonshotai/Kimi-K2.5."""
+MUSE_MAX_TOKENS = 4096  # ``max_image_tokens`` of ``MuseGlimmerImageProcessor`` of huggingface/transformers.
+LLAMA4_MAX_TILES = 16  # ``max_patches`` of the processor of meta-llama/Llama-4-Scout-17B-16E-Instruct.
+KIMI_MAX_PATCHES = 16384  # ``in_patch_limit`` of the processor of moonshotai/Kimi-K2.5.
 WHISPER_FRAMES = 3000
 """Frames of Whisper's window of 30 s; its two convolutions make half as many positions (``max_source_positions``)."""
-QWEN3_CONV_STRIDE = 8
-"""Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers)."""
-VOXTRAL_POSITIONS = 4
-"""Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers combines."""
+QWEN3_CONV_STRIDE = 8  # Three convolutions of stride 2 (``Qwen3OmniMoeAudioEncoder`` of huggingface/transformers).
+VOXTRAL_POSITIONS = 4  # Positions that ``VoxtralMultiModalProjector`` of huggingface/transformers combines.
 
 
 def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:

@@ -32,24 +32,18 @@ _LLAMA4_FULL_EVERY = 4  # Llama4TextConfig: every fourth layer is without rotati
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Facts of one architecture family.
+    """Facts of one architecture family."""
 
-    Attributes:
-        fields: Fields of `ModelProfile` that are fixed for the family.
-        defaults: Values of configuration keys that files of this family leave out. ``has_*`` and
-            ``num_extra_positions`` describe behaviour of the family's code that no file states.
-        has_attention_bias_flag: Whether ``attention_bias`` switches the biases of all four projections.
-        sliding: Which layers have a window if ``layer_types`` is absent: ``all``; those from ``max_window_layers`` on
-            (Qwen); every second one (gpt-oss, Gemma 2); all but every ``sliding_window_pattern``-th (Gemma 3); all but
-            every fourth, in chunks (Llama 4).
-        reads: Keys among `UNSUPPORTED_KEYS` that this family supports.
-    """
-
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)  # Fields of `ModelProfile` that are fixed for the family.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    has_attention_bias_flag: bool = True
+    """Values of configuration keys that files of this family leave out. ``has_*`` and ``num_extra_positions``
+    describe behaviour of the family's code that no file states."""
+    has_attention_bias_flag: bool = True  # Whether ``attention_bias`` switches the biases of all four projections.
     sliding: SlidingRule = "all"
-    reads: frozenset[str] = frozenset()
+    """Which layers have a window if ``layer_types`` is absent: ``all``; those from ``max_window_layers`` on (Qwen);
+    every second one (gpt-oss, Gemma 2); all but every ``sliding_window_pattern``-th (Gemma 3); all but every fourth,
+    in chunks (Llama 4)."""
+    reads: frozenset[str] = frozenset()  # Keys among `UNSUPPORTED_KEYS` that this family supports.
 
 
 _TIED = {"tie_word_embeddings": True}

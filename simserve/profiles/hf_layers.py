@@ -41,7 +41,6 @@ def latent_attention(reader: ConfigReader, heads: int) -> dict[str, Any]:
     """Return latent attention (MLA), with its indexer if it has one.
 
     Args:
-        reader: The language model's fields.
         heads: Query heads.
 
     Raises:

@@ -78,10 +78,8 @@ class _Modules:
     mlp: str = "mlp"
     shared: Sequence[str] = ("mlp.shared_experts", "mlp.shared_expert")
     experts: Sequence[str] = ("mlp.experts.0", "mlp.experts")
-    matrices: Sequence[str] = _GATED
-    """Matrices of an expert."""
-    gated: Sequence[str] = _GATED
-    """Matrices of an MLP and of a shared expert."""
+    matrices: Sequence[str] = _GATED  # Matrices of an expert.
+    gated: Sequence[str] = _GATED  # Matrices of an MLP and of a shared expert.
 
 
 _HOMES: Mapping[str, _Modules] = {
@@ -134,22 +132,15 @@ these that it begins with."""
 
 @dataclass(slots=True)
 class _Rule:
-    """How one repository stores its modules.
+    """How one repository stores its modules."""
 
-    Attributes:
-        base: Format of a linear layer that no other rule covers.
-        groups: Target patterns and the format of modules that match; later ones win.
-        excluded: Patterns of modules that stay 16-bit.
-        named: Module below ``layers.`` -> its format.
-        lists_modules: Whether ``groups`` lists the stored modules; of a matrix with several names, the listed one then
-            counts.
-    """
-
-    base: WeightFormatName
+    base: WeightFormatName  # Format of a linear layer that no other rule covers.
     groups: list[tuple[Sequence[str], WeightFormatName]] = field(default_factory=list)
-    excluded: list[str] = field(default_factory=list)
-    named: Mapping[str, WeightFormatName] = field(default_factory=dict)
+    """Target patterns and the format of modules that match; later ones win."""
+    excluded: list[str] = field(default_factory=list)  # Patterns of modules that stay 16-bit.
+    named: Mapping[str, WeightFormatName] = field(default_factory=dict)  # Module below ``layers.`` -> its format.
     lists_modules: bool = False
+    """Whether ``groups`` lists the stored modules; of a matrix with several names, the listed one then counts."""
     roots: Sequence[str] = ("model.",)
     _spelt_out: frozenset[str] | None = field(default=None, init=False)
     _patterns: Sequence[str] = field(default=(), init=False)

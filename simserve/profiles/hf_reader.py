@@ -12,8 +12,7 @@ from simserve.errors import ProfileError
 
 ValueT = TypeVar("ValueT")
 
-_LARGEST = 2**40
-"""Largest whole number of any field: a thousand times the largest vocabulary or context."""
+_LARGEST = 2**40  # Largest whole number of any field: a thousand times the largest vocabulary or context.
 
 _LARGEST_OF = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 10_000) | dict.fromkeys(
     ("num_local_experts", "num_experts", "n_routed_experts", "num_attention_heads", "n_head"), 100_000

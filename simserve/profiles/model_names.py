@@ -13,8 +13,7 @@ from pydantic import BeforeValidator
 
 from simserve.profiles.checkpoint import KVCacheDtype, Quantization, WeightFormatName
 
-_KEPT_NAMES = 4096
-"""Names whose plain form is kept: the catalogue's are compared with every name that is asked for."""
+_KEPT_NAMES = 4096  # Names whose plain form is kept: the catalogue's are compared with every name that is asked for.
 _FORMATS = (
     ("unquantized", "none"),
     ("gptq-int8", "int8-wo"),
@@ -49,8 +48,7 @@ _FORMATS = (
 """Part of a name -> format; the first that is found counts."""
 _BITS_ALONE = (("3bit", "int3"), ("4bit", "int4"), ("8bit", "int8-wo"))
 """Parts of a repository's name without any other format -> integers of that width, as MLX names them."""
-_OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")
-"""Parts that are format names themselves."""
+_OF_THEMSELVES = ("nvfp4", "mxfp4", "fp8", "int8", "int4", "bf16")  # Parts that are format names themselves.
 _NEAREST_GGUF = (
     ("q8", "gguf-q8_0"),
     ("q6", "gguf-q6_k"),

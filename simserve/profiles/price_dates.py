@@ -15,8 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from simserve.errors import UsageError
 
-OLD_AFTER_DAYS = 365
-"""A price seen more than a year before the newest of its catalogue is marked old."""
+OLD_AFTER_DAYS = 365  # A price seen more than a year before the newest of its catalogue is marked old.
 
 
 def _as_date_text(value: Any) -> Any:

@@ -13,10 +13,8 @@ from simserve.units import HOURS_PER_MONTH
 
 Verdict = Literal["holds", "missed", "none"]
 
-_OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")
-"""Reasons that add nothing to the status."""
-_MOST_GAVE_UP = 0.5
-"""If more than this share of the requests was given up, the latencies of the others say little."""
+_OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")  # Reasons that add nothing to the status.
+_MOST_GAVE_UP = 0.5  # If more than this share of the requests was given up, the latencies of the others say little.
 _CLOSED = {
     "budget": "clients ask at the same time: latencies include waiting for the prompts of others",
     "seats": "more clients than are served at once: every latency includes queueing",
@@ -64,8 +62,7 @@ def answer(result: RunResult) -> str:
     return f"{told} {counted(failed, 'threshold')} failed." if failed else told
 
 
-_MOST_CLASSES = 2
-"""Most classes named in the answer that miss their objective."""
+_MOST_CLASSES = 2  # Most classes named in the answer that miss their objective.
 NO_WAY_OUT = "No single change of those tried is enough. To search for combinations:"
 
 

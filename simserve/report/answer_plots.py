@@ -69,32 +69,21 @@ _UNITS = {
 }
 """Units of keys whose names do not include one."""
 _COMPARED = ("p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms", "output_throughput", "usd_per_million_output_tokens")
-_NAMES = 0.3
-"""Share of the width for the names of compared figures."""
-_HEADROOM = 1.12
-"""Factor on the largest figure that leaves room on the axis for the words beside it."""
-_CIRCLE = 9.0
-"""Points: size of the circle around a marked point."""
-_MEMORY = re.compile(r"(-sxm)?-\d+gb\b")
-"""End of a GPU's name that a picture leaves out."""
+_NAMES = 0.3  # Share of the width for the names of compared figures.
+_HEADROOM = 1.12  # Factor on the largest figure that leaves room on the axis for the words beside it.
+_CIRCLE = 9.0  # Points: size of the circle around a marked point.
+_MEMORY = re.compile(r"(-sxm)?-\d+gb\b")  # End of a GPU's name that a picture leaves out.
 _LEAST_NAME_GAP = 0.08
 """Least gap, as a share of the height, between the plan and a point of the front that also gets a name."""
-_SLOWEST_DRAWN = 2.0
-"""Fleets are drawn up to this multiple of the TTFT of the slowest fleet that meets the SLO."""
-_RANGE = 0.36
-"""Thickness of the interval of real servers, as a share of a row."""
-_LIMIT = 0.025
-"""Half the width of the stroke that marks a limit, as a share of the limit."""
-_ROOM = 1.15
-"""Factor of room beyond the first and the last point of a logarithmic axis, for the circle."""
-_BILL_ROOM = 1.5
-"""Factor of room below the smallest and above the largest bill, for the words beside them."""
+_SLOWEST_DRAWN = 2.0  # Fleets are drawn up to this multiple of the TTFT of the slowest fleet that meets the SLO.
+_RANGE = 0.36  # Thickness of the interval of real servers, as a share of a row.
+_LIMIT = 0.025  # Half the width of the stroke that marks a limit, as a share of the limit.
+_ROOM = 1.15  # Factor of room beyond the first and the last point of a logarithmic axis, for the circle.
+_BILL_ROOM = 1.5  # Factor of room below the smallest and above the largest bill, for the words beside them.
 _MILLION = 1e6
 _MOST_INPUTS = 8
-_RIGHT_EDGE = 0.96
-"""Share of the width at which the axes of plots with a row for each name end."""
-_RIGHT_END = 0.7
-"""From this share of the axis on, words are to the left of their point."""
+_RIGHT_EDGE = 0.96  # Share of the width at which the axes of plots with a row for each name end.
+_RIGHT_END = 0.7  # From this share of the axis on, words are to the left of their point.
 
 
 def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:

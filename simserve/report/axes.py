@@ -37,8 +37,7 @@ COLOR_ROLES = {
 WIDTH_INCHES = 4.6
 TEXT_POINTS = 9.0
 _MAX_TICKS = 7
-_EVEN_STEPS = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))
-"""Ticks per decade, from short ranges to long ones."""
+_EVEN_STEPS = ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,))  # Ticks per decade, from short ranges to long ones.
 
 
 def canvas(

@@ -23,8 +23,6 @@ def background(asked: Scenario | ResolvedScenario, result: RunResult, *, with_pa
     The decode step of the roofline is the run's mean step: its mean number of sequences, halfway through their output.
 
     Args:
-        asked: The scenario that was run.
-        result: Its result.
         with_page: Whether the deployment is run at other loads too, up to a second (`simserve.report.other_loads`).
 
     Raises:

@@ -42,44 +42,29 @@ if TYPE_CHECKING:
 
 ASKED_FILES = ("film.html", "timeline.json", "timeline.json.gz", "metrics.prom")
 """Files of a result that are only written on request."""
-STORED = ("scenario.resolved.yaml",)
-"""Arguments that name the scenario in the folder of a result."""
+STORED = ("scenario.resolved.yaml",)  # Arguments that name the scenario in the folder of a result.
 NOW = "Now"
 """Name of the line that says whether a deployment can sustain its own traffic, in answers about more than that."""
-SLO_MISSED = "SLO missed"
-"""Note after GPUs that are priced although they miss the SLO."""
-_NEARLY_NOTHING = 0.01
-"""Share of the other side's bill below which a bill is told with further digits."""
-_LENGTHENS = " (--precision 5% lengthens it)"
-"""Note after a run that is too short, of the command that runs it."""
-FILES = "Files"
-"""Name of the line that says where the files of an answer are."""
+SLO_MISSED = "SLO missed"  # Note after GPUs that are priced although they miss the SLO.
+_NEARLY_NOTHING = 0.01  # Share of the other side's bill below which a bill is told with further digits.
+_LENGTHENS = " (--precision 5% lengthens it)"  # Note after a run that is too short, of the command that runs it.
+FILES = "Files"  # Name of the line that says where the files of an answer are.
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
-LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")
-"""Keys that scale the load of a scenario."""
-_MOST_MILLISECONDS = 10_000
-"""Longest time that is given in milliseconds beside shorter ones."""
-_SECONDS_FROM_MEAN = 1000.0
-"""Mean in milliseconds from which its line is in seconds."""
+LOAD_KEYS = ("workload.arrivals.rate", "workload.arrivals.concurrency")  # Keys that scale the load of a scenario.
+_MOST_MILLISECONDS = 10_000  # Longest time that is given in milliseconds beside shorter ones.
+_SECONDS_FROM_MEAN = 1000.0  # Mean in milliseconds from which its line is in seconds.
 _TOLD_AS_TIMES = 2.0
 """From this multiple of the self-hosting cost on, an API's cost is given as a multiple, not in percent."""
-_TOKENS_STEP = 1024
-"""Tokens to which a context length is rounded up."""
+_TOKENS_STEP = 1024  # Tokens to which a context length is rounded up.
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What to do: a sentence and the command that does it.
+    """What to do: a sentence and the command that does it."""
 
-    Attributes:
-        told: The sentence.
-        command: The command; empty where there is no room for it.
-        instead: What is shown if there is no room for the command; None: that ``-v`` prints it.
-    """
-
-    told: str
-    command: str
-    instead: Way | None = None
+    told: str  # The sentence.
+    command: str  # The command; empty where there is no room for it.
+    instead: Way | None = None  # What is shown if there is no room for the command; None: that ``-v`` prints it.
 
     @property
     def shorter(self) -> Way:
@@ -127,40 +112,27 @@ class Fact:
 
     label: str
     text: str
-    is_extra: bool = False
-    """Whether it is dropped if there is no room for every line."""
-    is_whole: bool = False
-    """Whether all of its clauses are shown, however many lines they take."""
+    is_extra: bool = False  # Whether it is dropped if there is no room for every line.
+    is_whole: bool = False  # Whether all of its clauses are shown, however many lines they take.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """What to know about an answer before anything else.
+    """What to know about an answer before anything else."""
 
-    Attributes:
-        verdict: ``holds``, ``missed`` or ``none``.
-        answer: Whether it holds, in one sentence.
-        subject: What was asked about: model, GPUs, engine, traffic.
-        warnings: Warnings before the answer, one line each.
-        ways: What to do, the best first.
-        latencies: TTFT, TPOT, ITL, E2E; empty if nothing was measured.
-        facts: Cost, load, trust, in the order a reader asks.
-    """
-
-    verdict: Verdict
-    answer: str
-    subject: str = ""
-    warnings: Sequence[str] = ()
-    ways: Sequence[Way] = ()
-    latencies: Sequence[LatencyLine] = ()
-    facts: Sequence[Fact] = ()
+    verdict: Verdict  # ``holds``, ``missed`` or ``none``.
+    answer: str  # Whether it holds, in one sentence.
+    subject: str = ""  # What was asked about: model, GPUs, engine, traffic.
+    warnings: Sequence[str] = ()  # Warnings before the answer, one line each.
+    ways: Sequence[Way] = ()  # What to do, the best first.
+    latencies: Sequence[LatencyLine] = ()  # TTFT, TPOT, ITL, E2E; empty if nothing was measured.
+    facts: Sequence[Fact] = ()  # Cost, load, trust, in the order a reader asks.
 
 
 def brief_of_run(result: RunResult, reference: Sequence[str] = STORED, folder: Path | None = None) -> Brief:
     """Return the brief of a run.
 
     Args:
-        result: The run.
         reference: Arguments that name the scenario of the run in a command of simserve.
         folder: Where its files are; None without files.
     """
@@ -423,7 +395,6 @@ def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:
     For GPUs that miss the SLO it does not say which of the two costs less: `simserve cost` prices those that meet it.
 
     Args:
-        summary: Of a run.
         gpus: GPUs of its deployment, in words.
         held: Whether it meets the SLO.
     """
@@ -520,7 +491,6 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
     """Return the brief of a scenario as it is: that of one run, for answers about more than that.
 
     Args:
-        scenario: The deployment and its traffic.
         reference: Arguments that name the scenario in a command of simserve.
 
     Raises:
@@ -547,11 +517,7 @@ def about(
     """Return the brief of an answer about a deployment: the answer, then whether it holds as it is, cost, load, trust.
 
     Args:
-        deployed: Of the deployment at its own traffic.
-        answered: The answer.
-        verdict: Of the answer.
         more: Further lines, directly below the one that says whether it holds.
-        ways: What to do.
     """
     return replace(
         deployed,
@@ -571,7 +537,6 @@ def with_page(brief: Brief, page: Path | None, written: Path | None = None) -> B
     """Return a brief whose last line says where the page of the answer is.
 
     Args:
-        brief: The brief of an answer that writes no other files.
         page: The file; None if none was asked for.
         written: Another file of the answer; None without one.
     """

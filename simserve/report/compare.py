@@ -49,20 +49,15 @@ _HEADLINES = (
 )
 _MORE_IS_BETTER = frozenset({"slo_attainment", "output_throughput"})
 """Headline figures for which more is better; for the others less is better."""
-_DECIDES_FROM = 0.01
-"""A change of less than this share of the base does not decide."""
+_DECIDES_FROM = 0.01  # A change of less than this share of the base does not decide.
 _LEAST_GAP_FACTOR = 2.0
 """The p99 of ITL is a headline if it changes by this factor or more; else TPOT shows the same."""
 _FACTOR_FROM = 10.0
 """From this multiple of the base on, a change is given as a factor: ``166x`` reads better than ``+16463%``."""
-_COARSE = 2.0
-"""From this half width in percent on, decimals are dropped."""
-_NOTHING = 1e-9
-"""Widths below this percentage are rounding errors."""
-_EQUAL = "(equal)"
-"""Text for no difference at all."""
-_SMALLEST_SHARE = 5e-5
-"""A change of a share below this, interval included, does not show in any printed digit."""
+_COARSE = 2.0  # From this half width in percent on, decimals are dropped.
+_NOTHING = 1e-9  # Widths below this percentage are rounding errors.
+_EQUAL = "(equal)"  # Text for no difference at all.
+_SMALLEST_SHARE = 5e-5  # A change of a share below this, interval included, does not show in any printed digit.
 
 
 class Comparison(Paged, compare.Comparison):
@@ -210,7 +205,6 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is.
 
     Args:
-        comparison: The answer.
         reference: Arguments that name the base in a command of simserve.
     """
     answered, *others = _told(comparison)

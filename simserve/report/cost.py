@@ -31,13 +31,9 @@ _OLD = "more than a year before the newest of the catalogue"
 
 @dataclass(frozen=True, slots=True)
 class CostResult(Paged):
-    """What `simserve cost` answers.
+    """What `simserve cost` answers."""
 
-    Attributes:
-        summary: Exactly what its ``--json`` prints.
-    """
-
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any]  # Exactly what its ``--json`` prints.
 
     @property
     def answer(self) -> str:
@@ -413,7 +409,6 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
     """Return the answer as a page: its parts, and the break-even.
 
     Args:
-        summary: Of the answer.
         command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
@@ -445,7 +440,6 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     """Return the brief: which side costs less, what both cost, how busy the GPUs are, and the break-even.
 
     Args:
-        summary: Of the answer.
         deployed: Brief of one run of the deployment as it is; None if nothing was simulated.
         reference: Arguments that name the scenario in a command of simserve.
     """
@@ -506,7 +500,6 @@ def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
     """Return dollars a month of both sides; for an unknown side, how to provide it.
 
     Args:
-        summary: Of the answer.
         held: Note about the GPUs that are priced.
         is_served: Whether they serve all of the traffic within the SLO.
     """

@@ -16,25 +16,17 @@ Floats = NDArray[np.float64]
 
 _NUM_LEVELS = 240
 _NUM_BINS = 300
-_PLATEAU = 0.02
-"""Two values closer than this share of the larger one count as equal: the noise of one run."""
+_PLATEAU = 0.02  # Two values closer than this share of the larger one count as equal: the noise of one run.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurningPoint:
-    """Where a rising curve stops rising.
+    """Where a rising curve stops rising."""
 
-    Attributes:
-        at: x of the largest y; the first if several are equal.
-        value: That y.
-        flat_from: Smallest x whose y is within 2 % of it: going beyond gains nothing.
-        falls_after: Whether some later y is more than 2 % below it.
-    """
-
-    at: int
-    value: float
-    flat_from: int
-    falls_after: bool
+    at: int  # x of the largest y; the first if several are equal.
+    value: float  # That y.
+    flat_from: int  # Smallest x whose y is within 2 % of it: going beyond gains nothing.
+    falls_after: bool  # Whether some later y is more than 2 % below it.
 
 
 def turning_point(points: Sequence[tuple[int, float]]) -> TurningPoint:

@@ -37,27 +37,21 @@ WAIT_LABELS = {
     "prefix": "another prompt that begins alike",
     "step": "the running step to end",
 }
-_WHOLE = 0.999
-"""A window of at least this share of the run counts as the whole run: no warm-up was cut."""
+_WHOLE = 0.999  # A window of at least this share of the run counts as the whole run: no warm-up was cut.
 _STEADY = tuple(kind.model_fields["process"].default for kind in STATIONARY)
 """Arrival processes for which a warm-up is detected."""
-_BEYOND_LAST = 0.01
-"""Share of the requests that lie beyond p99."""
-_NOTICEABLE_WAIT = 0.05
-"""Least share of a wait that is mentioned."""
-_NOTICEABLE_OPERATOR = 0.005
-"""Least share of the seconds of all steps for an operator to be named."""
+_BEYOND_LAST = 0.01  # Share of the requests that lie beyond p99.
+_NOTICEABLE_WAIT = 0.05  # Least share of a wait that is mentioned.
+_NOTICEABLE_OPERATOR = 0.005  # Least share of the seconds of all steps for an operator to be named.
 CANNOT_KEEP_UP = "the slowest of them cannot keep up with this load: how long requests queue there cannot be told"
 _SHORT = ("tpot", "ttft")
-_NARROW_ARITHMETIC = ("fp8", "int8")
-"""Weight formats that multiply in 8 bit if the GPU can."""
+_NARROW_ARITHMETIC = ("fp8", "int8")  # Weight formats that multiply in 8 bit if the GPU can.
 _FIDELITY = {
     "roofline": "roofline, from datasheet peaks and typical efficiencies",
     "fitted": "curves fitted to measurements",
     "measured": "measured operator by operator",
 }
-_MOST_LISTED = 6
-"""Most classes with their own arrivals that are listed one by one."""
+_MOST_LISTED = 6  # Most classes with their own arrivals that are listed one by one.
 LOOPS = {"open": "open loop", "closed": "closed loop", "mixed": "open loop, and clients in a closed loop"}
 """The values of ``simserve.load`` in words."""
 _CHANGES_SHOWN = 6
@@ -552,8 +546,7 @@ def _sources(workload: Mapping[str, Any]) -> str:
     return "; ".join(named)
 
 
-_ROUNDS = ("rounds", "training_time", "weight_update")
-"""Keys of a batch that say how it is sent again."""
+_ROUNDS = ("rounds", "training_time", "weight_update")  # Keys of a batch that say how it is sent again.
 
 
 def _process(source: Mapping[str, Any], unnamed: str) -> str:

@@ -15,19 +15,12 @@ _WRITE = {"share": share, "number": number, "dollars": dollars}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """How a figure is told.
+    """How a figure is told."""
 
-    Attributes:
-        label: What it is.
-        kind: How it is written.
-        unit: Its unit, if the label does not include it.
-        short: Label where room is short; empty: the same.
-    """
-
-    label: str
-    kind: Kind = "number"
-    unit: str = ""
-    short: str = ""
+    label: str  # What it is.
+    kind: Kind = "number"  # How it is written.
+    unit: str = ""  # Its unit, if the label does not include it.
+    short: str = ""  # Label where room is short; empty: the same.
 
     @property
     def title(self) -> str:

@@ -38,36 +38,23 @@ from simserve.unfinished import write_text
 
 Floats = NDArray[np.float64]
 FILM_FILE = "film.html"
-MOST_STEPS = 400
-"""Steps of the busiest replica in a film whose length is not given."""
-MOST_REPLICAS = 4
-"""Most replicas shown of one run: those with the most requests."""
-MOST_PIPELINE_STAGES = 16
-"""Most stages of a pipeline that are drawn, one row each."""
-MOST_REQUESTS = 1_500
-"""Most requests shown of one run: a longer queue is cut, and its rest counted."""
-BEFORE = 0.6
-"""Share of a film before its moment."""
-_MICRO = 6
-"""Decimal places kept of seconds."""
+MOST_STEPS = 400  # Steps of the busiest replica in a film whose length is not given.
+MOST_REPLICAS = 4  # Most replicas shown of one run: those with the most requests.
+MOST_PIPELINE_STAGES = 16  # Most stages of a pipeline that are drawn, one row each.
+MOST_REQUESTS = 1_500  # Most requests shown of one run: a longer queue is cut, and its rest counted.
+BEFORE = 0.6  # Share of a film before its moment.
+_MICRO = 6  # Decimal places kept of seconds.
 _WAITING = ("queue", "preempted", "link queue", "transfer", "seat queue")
-_SHARE_DIGITS = 3
-"""Decimal places kept of shares of a round."""
+_SHARE_DIGITS = 3  # Decimal places kept of shares of a round.
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The part of a run that a film shows.
+    """The part of a run that a film shows."""
 
-    Attributes:
-        start: Seconds of the run.
-        end: Likewise.
-        why: Why it is worth a look, in words.
-    """
-
-    start: float
-    end: float
-    why: str
+    start: float  # Seconds of the run.
+    end: float  # Likewise.
+    why: str  # Why it is worth a look, in words.
 
 
 class Film:
@@ -325,9 +312,6 @@ def _request(life: Life, steps: Steps, moment: Moment, paces: Floats | None) -> 
     """Return a request: its phases, the tokens it had at the start of decoding, and its decode steps before the film.
 
     Args:
-        life: Its lifecycle.
-        steps: Steps of its replica.
-        moment: When the film plays.
         paces: Tokens per decode step of every request, if drafts are accepted; None: one.
     """
     phases: list[list[Any]] = []
@@ -384,18 +368,13 @@ def _since(seconds: float, moment: Moment) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round.
+    """One round."""
 
-    Attributes:
-        slots: Its length in slots.
-        groups: Micro-batches in order: how many equal ones, tokens of each, share of a slot that each takes at the
-            stage with the most layers.
-        idle: Idle share of the time of all stages.
-    """
-
-    slots: float
+    slots: float  # Its length in slots.
     groups: tuple[tuple[int, int, float], ...]
-    idle: float
+    """Micro-batches in order: how many equal ones, tokens of each, share of a slot that each takes at the stage with
+    the most layers."""
+    idle: float  # Idle share of the time of all stages.
 
 
 def pipeline_rounds(replica: Replica, steps: Steps, layers: Sequence[int], piece: int | None) -> Iterator[Round]:
@@ -403,7 +382,6 @@ def pipeline_rounds(replica: Replica, steps: Steps, layers: Sequence[int], piece
 
     Args:
         replica: The scheduler; its ``times`` give the time of its micro-batches.
-        steps: Its steps, or some of them.
         layers: Layers of each stage.
         piece: Tokens of a prompt that pass through the stages at once (llama.cpp's ``n_ubatch``); None: whole chunks.
     """

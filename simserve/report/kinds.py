@@ -12,10 +12,8 @@ from simserve.report.tables import Cell, Row
 from simserve.units import format_seconds
 
 CLASS_COLUMNS = ("requests", "lost", "TTFT p50", "TTFT p95", "TPOT p95", "E2E p95", "SLO met")
-_LATENCIES = ("p50_ttft_ms", "p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms")
-"""Figures in the columns of latencies."""
-_LOST = ("rejected", "timed_out", "failed", "unfinished")
-"""Statuses that a row of classes counts as lost."""
+_LATENCIES = ("p50_ttft_ms", "p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms")  # Figures in the columns of latencies.
+_LOST = ("rejected", "timed_out", "failed", "unfinished")  # Statuses that a row of classes counts as lost.
 
 
 def reasoning_lines(result: RunResult) -> list[str]:

@@ -24,17 +24,11 @@ _LONGEST_LIST = 8
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting of the engine.
+    """One setting of the engine."""
 
-    Attributes:
-        name: vLLM's name.
-        text: Its value.
-        source: ``scenario``, or where the default comes from.
-    """
-
-    name: str
-    text: str
-    source: str
+    name: str  # vLLM's name.
+    text: str  # Its value.
+    source: str  # ``scenario``, or where the default comes from.
 
     @property
     def is_asked(self) -> bool:

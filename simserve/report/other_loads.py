@@ -20,21 +20,17 @@ from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario, objective
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 
-NUM_REQUESTS = 600
-"""Least number of requests of the first run at a load."""
-OVERLOADED_REQUESTS = 2000
-"""Requests at a load that is above the capacity, or so close to it that nothing settles."""
+NUM_REQUESTS = 600  # Least number of requests of the first run at a load.
+OVERLOADED_REQUESTS = 2000  # Requests at a load that is above the capacity, or so close to it that nothing settles.
 _FACTORS = (1.0, 1.41, 0.71, 2.0, 0.5, 1.19, 2.83, 1.68)
 """Multiples of the scenario's load, the most informative first."""
 BUDGET = 60_000
 """Requests that all runs together may simulate: a run that needs more than what is left is skipped. The number for
 conversations is estimated to a few percent."""
 _LEAST_LOADS = 3
-_MOST_FURTHER = 3
-"""Most halvings below or doublings above, if goodput is highest at an end of the loads tried."""
+_MOST_FURTHER = 3  # Most halvings below or doublings above, if goodput is highest at an end of the loads tried.
 _LOOKS = 2
-_SPARE = 1.2
-"""Factor on the requests that a run needs by the concurrency of a shorter one, which may be lower."""
+_SPARE = 1.2  # Factor on the requests that a run needs by the concurrency of a shorter one, which may be lower.
 _KEPT = ("p95_ttft", "p95_tpot", "goodput", "throughput", "attainment")
 
 

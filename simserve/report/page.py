@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from simserve.report.brief import Brief
 _CODE = re.compile(r"((?<=: )simserve .+$|(?<![\w-])--[a-z][a-z-]*(?: [a-z\d]+=[^\s;]+| \d[\d.]*%?(?:/[a-z]+)?)?)")
 """A command at the end of a sentence, and an option with its number (possibly per month) or with the key it sets."""
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")
-"""Space between a time and its unit, at which no line may break."""
-_PARTS = re.compile(r"[^._/]*[._/]+|[^._/]+")
-"""Parts of a long name, each with the sign that ends it."""
-_LONGEST_WORD = 12
-"""Letters of a word up to which it is never broken."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=m?s\b)")  # Space between a time and its unit, at which no line may break.
+_PARTS = re.compile(r"[^._/]*[._/]+|[^._/]+")  # Parts of a long name, each with the sign that ends it.
+_LONGEST_WORD = 12  # Letters of a word up to which it is never broken.
 _NAMES = ("simserve", "vllm", "sglang", "tgi", "lmdeploy", "ollama")
 """Words that keep their spelling at the start of a line."""
 TEMPLATES = Path(__file__).parent / "templates"
@@ -35,23 +32,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a page.
+    """A part of a page."""
 
-    Attributes:
-        title: What it is about.
-        lines: Sentences; commands of simserve are set as code.
-        header: Titles of a table's columns; empty: no table.
-        rows: Its cells; the first of each row is its name.
-        panels: Plots.
-        notes: What limits it, in small print.
-    """
-
-    title: str = ""
-    lines: Sequence[str] = ()
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    panels: Sequence[Panel] = ()
-    notes: Sequence[str] = ()
+    title: str = ""  # What it is about.
+    lines: Sequence[str] = ()  # Sentences; commands of simserve are set as code.
+    header: Sequence[str] = ()  # Titles of a table's columns; empty: no table.
+    rows: Sequence[Sequence[str]] = ()  # Its cells; the first of each row is its name.
+    panels: Sequence[Panel] = ()  # Plots.
+    notes: Sequence[str] = ()  # What limits it, in small print.
 
     @property
     def is_text(self) -> tuple[bool, ...]:
@@ -61,23 +49,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer as a full page.
+    """An answer as a full page."""
 
-    Attributes:
-        name: Command and scenario.
-        answer: The answer in one sentence; empty where the brief holds it.
-        lines: Further lines at the top.
-        sections: The rest, in reading order.
-        command: The command that reproduces it; empty if unknown.
-        brief: The brief at the top, which includes the answer; None: the answer alone.
-    """
-
-    name: str
-    answer: str = ""
-    lines: Sequence[str] = ()
-    sections: Sequence[Section] = ()
-    command: str = ""
-    brief: Brief | None = None
+    name: str  # Command and scenario.
+    answer: str = ""  # The answer in one sentence; empty where the brief holds it.
+    lines: Sequence[str] = ()  # Further lines at the top.
+    sections: Sequence[Section] = ()  # The rest, in reading order.
+    command: str = ""  # The command that reproduces it; empty if unknown.
+    brief: Brief | None = None  # The brief at the top, which includes the answer; None: the answer alone.
 
 
 def render_page(page: Page) -> str:
@@ -179,7 +158,6 @@ def html_sections(lines: Sequence[str], sections: Iterable[Section]) -> str:
     """Return an answer as a fragment of HTML, for a notebook: sentences, the first in bold, then its sections.
 
     Args:
-        lines: The answer.
         sections: Its parts: title, lines with commands set as code, table, notes in small print; plots are left out.
     """
     parts = [f"<p><b>{escape(line)}</b></p>" if not at else f"<p>{escape(line)}</p>" for at, line in enumerate(lines)]
@@ -199,21 +177,13 @@ def html_table(
     """Return an answer of one table, as `html_sections` does.
 
     Args:
-        lines: The answer.
-        header: Titles of the columns.
-        rows: Cells, as many as titles.
         notes: What limits the answer.
     """
     return html_sections(lines, [Section(header=header, rows=rows, notes=notes)])
 
 
 def html_cells(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table, words flush left and figures flush right on one line, whatever the styles of the page.
-
-    Args:
-        header: Titles of the columns.
-        rows: Cells, as many as titles.
-    """
+    """Return a table, words flush left and figures flush right on one line, whatever the styles of the page."""
     is_text = text_columns(rows) or (True,) * len(header)
     styles = ["text-align:left" if words else "text-align:right;white-space:nowrap" for words in is_text]
 

@@ -225,8 +225,7 @@ def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
 
 
 _NUM_SPANS = 80
-_LEAST_REQUESTS = 20
-"""Least number of requests of a span for which the share that met the objective is shown."""
+_LEAST_REQUESTS = 20  # Least number of requests of a span for which the share that met the objective is shown.
 _SHARE_TICKS = ((0, "0%"), (0.25, "25%"), (0.5, "50%"), (0.75, "75%"), (1, "100%"))
 
 

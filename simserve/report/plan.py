@@ -54,25 +54,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDEST = 118
-_TOLD_IN_BRIEF = ("Run it", "How it stands")
-"""Parts whose lines are in the brief at the top of a page."""
+_TOLD_IN_BRIEF = ("Run it", "How it stands")  # Parts whose lines are in the brief at the top of a page.
 _LEAST_MORE, _TOLD_AS_TIMES = 1.01, 2.0
 """Least multiple of the traffic that counts as headroom, and the one from which headroom is given as a multiple."""
-_IN_BRIEF = 3
-"""Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met."""
+_IN_BRIEF = 3  # Lines of the answer that its brief shows: what to deploy, in which formats, and how the SLO is met.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPage(Plan):
-    """A plan that shows itself in a notebook, draws itself and writes itself as a page.
-
-    Attributes:
-        scenario: What was asked; None if the plan was read from a file, so that its deployment cannot be run again.
-        reference: Arguments of ``simserve run`` that name the scenario.
-    """
+    """A plan that shows itself in a notebook, draws itself and writes itself as a page."""
 
     scenario: Scenario | None = None
-    reference: Sequence[str] = ()
+    """What was asked; None if the plan was read from a file, so that its deployment cannot be run again."""
+    reference: Sequence[str] = ()  # Arguments of ``simserve run`` that name the scenario.
 
     @cached_property
     def brief(self) -> Brief:
@@ -152,7 +146,6 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     """Return the plan as a page: what the terminal shows, and the fleets that were tried.
 
     Args:
-        summary: Of the plan.
         command: The command that reproduces it.
         brief: The brief at the top of the page; None: one from the summary alone.
     """
@@ -219,7 +212,6 @@ def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
     """Return the brief of a plan: what to deploy and how to run it, or why nothing meets the SLO and what to relax.
 
     Args:
-        summary: Of the plan.
         deployed: Brief of one run of the plan's deployment; None if it was not run: its latencies are not shown.
         reference: Arguments of ``simserve run`` that name the scenario.
     """

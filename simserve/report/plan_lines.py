@@ -14,11 +14,9 @@ from simserve.report.quantities import UNDEFINED, capital, count, counted, dolla
 from simserve.report.tables import TERM_LABELS
 from simserve.scenario.formats import formats_line
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""Titles of the columns, and cells."""
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # Titles of the columns, and cells.
 RUNNERS_UP = "Runners-up, the best of each kind of GPU"
-_NO_GAIN = 1.05
-"""Least factor on throughput for a change to be called a gain."""
+_NO_GAIN = 1.05  # Least factor on throughput for a change to be called a gain.
 _FIDELITY = {
     "fitted": "curves fitted to measured kernels of this GPU",
     "roofline": "a roofline of the data sheet, not measured on this GPU; check with a trial before buying",
@@ -46,21 +44,16 @@ LEVERS = {
 """Name of a lever in the summary -> what it does."""
 CHANGED = {"traffic": "Traffic", "prompt_tokens": "Prompts", "output_tokens": "Answers", "price": "GPU price"}
 """Name of an input that may change, in the summary -> how it is written."""
-IDLE_BATCH = 2.0
-"""Mean number of requests in a step below which a GPU mostly serves one user at a time."""
-FEW_TOKENS = 1e9
-"""Tokens a month below which the people around a fleet usually cost more than an API."""
-SURE = 0.9
-"""Probability below which a plan says how to be surer."""
+IDLE_BATCH = 2.0  # Mean number of requests in a step below which a GPU mostly serves one user at a time.
+FEW_TOKENS = 1e9  # Tokens a month below which the people around a fleet usually cost more than an API.
+SURE = 0.9  # Probability below which a plan says how to be surer.
 UNLIKELY = 0.5
 """Probability below which the first line of a plan says it: more real servers miss the SLO than hold it."""
-MISS_PERCENTILE = 95
-"""Percentile at which a near miss is shown."""
+MISS_PERCENTILE = 95  # Percentile at which a near miss is shown.
 _MOST_RUNNERS_UP = 8
 _MOST_FRONT = 8
 _SAME_PRICE = 0.005
-_SAME_GPUS = 0.005
-"""Relative difference up to which the mean number of GPUs is that of a fleet that does not change."""
+_SAME_GPUS = 0.005  # Relative difference up to which the mean number of GPUs is that of a fleet that does not change.
 """Dollars a month by which two prices may differ and still be printed the same."""
 
 

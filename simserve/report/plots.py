@@ -42,13 +42,10 @@ from simserve.units import format_seconds
 
 Floats = NDArray[np.float64]
 _SHARE_TICKS = ((0, "0%"), (0.25, "25%"), (0.5, "50%"), (0.75, "75%"), (0.9, "90%"), (1, "100%"))
-_SHARE_ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares at which an axis may end."""
-_SHARE_ROOM = 1.1
-"""Factor on the largest share that leaves room above it on the axis."""
+_SHARE_ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # Shares at which an axis may end.
+_SHARE_ROOM = 1.1  # Factor on the largest share that leaves room above it on the axis.
 _EVEN_TICKS = tuple(each for each in _SHARE_TICKS if each[0] != 0.9)
-_DIFFERENT = 0.25
-"""Within this share of the axis from either end, the name of a limit is on the inner side."""
+_DIFFERENT = 0.25  # Within this share of the axis from either end, the name of a limit is on the inner side.
 _PART_COLORS = {
     "weights": BLUE,
     "kv": SKY,

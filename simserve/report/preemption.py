@@ -9,8 +9,7 @@ from simserve.metrics.throughput import requests_in_kv
 from simserve.report.curves import turning_point
 from simserve.report.quantities import count, counted, number, share
 
-_RARE_SHARE = 0.005
-"""Below this share of repeated work, preemption is incidental and not a cost."""
+_RARE_SHARE = 0.005  # Below this share of repeated work, preemption is incidental and not a cost.
 
 
 def preemption_statement(result: RunResult) -> str | None:

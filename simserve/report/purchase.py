@@ -17,8 +17,7 @@ from simserve.units import format_seconds
 _MOST_ROWS = 12
 _COLORS = {"3": BLUE, "1": GREEN}
 _ROOM = 1.12
-_FAR = 2.0
-"""A budget above this multiple of the most expensive month is not drawn: it would compress the rest."""
+_FAR = 2.0  # A budget above this multiple of the most expensive month is not drawn: it would compress the rest.
 
 
 def purchase_lines(purchase: Mapping[str, Any]) -> list[str]:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 
 UNDEFINED = "\N{EN DASH}"
-_SECONDS_FROM_MS = 10_000.0
-"""From here on, milliseconds are written as seconds."""
+_SECONDS_FROM_MS = 10_000.0  # From here on, milliseconds are written as seconds.
 
 
 _LEADS_A_FIGURE = re.compile(r"[^\w\s]*\d")

@@ -20,8 +20,7 @@ from simserve.report.quantities import dollars, latency
 from simserve.units import format_seconds
 
 Floats = NDArray[np.float64]
-Dashes = tuple[float, ...]
-"""Lengths of dashes and gaps, in line widths; empty: solid."""
+Dashes = tuple[float, ...]  # Lengths of dashes and gaps, in line widths; empty: solid.
 Shape = Literal["circle", "square", "triangle", "diamond", "wedge", "cross"]
 """Shape of a point; a wedge is a triangle on its tip."""
 SOLID: Dashes = ()
@@ -32,23 +31,17 @@ POINTS_AN_INCH = 72.0
 KEY_LEFT, KEY_HANDLE, KEY_GAP, KEY_ROW = 8.0, 25.0, 16.0, 13.5
 """In points, for a key above the axes: left edge, width of a symbol, gap between entries, line spacing."""
 _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] -/"), frozenset("mwMWGOQ%@&≤")
-_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-"""Leading digits of the distance between two ticks."""
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # Leading digits of the distance between two ticks.
 _ROOM = 1.05
 _MARGIN = 0.05
-_BETWEEN_POINTS = 5.0
-"""Least points between the words of two ticks."""
-_LEAST_SHARE = 0.15
-"""Least share of an axis between two ticks whose words include a unit."""
+_BETWEEN_POINTS = 5.0  # Least points between the words of two ticks.
+_LEAST_SHARE = 0.15  # Least share of an axis between two ticks whose words include a unit.
 _NEXT_TO = ((7.0, 5.0), (7.0, -13.0), (-7.0, 5.0), (-7.0, -13.0))
 """Places of words at a point, as (right, up) in points; with a negative ``right`` they end there."""
 _FURTHER = ((7.0, 17.0), (7.0, -25.0), (-7.0, 17.0), (-7.0, -25.0))
-_AIR = 1.5
-"""Points between words and whatever they must not cover."""
-_WIDE_TYPE = 1.1
-"""Factor on the width of words in a wide type such as DejaVu Sans, Matplotlib's."""
-_OTHER_WORDS, _OUTSIDE = 100, 1000
-"""What it counts to cover other words, and to leave the axes; a point counts 1."""
+_AIR = 1.5  # Points between words and whatever they must not cover.
+_WIDE_TYPE = 1.1  # Factor on the width of words in a wide type such as DejaVu Sans, Matplotlib's.
+_OTHER_WORDS, _OUTSIDE = 100, 1000  # What it counts to cover other words, and to leave the axes; a point counts 1.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +116,7 @@ class Box:
     y: float
     thickness: float
     color: str
-    words: str = ""
-    """Words at the pointer; empty: its name and its ends."""
+    words: str = ""  # Words at the pointer; empty: its name and its ends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +141,7 @@ class Dots:
     is_hollow: bool = False
     opacity: float = 1.0
     size: float = 5.4
-    names: Sequence[str] = ()
-    """Name of each point, for the pointer; empty without names."""
+    names: Sequence[str] = ()  # Name of each point, for the pointer; empty without names.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,35 +161,23 @@ class Note:
 Mark = Curve | Steps | Bar | Rule | Level | Band | Box | Whiskers | Dots | Note
 
 
-NamedMark = Curve | Steps | Bar | Dots
-"""Marks that a key explains if they have a label."""
+NamedMark = Curve | Steps | Bar | Dots  # Marks that a key explains if they have a label.
 
 
 @dataclass(slots=True, kw_only=True)
 class Axis:
-    """One of the two axes.
+    """One of the two axes."""
 
-    Attributes:
-        label: Its label.
-        low: Its lower end.
-        high: Its upper end.
-        is_log: Whether it is logarithmic; both ends are above 0 then.
-        ticks: Values and their words; None: round ones.
-        words: Formats a round value; None: with separators, and enough digits to distinguish the ticks.
-        told: Formats any value, for the pointer; None: three digits.
-        is_whole: Whether only whole numbers are ticks.
-        is_drawn: Whether there is a line along it.
-    """
-
-    label: str = ""
-    low: float = 0.0
-    high: float = 1.0
-    is_log: bool = False
-    ticks: Sequence[tuple[float, str]] | None = None
+    label: str = ""  # Its label.
+    low: float = 0.0  # Its lower end.
+    high: float = 1.0  # Its upper end.
+    is_log: bool = False  # Whether it is logarithmic; both ends are above 0 then.
+    ticks: Sequence[tuple[float, str]] | None = None  # Values and their words; None: round ones.
     words: Callable[[float], str] | None = None
-    told: Callable[[float], str] | None = None
-    is_whole: bool = False
-    is_drawn: bool = True
+    """Formats a round value; None: with separators, and enough digits to distinguish the ticks."""
+    told: Callable[[float], str] | None = None  # Formats any value, for the pointer; None: three digits.
+    is_whole: bool = False  # Whether only whole numbers are ticks.
+    is_drawn: bool = True  # Whether there is a line along it.
 
     def share(self, value: float) -> float:
         """Return the position of a value along the axis, 0 to 1 inside."""
@@ -240,35 +219,21 @@ def linear_ticks(low: float, high: float, *, is_whole: bool = False) -> list[flo
 
 @dataclass(slots=True, kw_only=True)
 class Sketch:
-    """One plot, 4.6 inches wide.
+    """One plot, 4.6 inches wide."""
 
-    Attributes:
-        height: Inches.
-        left: Share of the width at which the axes start; they end at ``right``.
-        right: See ``left``.
-        bottom: Share of the height, from below, like ``top``.
-        top: See ``bottom``.
-        x: The horizontal axis.
-        y: The vertical axis.
-        marks: What is drawn; earlier marks are below later ones.
-        title: Words above the axes, on the left.
-        key: Where the labels of the marks are explained; None without a key.
-        has_grid: Whether lines cross the axes at the ticks.
-        instead: Words in place of axes and marks; empty for none.
-    """
-
-    height: float = 3.1
-    left: float = 0.17
-    right: float = 0.96
-    bottom: float = 0.16
-    top: float = 0.86
-    x: Axis = field(default_factory=Axis)
-    y: Axis = field(default_factory=Axis)
-    marks: list[Mark] = field(default_factory=list)
-    title: str = ""
+    height: float = 3.1  # Inches.
+    left: float = 0.17  # Share of the width at which the axes start; they end at ``right``.
+    right: float = 0.96  # See ``left``.
+    bottom: float = 0.16  # Share of the height, from below, like ``top``.
+    top: float = 0.86  # See ``bottom``.
+    x: Axis = field(default_factory=Axis)  # The horizontal axis.
+    y: Axis = field(default_factory=Axis)  # The vertical axis.
+    marks: list[Mark] = field(default_factory=list)  # What is drawn; earlier marks are below later ones.
+    title: str = ""  # Words above the axes, on the left.
     key: Literal["above", "below"] | None = "above"
-    has_grid: bool = True
-    instead: str = ""
+    """Where the labels of the marks are explained; None without a key."""
+    has_grid: bool = True  # Whether lines cross the axes at the ticks.
+    instead: str = ""  # Words in place of axes and marks; empty for none.
 
     @property
     def named(self) -> list[NamedMark]:
@@ -308,8 +273,6 @@ def add_name(sketch: Sketch, text: str, x: float, y: float, *, is_needed: bool =
     needed.
 
     Args:
-        sketch: Plot with all its points.
-        text: The words.
         x: The point along the horizontal axis.
         y: The point along the vertical axis.
         is_needed: Whether they are never left out; they may then be a line further away.
@@ -322,8 +285,7 @@ def add_name(sketch: Sketch, text: str, x: float, y: float, *, is_needed: bool =
         sketch.marks.append(notes[counted.index(least)])
 
 
-_Rectangle = tuple[float, float, float, float]
-"""Left, lower, right and upper end in points."""
+_Rectangle = tuple[float, float, float, float]  # Left, lower, right and upper end in points.
 
 
 def _covered(sketch: Sketch, note: Note) -> int:
@@ -389,7 +351,6 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
 
     Args:
         reach: Seconds that must be visible; values that are not positive cannot be.
-        label: Label of the axis.
     """
     low, high = log_reach(reach) or (0.01, 1.0)
     low, high = low / 1.1, high * 1.1

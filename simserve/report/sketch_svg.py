@@ -43,17 +43,13 @@ from simserve.report.sketch import (
     text_width,
 )
 
-Nearest = Literal["x", "y", "both"]
-"""The coordinate by which the nearest spot is found."""
+Nearest = Literal["x", "y", "both"]  # The coordinate by which the nearest spot is found.
 _TICK = 3.0
-_PAD = 3.5
-"""Points between a tick and its words."""
+_PAD = 3.5  # Points between a tick and its words.
 _HANDLE = 18.0
 _CURVE_DOT = 4.4
-_END = 2.6
-"""Half the length of the stroke at the end of an interval."""
-_BAR_SHARE = 0.91
-"""Share of the height of the axes that a bar takes."""
+_END = 2.6  # Half the length of the stroke at the end of an interval.
+_BAR_SHARE = 0.91  # Share of the height of the axes that a bar takes.
 _OUTLINES: dict[Shape, tuple[tuple[float, float], ...]] = {
     "square": ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)),
     "triangle": ((0.0, -0.55), (0.6, 0.5), (-0.6, 0.5)),
@@ -61,8 +57,7 @@ _OUTLINES: dict[Shape, tuple[tuple[float, float], ...]] = {
     "diamond": ((0.0, -0.66), (0.66, 0.0), (0.0, 0.66), (-0.66, 0.0)),
 }
 """Corners of a shape around its middle, in widths."""
-MOST_PLACES = 80
-"""Most places along a curve; a pointer cannot distinguish more."""
+MOST_PLACES = 80  # Most places along a curve; a pointer cannot distinguish more.
 _INSIDE = 1e-9
 
 
@@ -93,7 +88,6 @@ def sketch_svg(sketch: Sketch, name: str, description: str) -> str:
     """Return a sketch as one ``<svg>`` element.
 
     Args:
-        sketch: What to draw.
         name: Unique in the page; letters, digits and dashes.
         description: Text for a reader who cannot see it.
     """

@@ -26,17 +26,11 @@ LATENCY_MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One figure.
+    """One figure."""
 
-    Attributes:
-        key: Its dotted key in `result.json`.
-        value: Its value there; None is undefined.
-        text: What a reader sees.
-    """
-
-    key: str
-    value: float | None
-    text: str
+    key: str  # Its dotted key in `result.json`.
+    value: float | None  # Its value there; None is undefined.
+    text: str  # What a reader sees.
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,20 +24,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_WIDEST = 100
-"""Most columns used: longer lines are hard to follow."""
+_WIDEST = 100  # Most columns used: longer lines are hard to follow.
 _LABEL_WIDTH = 11
-MOST_LINES = 14
-"""Most lines of a brief, without its warnings."""
+MOST_LINES = 14  # Most lines of a brief, without its warnings.
 _FEWEST_LATENCIES, _LONG_COMMAND = 2, 4
 """Latencies that a brief always keeps, and the most lines of a command with which it keeps all of them."""
 _BRIEF_WIDTH = 80
-_BRIEF_LABEL, _WIDEST_LABEL = 7, 9
-"""Columns of the labels of a brief: usually, and at most."""
-_CLAUSE_END = re.compile(r"; (?![^(]*\))")
-"""End of a clause of a line: a semicolon outside brackets."""
-_MOST_COMMAND = 5
-"""Most lines of a command that a brief has room for."""
+_BRIEF_LABEL, _WIDEST_LABEL = 7, 9  # Columns of the labels of a brief: usually, and at most.
+_CLAUSE_END = re.compile(r"; (?![^(]*\))")  # End of a clause of a line: a semicolon outside brackets.
+_MOST_COMMAND = 5  # Most lines of a command that a brief has room for.
 _CONTINUED = " \\"
 _STYLES = {"holds": "bold green", "missed": "bold red", "none": "bold"}
 _FILES = (
@@ -57,8 +52,6 @@ def render_run(
     """Print the brief of a run, and with ``is_verbose`` every figure below it.
 
     Args:
-        result: The run.
-        console: Where to print.
         folder: Where its files were written; None if they were not.
         reference: Arguments that name the scenario of the run in a command of simserve.
         is_verbose: Whether every figure is printed.
@@ -86,8 +79,6 @@ def render_brief(brief: Brief, console: Console, *, is_whole: bool = False) -> N
     answer, warnings, and parts of a command or a clause are never left out.
 
     Args:
-        brief: What to print.
-        console: Where to print.
         is_whole: Whether nothing is cut and every command is on one line, whatever its length.
     """
     from rich.text import Text

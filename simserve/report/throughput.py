@@ -19,8 +19,7 @@ from simserve.units import HOURS_PER_MONTH
 
 _MOST_LOST = 8
 _MOST_FRONT = 10
-_CIRCLE = 9.0
-"""Points: size of the circle around a marked point."""
+_CIRCLE = 9.0  # Points: size of the circle around a marked point.
 
 
 def throughput_sections(summary: Mapping[str, Any]) -> Iterator[Section]:

@@ -30,8 +30,7 @@ from simserve.sim.step_log import StepLog, Steps
 TIMELINE_FILE = "timeline.json"
 MAX_STEPS = 200_000
 """Most steps of all replicas in a timeline, which shows the beginning of a longer run. About 40 MB of JSON."""
-GZIP_BYTES = 32_000_000
-"""From this size on the file is compressed; Perfetto reads it directly."""
+GZIP_BYTES = 32_000_000  # From this size on the file is compressed; Perfetto reads it directly.
 _ENGINE_THREAD = 1
 _KV_TRANSFER = ("link queue", "transfer", "seat queue")
 """Phases between the end of a prefill and the first token at the decode replica."""
@@ -42,19 +41,12 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A run as trace events.
+    """A run as trace events."""
 
-    Attributes:
-        events: In the order in which they are written.
-        until: Seconds of the run that it covers; infinite: all of it.
-        num_steps: Steps shown.
-        num_steps_of_run: Steps of the whole run.
-    """
-
-    events: list[Event]
-    until: float
-    num_steps: int
-    num_steps_of_run: int
+    events: list[Event]  # In the order in which they are written.
+    until: float  # Seconds of the run that it covers; infinite: all of it.
+    num_steps: int  # Steps shown.
+    num_steps_of_run: int  # Steps of the whole run.
 
 
 def timeline(result: RunResult, max_steps: int = MAX_STEPS) -> Timeline:
@@ -231,25 +223,15 @@ def _or(value: float, other: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """A request on the timeline; times in seconds.
+    """A request on the timeline; times in seconds."""
 
-    Attributes:
-        process: Of the replica that answered it; -1 if none did.
-        sender: Of the replica that computed its prompt; differs from ``process`` after a KV transfer.
-        about: What a click on it shows; its number is ``request``.
-        arrival: When it arrived.
-        finish: When it was answered or given up.
-        phases: Name, start and end of each, in order.
-        evictions: When it lost its KV cache, was admitted again, and had recomputed it.
-    """
-
-    process: int
-    sender: int
-    about: dict[str, Any]
-    arrival: float
-    finish: float
-    phases: Sequence[tuple[str, float, float]]
-    evictions: Sequence[tuple[float, int]]
+    process: int  # Of the replica that answered it; -1 if none did.
+    sender: int  # Of the replica that computed its prompt; differs from ``process`` after a KV transfer.
+    about: dict[str, Any]  # What a click on it shows; its number is ``request``.
+    arrival: float  # When it arrived.
+    finish: float  # When it was answered or given up.
+    phases: Sequence[tuple[str, float, float]]  # Name, start and end of each, in order.
+    evictions: Sequence[tuple[float, int]]  # When it lost its KV cache, was admitted again, and had recomputed it.
 
 
 def _spans(life: Life, end_time: float) -> Iterator[Event]:

@@ -45,22 +45,17 @@ INTERVALS = (
 )
 _MOST_REASONS = 12
 _GROUP = ("source", "engine", "hardware", "model")
-_NAMES = {"hardware": "GPU"}
-"""Key of a group -> its name in text, where that differs."""
-_LEAST_FIGURE = len("(+12.3%)")
-"""Columns of the bias if it is printed below the error."""
-_MOST_ROWS = 40
-"""Most rows of a table on a terminal: longer ones are on the page and in the JSON."""
+_NAMES = {"hardware": "GPU"}  # Key of a group -> its name in text, where that differs.
+_LEAST_FIGURE = len("(+12.3%)")  # Columns of the bias if it is printed below the error.
+_MOST_ROWS = 40  # Most rows of a table on a terminal: longer ones are on the page and in the JSON.
 _UNITS: Mapping[Metric, tuple[str, float]] = {
     "tpot": ("ms", 1e3),
     "ttft": ("ms", 1e3),
     "e2e": ("s", 1.0),
     "throughput": ("tokens/s", 1.0),
 }
-_MANY = 300
-"""From this number of points on, the marks of a plot are small."""
-BAND = 0.2
-"""Relative error that the dashed lines mark."""
+_MANY = 300  # From this number of points on, the marks of a plot are small.
+BAND = 0.2  # Relative error that the dashed lines mark.
 NOT_SCORED = "not scored"
 _KINDS: Mapping[str, tuple[str, Shape]] = {
     NOT_SCORED: (GREY, "cross"),
@@ -74,21 +69,13 @@ _KINDS: Mapping[str, tuple[str, Shape]] = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorTable:
-    """Errors of groups of points.
+    """Errors of groups of points."""
 
-    Attributes:
-        title: What the groups are.
-        header: Titles of the columns.
-        rows: Cells, as many as titles.
-        num_names: Leading columns that are names, not figures.
-        caption: What the figures are.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    num_names: int
-    caption: str = ""
+    title: str  # What the groups are.
+    header: tuple[str, ...]  # Titles of the columns.
+    rows: tuple[tuple[str, ...], ...]  # Cells, as many as titles.
+    num_names: int  # Leading columns that are names, not figures.
+    caption: str = ""  # What the figures are.
 
     @property
     def is_long(self) -> bool:
@@ -201,7 +188,6 @@ def not_run_lines(summary: Mapping[str, Any], most: int | None = _MOST_REASONS) 
     """Return why points were not run, the most frequent reasons first.
 
     Args:
-        summary: Of a validation.
         most: Most reasons to name; None: all.
     """
     rows: Sequence[Mapping[str, Any]] = summary["not_covered"]
@@ -314,7 +300,6 @@ def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") 
     """Write the page, whole or not at all.
 
     Args:
-        validation: What was replayed.
         file: Path of the page.
         asked: Arguments of the command shown on the page: ``FILE``, ``--data DIR``.
 

@@ -47,7 +47,6 @@ def arrivals_of(result: BenchResult, scenario: Scenario | None, notes: list[str]
     """Return how a benchmark's requests arrive, as keys of ``workload.arrivals``.
 
     Args:
-        result: The benchmark.
         scenario: Its process is used if the file has only a rate, its arrivals if the file says nothing; None: Poisson,
             and nothing.
         notes: Notes on what was missing and what replaced it are added here.
@@ -82,7 +81,6 @@ def lengths_of(result: BenchResult, scenario: Scenario | None, notes: list[str])
     If the file says nothing, they are the scenario's.
 
     Args:
-        result: The benchmark.
         scenario: Replaces what is missing; None: nothing does.
         notes: Notes on what was missing and what replaced it are added here.
 

@@ -32,16 +32,13 @@ from simserve.workload.requests import RequestSpecs
 _WITH_ENCODERS = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose replicas take embeddings from an encoder pool: vLLM (docs, features/disagg_encoder), SGLang (docs,
 advanced_features/epd_disaggregation), TensorRT-LLM (under Dynamo's encode worker)."""
-_OF_CONTINUOUS = ("scheduler", "admission")
-"""Options of batches whose requests come and go one by one."""
+_OF_CONTINUOUS = ("scheduler", "admission")  # Options of batches whose requests come and go one by one.
 _SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching": "prefix_caching"}
 """Options of the engine -> the feature that they need when switched on."""
 _CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preemption_mode", "swap"): "swap"}
 """Options of the engine and a value -> the feature that it needs."""
-_ON_CPU = ("n_gpu_layers", "num_gpu", "n_cpu_moe")
-"""Options by which the CPU computes a part of the model."""
-_HOST_MEMORY = ("cpu_offload_gb", *_ON_CPU)
-"""Options by which engines keep weights outside the GPU."""
+_ON_CPU = ("n_gpu_layers", "num_gpu", "n_cpu_moe")  # Options by which the CPU computes a part of the model.
+_HOST_MEMORY = ("cpu_offload_gb", *_ON_CPU)  # Options by which engines keep weights outside the GPU.
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -371,7 +368,6 @@ def without_effect(scenario: Scenario, specs: RequestSpecs | None) -> list[str]:
     """Return a clause for each setting that changes nothing here, with the reason.
 
     Args:
-        scenario: The scenario.
         specs: The requests of its run, which say what a trace's prompts share; None: not known.
     """
     return [*_of_routing(scenario, specs), *_of_classes(scenario), *_of_engine(scenario)]
@@ -494,17 +490,11 @@ def _expects_max_tokens(scenario: Scenario) -> bool:
 
 
 class AskedFeature(NamedTuple):
-    """A feature that a deployment uses.
+    """A feature that a deployment uses."""
 
-    Attributes:
-        name: One of `simserve.profiles.engine_profile.FEATURES`.
-        key: Key of the deployment that asks for it.
-        value: Its value.
-    """
-
-    name: str
-    key: str
-    value: object
+    name: str  # One of `simserve.profiles.engine_profile.FEATURES`.
+    key: str  # Key of the deployment that asks for it.
+    value: object  # Its value.
 
 
 def asked_features(deployment: DeploymentSpec) -> Iterator[AskedFeature]:

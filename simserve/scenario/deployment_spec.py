@@ -51,10 +51,8 @@ _ORDER: tuple[TierName, ...] = ("host", "disk", "remote")
 _COUNTS_BASE = ("sglang",)
 """Engines whose limit of adapters per batch counts requests without an adapter as one more ("including base-only
 request", SGLang's help of ``--max-loras-per-batch``)."""
-_KEEPS_ALL = ("sglang",)
-"""Engines that keep every adapter in host memory by default (``--max-loaded-loras``)."""
-MAX_REPLICAS = 10_000
-"""Each replica has a scheduler of its own in memory."""
+_KEEPS_ALL = ("sglang",)  # Engines that keep every adapter in host memory by default (``--max-loaded-loras``).
+MAX_REPLICAS = 10_000  # Each replica has a scheduler of its own in memory.
 _OF_POOL = (
     "hardware",
     "gpus_per_node",
@@ -214,7 +212,6 @@ def tier_lines(config: EngineConfig, bytes_per_token: float) -> list[str]:
     tiers.
 
     Args:
-        config: The scheduler that has them.
         bytes_per_token: KV bytes per token over all GPUs of a replica.
     """
     size = config.block_size

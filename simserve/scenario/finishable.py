@@ -36,24 +36,19 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
 
-REPLICATION = 2**20
-"""Index of the draws; no replication of a run uses it."""
-FEWEST_REQUESTS = 4000
-"""Fewest requests of the run that measures throughput."""
-MOST_REQUESTS = 32_000
-"""Most requests of one run, unless there are more clients."""
+REPLICATION = 2**20  # Index of the draws; no replication of a run uses it.
+FEWEST_REQUESTS = 4000  # Fewest requests of the run that measures throughput.
+MOST_REQUESTS = 32_000  # Most requests of one run, unless there are more clients.
 CANDIDATES = 8
 """Requests, or conversations, drawn for each one that is sent, so that those sent have the traffic's mean work."""
 ROUNDS = 8
 """Fewest requests of each client: two until all are well under way, one at the end; the others are measured."""
-SPARE_CLIENTS = 1.3
-"""Clients, relative to the requests that a deployment can hold."""
+SPARE_CLIENTS = 1.3  # Clients, relative to the requests that a deployment can hold.
 SPARE_CLIENTS_OF_BATCHES = 2.1
 """The same if a batch is answered as a whole: when it ends, a full one must be waiting before its clients return."""
 MOST_AT_FIRST = 512
 """Most concurrent requests of one scheduler in the first try; more are tried only if they bring throughput."""
-MORE_CLIENTS = 1.5
-"""Factor on the clients when too few of them wait."""
+MORE_CLIENTS = 1.5  # Factor on the clients when too few of them wait.
 MORE_CLIENTS_OF_ADAPTERS = 3.5
 """The same with many adapters: while batches still fill up, each increase must bring more than the noise of a run. For
 `hundred-tenants` the last queue is then about as long as in runs of 400,000 requests near the limit."""
@@ -63,8 +58,7 @@ HALF_WIDTH = 0.03
 """Largest half-width of the interval by batch means, relative to the throughput, of a run that is long enough. Requests
 of balanced work are more precise than batches show: in 24 draws of three scenarios, 1.5 % stood for a standard
 deviation of 0.55 %."""
-MORE_THROUGHPUT = 1.01
-"""Largest factor on the throughput with fewer clients at which more clients count as no gain."""
+MORE_THROUGHPUT = 1.01  # Largest factor on the throughput with fewer clients at which more clients count as no gain.
 NUM_BATCHES = 20
 OPEN_REQUESTS, OPEN_REQUESTS_OF_AGENTS = 12_000, 20_000
 """Fewest requests of an open run that tells whether the deployment keeps up; more for agents, whose tasks are few."""
@@ -85,10 +79,8 @@ LEAST_CAME = 0.85
 OPEN_REACH, OPEN_REACH_OF_FALL = 1.04, 1.02
 """Largest factors between the highest load kept up with and the lowest that is not: if as much is answered beyond the
 limit, so that it can be interpolated, and if less is."""
-LEAST_GROWTH_APART = 0.0015
-"""Growth of a load that counts as none: 1 % of the load, by `GROWTH_PER_LOAD`."""
-MOST_OPEN_RUNS = 10
-"""Open runs after which the result of a backlogged run is used."""
+LEAST_GROWTH_APART = 0.0015  # Growth of a load that counts as none: 1 % of the load, by `GROWTH_PER_LOAD`.
+MOST_OPEN_RUNS = 10  # Open runs after which the result of a backlogged run is used.
 OPEN_HALF_WIDTH = 0.03
 """Half the interval relative to the load: twice the root mean square of the errors against runs of 400,000 requests,
 which is 0.4 to 1.5 % in `multi-turn`, `kv-offload`, `kv-tiers` and `prefix-routing` (docs/promises.md)."""
@@ -102,14 +94,11 @@ PEAK_FROM = 0.35
 OPEN_WINDOW = 0.15
 """Share of an open run, after the peak and again at the end, over which the requests in the system are averaged."""
 OPEN_POINTS = 60
-LEAST_OPEN_GROWTH = 0.003
-"""Share of the requests arriving meanwhile that a growing queue keeps."""
-AT_ONCE = 1e-6
-"""Seconds per answer, and per token, of an API that keeps no client waiting."""
+LEAST_OPEN_GROWTH = 0.003  # Share of the requests arriving meanwhile that a growing queue keeps.
+AT_ONCE = 1e-6  # Seconds per answer, and per token, of an API that keeps no client waiting.
 KEPT_DRAWS, MOST_KEPT_REQUESTS = 4, 200_000
 """Draws of requests that are kept, and the most requests in one: a search reuses them for one fleet after another."""
-PEAK_SECONDS = 300.0
-"""If the rate varies, its highest five minutes count besides the mean."""
+PEAK_SECONDS = 300.0  # If the rate varies, its highest five minutes count besides the mean.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +298,6 @@ class _OpenTraffic:
         """Return about ``num_requests`` requests of the scenario, which arrive at one rate.
 
         Args:
-            scenario: The scenario whose traffic it is.
             deployment: A deployment that refuses no request.
             num_requests: Number of requests, approximately.
             rate: About the rate that the deployment finishes, requests/s.

@@ -45,25 +45,20 @@ from simserve.workload.spec import WorkloadSpec
 _LARGEST_TENSOR_PARALLEL = 64
 _SIZES = ("deployment.tensor_parallel_size", "deployment.pipeline_parallel_size")
 """Keys by which a replica gets more GPUs."""
-_FLAGS = {None, "--gpus", "--tp", "--pp"}
-"""Command-line flags that set them; None: the default."""
+_FLAGS = {None, "--gpus", "--tp", "--pp"}  # Command-line flags that set them; None: the default.
 _LARGEST_SHARE = 0.95
 """Largest share of a GPU's memory that is advised: above it, a peak of another process ends the server."""
 _GPU_LAYERS = ("n_gpu_layers", "num_gpu")
 """Options that leave layers to the CPU, in engines that have them: the most layers on the GPU first."""
-NEAR_PEAK = 0.95
-"""Share of the highest rate of a day from which on a run counts as one that has seen it."""
-_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
-"""Limits that activations grow with."""
+NEAR_PEAK = 0.95  # Share of the highest rate of a day from which on a run counts as one that has seen it.
+_LIMITS = ("max_num_seqs", "max_num_batched_tokens")  # Limits that activations grow with.
 _FOUR_BITS: WeightFormatName = "awq-int4"
 """Format of weights that is tried where no known checkpoint is small enough."""
 LONG_STEP_SECONDS = 1.0
 """Step time from which on every reader of an answer notices a pause: twenty times a TPOT of 50 ms."""
 SHORTER_STEP_SECONDS = 0.25
-FEW_FULL_LENGTH = 16.0
-"""Requests of full length in the KV cache below which a handful of them stops all others."""
-LEAST_SEVERAL = 1.05
-"""Requests of full length below which the KV cache counts as holding only one of them."""
+FEW_FULL_LENGTH = 16.0  # Requests of full length in the KV cache below which a handful of them stops all others.
+LEAST_SEVERAL = 1.05  # Requests of full length below which the KV cache counts as holding only one of them.
 HIGH_UTILIZATION = 0.95
 """Share of the memory above which vLLM itself advises lowering it: graphs and other processes need more."""
 

@@ -37,7 +37,6 @@ def staged_folder(folder: Path, scenario: Scenario, *, force: bool = False) -> I
 
     Args:
         folder: Where the result goes; created if needed.
-        scenario: The scenario of the result.
         force: Whether the result of another scenario or seed, or other files, may be replaced.
 
     Raises:

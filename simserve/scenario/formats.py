@@ -42,8 +42,7 @@ NO_CHECKPOINT: Final = "as asked (no such checkpoint is on record)"
 COMPRESSED_KV: Final = "fp8"
 """KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in
 the kernels that they choose by default, deepseek_v4 attention.py; SGLang 0.5.23 deepseek_v4 memory pool)."""
-GGUF: Final = "gguf"
-"""A checkpoint's ``method``: a file of llama.cpp, loaded by engines that run all formats in it."""
+GGUF: Final = "gguf"  # A checkpoint's ``method``: a file of llama.cpp, loaded by engines that run all formats in it.
 FILE = "calibration/quality.yaml"
 SIZE_FACTOR = 2.5
 """Largest ratio, either way, between a studied model's size and this one: losses halve at least from 7 B to 70 B."""
@@ -301,7 +300,6 @@ def formats_of(shape: ReplicaShape, asked_kv_cache: str) -> Formats:
     """Return the formats of a replica and where they come from.
 
     Args:
-        shape: The replica, its formats resolved.
         asked_kv_cache: KV format in the scenario.
     """
     how = available_as(shape)
@@ -354,8 +352,7 @@ def lacking_weights_notes(shape: ReplicaShape) -> list[str]:
     return [note for note in notes if note is not None]
 
 
-_WIDE_BITS = 16.0
-"""Bits of weights that are stored as the model's own dtype."""
+_WIDE_BITS = 16.0  # Bits of weights that are stored as the model's own dtype.
 _PUBLISHED = ("stored", "checkpoint")
 
 
@@ -406,38 +403,27 @@ def with_stored_format(scenario: Scenario) -> Scenario:
 class QualityFact(FrozenModel):
     """One model in one format compared with the same model in 16 bit."""
 
-    format: str = Field(min_length=1)
-    """Weight or KV format, as a scenario names it."""
-    model: str = Field(min_length=1)
-    """The studied model."""
-    model_size_b: float = Field(gt=0)
-    """Its number of parameters, billions."""
-    baseline: float = Field(gt=0)
-    """Score in 16 bit; 100 if only the recovery is published."""
-    value: float = Field(gt=0)
-    """Score in the format."""
+    format: str = Field(min_length=1)  # Weight or KV format, as a scenario names it.
+    model: str = Field(min_length=1)  # The studied model.
+    model_size_b: float = Field(gt=0)  # Its number of parameters, billions.
+    baseline: float = Field(gt=0)  # Score in 16 bit; 100 if only the recovery is published.
+    value: float = Field(gt=0)  # Score in the format.
 
 
 class QualityStudy(FrozenModel):
     """Figures of one source by one metric."""
 
-    source: str = Field(min_length=1)
-    """Paper, model card or documentation."""
-    cited_as: str = Field(min_length=1)
-    """The source in one or two words, for one line of text."""
-    metric: Metric
-    """Perplexity (lower is better), or a score or recovery in per cent (higher is better)."""
-    quantises: Kind = "weights"
-    """What is stored in the format."""
-    facts: tuple[QualityFact, ...] = Field(min_length=1)
-    """The figures."""
+    source: str = Field(min_length=1)  # Paper, model card or documentation.
+    cited_as: str = Field(min_length=1)  # The source in one or two words, for one line of text.
+    metric: Metric  # Perplexity (lower is better), or a score or recovery in per cent (higher is better).
+    quantises: Kind = "weights"  # What is stored in the format.
+    facts: tuple[QualityFact, ...] = Field(min_length=1)  # The figures.
 
 
 class QualityCatalogue(FrozenModel):
     """Every study."""
 
-    studies: tuple[QualityStudy, ...]
-    """Studies, in the order they are shown."""
+    studies: tuple[QualityStudy, ...]  # Studies, in the order they are shown.
 
 
 @cache
@@ -464,7 +450,6 @@ def published_quality(quantization: str, kv_cache_dtype: str, model_size_b: floa
     ``model_size_b``, ``cited_as`` and ``source``.
 
     Args:
-        quantization: Weight format.
         kv_cache_dtype: KV format.
         model_size_b: Parameters of the model, billions.
     """

@@ -38,8 +38,7 @@ SHORT_KEYS: Mapping[str, str] = {
     "concurrency": "workload.arrivals.concurrency=N",
 }
 """Name in flags and in the field -> the key, as a setting."""
-_NO_KEYS = ("ep", "tp", "pp", "dp", "gpus", "gpu")
-"""Those of them that are not keys of a deployment."""
+_NO_KEYS = ("ep", "tp", "pp", "dp", "gpus", "gpu")  # Those of them that are not keys of a deployment.
 _SHORT_FORMS = (["value"], ["policy"], ["max"])
 """Keys that a length given as a number, a routing policy given as a name, and a number of retries stand for."""
 
@@ -109,7 +108,6 @@ def from_mapping(
     """Return the scenario that a plain mapping describes.
 
     Args:
-        mapping: Content of a scenario file.
         overrides: As for `load`; an `Override` says what set it.
         file: Named in errors.
         folder: Folder to which relative paths of the scenario refer; None: the working folder.

@@ -85,7 +85,6 @@ class OwnClients:
         env: The SimPy environment.
 
     Args:
-        scenario: What serves, and what is drawn.
         by_reference: Whether the reference serves.
         steps: Whether every step is kept.
         own: Other parts of the user's own; None: there are none.

@@ -57,10 +57,8 @@ _BLOCKED = {
     "prefix": BLOCKED_BY_PREFIX,
 }
 _SCALING = ("autoscaling", "startup_seconds", "weights_bytes", "replicas_per_node")
-_OF_POOLS = ("name", "role", "num_replicas", "kv_layout", "region")
-"""Fields that pools have in both simulators."""
-_WAITING, _BLOCKED_BY = -2, -1
-"""Columns of a row that are known once its step has ended."""
+_OF_POOLS = ("name", "role", "num_replicas", "kv_layout", "region")  # Fields that pools have in both simulators.
+_WAITING, _BLOCKED_BY = -2, -1  # Columns of a row that are known once its step has ended.
 
 
 def uncovered(deployment: Deployment) -> str | None:
@@ -83,7 +81,6 @@ def uncounted(deployment: Deployment, asked: DeploymentSpec) -> str | None:
     """Return the key of a deployment that the reference serves without computing totals; None: there is none.
 
     Args:
-        deployment: What serves.
         asked: What the scenario says of it.
     """
     engines = [each.engine for each in deployment.pools] or [deployment.engine]
@@ -442,8 +439,6 @@ def seen(cluster: Cluster, records: RequestRecords, end_time: float = 0.0) -> tu
     """Return the records as the clients see them, and what was sent; without streaming they see the server's times.
 
     Args:
-        cluster: The cluster, after its run.
-        records: Records of the run.
         end_time: End of the run, seconds: the share of busy servers refers to it.
     """
     spec = cluster.control.streaming

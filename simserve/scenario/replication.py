@@ -50,8 +50,6 @@ def replicate(
     run is repeated with more of them, the first of which are the same.
 
     Args:
-        deployment: What serves them.
-        scenario: What arrives.
         replication: Index of the replication, >= 0.
         serve: Function that serves them: the plane, or the reference.
         options: Passed to ``serve``.
@@ -170,8 +168,6 @@ def with_grammars(
     whose times are not known beforehand, only those first requests wait.
 
     Args:
-        specs: The requests.
-        spec: What is constrained.
         num_replicas: Replicas that compile, each for itself.
         seed: Seed of the run: the stream is ``schemas``.
         replication: Replication of the run.

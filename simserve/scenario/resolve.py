@@ -68,23 +68,15 @@ KEPT_ENGINES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedScenario:
-    """A scenario with everything that its names refer to.
+    """A scenario with everything that its names refer to."""
 
-    Attributes:
-        scenario: The scenario as given.
-        shape: One replica: hardware, model, engine, parallel sizes, number formats.
-        memory: How a GPU's memory is used, and whether everything fits.
-        engine: Limits and rules of one replica's scheduler.
-        gpu_hour: Price of a GPU-hour, and its source; with several pools, the mean.
-        pools: Each pool as a scenario of its own; the shape, memory and engine above are then the first one's.
-    """
-
-    scenario: Scenario
-    shape: ReplicaShape
-    memory: MemoryPlan
-    engine: EngineConfig
-    gpu_hour: GpuHour
+    scenario: Scenario  # The scenario as given.
+    shape: ReplicaShape  # One replica: hardware, model, engine, parallel sizes, number formats.
+    memory: MemoryPlan  # How a GPU's memory is used, and whether everything fits.
+    engine: EngineConfig  # Limits and rules of one replica's scheduler.
+    gpu_hour: GpuHour  # Price of a GPU-hour, and its source; with several pools, the mean.
     pools: tuple[ResolvedScenario, ...] = ()
+    """Each pool as a scenario of its own; the shape, memory and engine above are then the first one's."""
 
     @property
     def gpu_hour_usd(self) -> float | None:
@@ -142,9 +134,7 @@ def resolve(
     Not fitting is a value: ``memory.fits`` is false, and `simserve.scenario.fit` says what would fit.
 
     Args:
-        scenario: The scenario.
         connector: For one pool of several: what moves KV caches between them, in words; None: nothing does.
-        role: The role of that pool.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be split or stored as requested.

@@ -73,8 +73,7 @@ MOST_TOGETHER = 1_000_000
 instead: it takes some ten CPU seconds, compiled."""
 LOOK_AGAIN = 1.1
 """Factor on the number of runs before the precision is checked again: pooling all requests takes as long as a run."""
-Progress = Callable[[int, int], None]
-"""Called periodically with the requests done and all requests of the run."""
+Progress = Callable[[int, int], None]  # Called periodically with the requests done and all requests of the run.
 
 
 def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool = False) -> Server:
@@ -82,7 +81,6 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
 
     Args:
         resolved: The deployment; for separate workers that were measured, a decode worker.
-        found: The conditions of the run.
         has_pools: Whether prompts and answers have replicas of their own.
     """
     shape = resolved.shape

@@ -21,18 +21,14 @@ MOST_REQUESTS = 1000
 """Requests of one short run: several times the seats examined, so that filling and draining matter little."""
 STEPS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0)
 """Numbers of seats to try, as multiples of the requests that KV memory holds at once."""
-LEAST_PREEMPTIONS = 0.01
-"""Preemptions per completed request from which the curve is computed."""
-_LARGER = (2, 4, 8)
-"""Factors on the number of seats that are examined."""
+LEAST_PREEMPTIONS = 0.01  # Preemptions per completed request from which the curve is computed.
+_LARGER = (2, 4, 8)  # Factors on the number of seats that are examined.
 
 
 def seats_curve(resolved: ResolvedScenario, simulation: Simulation, specs: RequestSpecs) -> dict[str, Any] | None:
     """Return output tokens/s by ``max_num_seqs`` on one replica with a full queue; None if none was preempted.
 
     Args:
-        resolved: The deployment.
-        simulation: Its run.
         specs: The traffic of that run; its first thousand requests are used.
 
     Returns:

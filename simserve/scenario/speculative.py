@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from simserve.sim.totals import SpeculationTotals
 
-MAX_SPECULATIVE_TOKENS = 32
-"""More drafts than any engine is run with."""
+MAX_SPECULATIVE_TOKENS = 32  # More drafts than any engine is run with.
 
 
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -32,22 +32,16 @@ takes some seconds."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What the comparison of two runs found.
+    """What the comparison of two runs found."""
 
-    Attributes:
-        requests: How many were compared.
-        differing: Numbers of the requests that differ, ascending, with the columns that differ.
-        drawn: How many the scenario has; the first of them were compared.
-        largest_difference: Largest difference of two times that should be equal, seconds; inf: one of them is
-            undefined.
-        formats: Number formats of the run, as in `result.json`; empty: only records were compared.
-    """
-
-    requests: int
+    requests: int  # How many were compared.
     differing: dict[int, tuple[str, ...]]
+    """Numbers of the requests that differ, ascending, with the columns that differ."""
     largest_difference: float
-    drawn: int = 0
+    """Largest difference of two times that should be equal, seconds; inf: one of them is undefined."""
+    drawn: int = 0  # How many the scenario has; the first of them were compared.
     formats: Mapping[str, Any] = field(default_factory=dict)
+    """Number formats of the run, as in `result.json`; empty: only records were compared."""
 
     @property
     def is_equal(self) -> bool:
@@ -103,7 +97,6 @@ def verify(
     """Run a scenario on the fast plane and by the reference, and compare every request.
 
     Args:
-        asked: What to run.
         num_requests: How many requests are compared; None: all that the scenario draws, or the first of them
             (`MOST_REQUESTS`, `MOST_TOKENS`).
         accelerate: Whether the plane runs compiled.

@@ -46,11 +46,7 @@ def replicas_for(level: float, count: int, target: float, *, is_used: bool) -> i
 
 
 class Stabilization:
-    """Numbers asked for within a window, the largest of which counts before any replica is removed.
-
-    Args:
-        spec: The bounds and the window.
-    """
+    """Numbers asked for within a window, the largest of which counts before any replica is removed."""
 
     def __init__(self, spec: HorizontalScaling) -> None:
         self._spec = spec
@@ -75,9 +71,6 @@ class Objective:
     """The limits of a run, and the state of the current tasks.
 
     Args:
-        control: Holds the limits.
-        specs: What arrives.
-        requests: The table of outcomes.
         arrival_time: When each request was first sent; filled in during a closed loop.
     """
 
@@ -144,10 +137,6 @@ class Autoscaler:
     """Keeps one pool at the size that its metric asks for.
 
     Args:
-        spec: The rules.
-        env: SimPy's clock.
-        fleet: The fleet of the pool.
-        pool: The replicas.
         objective: Whether ended requests met their limits; for the metric ``slo``.
     """
 
@@ -272,15 +261,10 @@ def _shared(column: Any) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderLives:
-    """When the workers of an encoder pool were there, one row per worker.
+    """When the workers of an encoder pool were there, one row per worker."""
 
-    Attributes:
-        launched_at: Seconds; paid for from then on.
-        stopped_at: When it was given back and had encoded all its images; inf: never.
-    """
-
-    launched_at: NDArray[np.float64]
-    stopped_at: NDArray[np.float64]
+    launched_at: NDArray[np.float64]  # Seconds; paid for from then on.
+    stopped_at: NDArray[np.float64]  # When it was given back and had encoded all its images; inf: never.
 
     def mean(self, start: float, end: float) -> float:
         """Return the mean number of workers that are paid for between two instants."""
@@ -315,10 +299,8 @@ class EncoderAutoscaler:
     """Keeps an encoder pool at the size that its metric asks for.
 
     Args:
-        spec: The rules.
         startup_seconds: From the launch of a worker to its first image.
         clients: The plane's state of the workers; those of the start take images at once.
-        env: SimPy's clock.
     """
 
     def __init__(

@@ -71,8 +71,7 @@ Routing = RoutingPolicy
 _Interpreted = Callable[[DataPlane, RequestTable, float], int]
 DEFAULT_GUARD = 1.5
 """Load over the mean load above which a replica is passed over (SGLang's router: ``--balance-rel-threshold``)."""
-DRAWS = {"random": 1, "power_of_two": 2}
-"""Random numbers used per request."""
+DRAWS = {"random": 1, "power_of_two": 2}  # Random numbers used per request.
 DEFAULT_CACHE_THRESHOLD = 0.5
 """Least share of the prompt that must be cached (``cache_threshold`` of SGLang's router)."""
 _NO_CLASS = ClassSpec(name="all", share=1.0)
@@ -88,22 +87,16 @@ class OwnBlocks:
 
     Without preemptions and retries no request looks for them, and a run that ignores them gives the same result in half
     the time. Whether any does only shows during the run, which is then repeated with them.
-
-    Attributes:
-        are_kept: Whether they are kept, from the first request on.
-        is_assumed: Whether the run assumes that no request is preempted or sent again.
     """
 
-    are_kept: bool
-    is_assumed: bool = False
+    are_kept: bool  # Whether they are kept, from the first request on.
+    is_assumed: bool = False  # Whether the run assumes that no request is preempted or sent again.
 
     @classmethod
     def of(cls, configs: Iterable[EngineConfig], specs: RequestSpecs, *, may_return: bool) -> OwnBlocks:
         """Return the setting that a run begins with.
 
         Args:
-            configs: The engines.
-            specs: What arrives.
             may_return: Whether a request may return to a replica without being preempted there or sent again by its
                 client.
         """
@@ -130,7 +123,6 @@ class OwnBlocks:
         """Check that the assumption holds.
 
         Args:
-            requests: The table.
             tries: How often each has been sent again, shape [N]; None: never.
 
         Raises:
@@ -142,8 +134,7 @@ class OwnBlocks:
             raise CameAgain
 
 
-KEPT = OwnBlocks(are_kept=True)
-"""Default: own blocks are kept."""
+KEPT = OwnBlocks(are_kept=True)  # Default: own blocks are kept.
 
 
 @cache
@@ -159,11 +150,8 @@ class Cluster:
 
     Args:
         replicas: At least one replica.
-        requests: The table of all requests of the run.
         recorders: Recorders of the leaps, each with the schedulers it records: those of all replicas in order.
-        routing: How requests are spread.
         router: Implements that policy (`simserve.sim.cluster.router_of`).
-        client_state: What is known of the clients.
         numbers: Consumers of random numbers (flags of `simserve.engine.client_state`), and their sources.
         on_progress: Called now and then with the number of requests that have finished.
         parts: Groups of replicas that each kind of request may go to; empty: any may go to all.
@@ -243,7 +231,6 @@ class Cluster:
         """Let the clients send their requests; to be called before `accelerate`.
 
         Args:
-            specs: What they send.
             arrival_time: Receives when each request was sent, shape [N]; preset for requests that wait for no answer.
         """
         clients = self._client_state.clients
@@ -378,8 +365,6 @@ class Cluster:
         """Add a replica to the plane, which has not begun and takes no requests yet.
 
         Args:
-            replica: The replica.
-            recorder: Records its leaps.
             now: Seconds.
             place: Its region, among those that have pools.
             first_pace: Where the paces of its pool begin, if pools have their own drafts.
@@ -472,11 +457,9 @@ def clients_of(
     """Return the clients of a run, who have sent nothing yet.
 
     Args:
-        specs: What they send.
         streaming: How tokens reach them, and how long a connection stays open; None: at once, for ever.
         latency: Seconds from sending through the tokeniser, shape [N].
         arrival_time: When each request is first sent, if known; shape [N].
-        uniforms: For the pauses before they try again.
         spacing: Seconds that API servers work on one request, one after another.
     """
     whole, first = (None, None) if streaming is None else streaming.timeouts
@@ -571,8 +554,6 @@ def router_of(spec: RoutingSpec, specs: RequestSpecs, as_lists: bool = True, cha
     """Return the router of a run.
 
     Args:
-        spec: The policy.
-        specs: What arrives.
         as_lists: Whether it is read from Python rather than from compiled code.
         chance: Its random numbers, which the caller tops up; None: each request is routed once, by numbers drawn here.
     """

@@ -25,14 +25,10 @@ Region = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 Role = Literal["both", "prefill", "decode"]
 ClassNames = Annotated[tuple[str, ...], Field(min_length=1)]
 Place = Annotated[int, Field(ge=0)]
-SHARES = ("kv_usage", "busy", "slo")
-"""Metrics whose target is a share."""
-BLIND_POLICIES = ("round_robin", "random")
-"""Policies that use no signal."""
-TOKEN_POLICIES = ("least_tokens", "prefix")
-"""Policies that measure load in tokens, not requests."""
-API_POOL = "api"
-"""Name of the API of `deployment.overflow` among the pools of a rule."""
+SHARES = ("kv_usage", "busy", "slo")  # Metrics whose target is a share.
+BLIND_POLICIES = ("round_robin", "random")  # Policies that use no signal.
+TOKEN_POLICIES = ("least_tokens", "prefix")  # Policies that measure load in tokens, not requests.
+API_POOL = "api"  # Name of the API of `deployment.overflow` among the pools of a rule.
 OF_GATEWAY = attrgetter("overflow", "response_cache", "fairness", "routing.rules")
 """Fields of a `Control` that answer requests in front of the replicas, or decide whose turn it is."""
 OF_FLEET = attrgetter("autoscaling", "encoder_scaling", "faults", "updates", "liveness")
@@ -645,55 +641,33 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The blocks that decide during a run.
+    """The blocks that decide during a run."""
 
-    Attributes:
-        routing: How requests are spread.
-        admission: Which requests are refused; None: none.
-        limits: Objective of each class; one entry if it is for all requests.
-        task_limit: Limit on the duration of an agent's task, seconds; None: no limit.
-        autoscaling: How the number of replicas follows the load; None: it is fixed.
-        startup_seconds: From the launch of a replica to its first request.
-        encoder_scaling: How the number of encoder workers follows the load; None: it is fixed, or there are none.
-        encoder_startup_seconds: From the launch of such a worker to its first image.
-        faults: What goes wrong.
-        liveness: The probe that restarts replicas; None: no probe.
-        updates: Rolling updates.
-        regions: Where clients and pools are; None: regions do not matter.
-        replicas_per_node: How many replicas fill a node.
-        weights_bytes: Weights of one replica over all its GPUs, which a start loads.
-        disaggregation: How KV caches get from prefill to decode pools; None: every replica does both.
-        kv_bytes_per_token: Of the whole model, for those KV caches.
-        landing_seconds_per_token: Seconds that each prompt token adds to their ``transfer_latency``.
-        overflow: When requests go to an API; None: never.
-        streaming: How tokens reach the client; None: at once.
-        response_cache: Which requests are answered without a model; None: none.
-        fairness: Whose turn it is; None: first come, first served.
-        allowed: Indices of the pools that may serve each class; empty: all pools for all classes.
-    """
-
-    routing: RoutingSpec = field(default_factory=RoutingSpec)
-    admission: AdmissionSpec | None = None
-    limits: tuple[Limits, ...] = (Limits(),)
-    task_limit: float | None = None
-    autoscaling: AutoscalingSpec | None = None
-    startup_seconds: float = 0.0
+    routing: RoutingSpec = field(default_factory=RoutingSpec)  # How requests are spread.
+    admission: AdmissionSpec | None = None  # Which requests are refused; None: none.
+    limits: tuple[Limits, ...] = (Limits(),)  # Objective of each class; one entry if it is for all requests.
+    task_limit: float | None = None  # Limit on the duration of an agent's task, seconds; None: no limit.
+    autoscaling: AutoscalingSpec | None = None  # How the number of replicas follows the load; None: it is fixed.
+    startup_seconds: float = 0.0  # From the launch of a replica to its first request.
     encoder_scaling: EncoderAutoscalingSpec | None = None
-    encoder_startup_seconds: float = 0.0
-    faults: tuple[FaultSpec, ...] = ()
-    liveness: LivenessSpec | None = None
-    updates: tuple[UpdateSpec, ...] = ()
-    regions: RegionsSpec | None = None
-    replicas_per_node: int = 1
-    weights_bytes: float = 0.0
+    """How the number of encoder workers follows the load; None: it is fixed, or there are none."""
+    encoder_startup_seconds: float = 0.0  # From the launch of such a worker to its first image.
+    faults: tuple[FaultSpec, ...] = ()  # What goes wrong.
+    liveness: LivenessSpec | None = None  # The probe that restarts replicas; None: no probe.
+    updates: tuple[UpdateSpec, ...] = ()  # Rolling updates.
+    regions: RegionsSpec | None = None  # Where clients and pools are; None: regions do not matter.
+    replicas_per_node: int = 1  # How many replicas fill a node.
+    weights_bytes: float = 0.0  # Weights of one replica over all its GPUs, which a start loads.
     disaggregation: DisaggregationSpec | None = None
-    kv_bytes_per_token: float = 0.0
-    landing_seconds_per_token: float = 0.0
-    overflow: OverflowSpec | None = None
-    streaming: StreamingSpec | None = None
-    response_cache: ResponseCacheSpec | None = None
-    fairness: FairnessSpec | None = None
+    """How KV caches get from prefill to decode pools; None: every replica does both."""
+    kv_bytes_per_token: float = 0.0  # Of the whole model, for those KV caches.
+    landing_seconds_per_token: float = 0.0  # Seconds that each prompt token adds to their ``transfer_latency``.
+    overflow: OverflowSpec | None = None  # When requests go to an API; None: never.
+    streaming: StreamingSpec | None = None  # How tokens reach the client; None: at once.
+    response_cache: ResponseCacheSpec | None = None  # Which requests are answered without a model; None: none.
+    fairness: FairnessSpec | None = None  # Whose turn it is; None: first come, first served.
     allowed: tuple[tuple[int, ...], ...] = ()
+    """Indices of the pools that may serve each class; empty: all pools for all classes."""
 
     @property
     def changes_fleet(self) -> bool:

@@ -43,10 +43,7 @@ class Faults:
     """Starts the processes of all faults of a run.
 
     Args:
-        env: SimPy's clock.
         fleet: The replicas that may break; the initial ones exist.
-        specs: What arrives, for its seed.
-        outages: Where losses are recorded.
     """
 
     def __init__(self, env: simpy.Environment, fleet: Lifecycle, specs: RequestSpecs, outages: Outages) -> None:
@@ -237,9 +234,6 @@ def slowed(times: StepTimes, factor: float) -> StepTimes:
 class Outages:
     """Takes replicas down and brings them back.
 
-    Args:
-        fleet: The replicas.
-
     Attributes:
         lost_since: When each replica that took no requests went down.
         lost_until: When it was back; inf until then.
@@ -276,12 +270,8 @@ class Decisions:
     """The decision makers of a run.
 
     Args:
-        control: The rules.
-        setups: The pools before the run.
         fleet: The replicas; the initial ones exist.
-        specs: What arrives.
         arrival_time: When each request was first sent; filled in during a closed loop.
-        clients: The clients, and the workers of an encoder pool.
     """
 
     _encoders: EncoderAutoscaler | None = None
@@ -380,8 +370,6 @@ def data_plane(env: simpy.Environment, fleet: Lifecycle, *, is_fed: bool = False
     """Drive a fleet from decision to decision, until every request has ended or nothing is left to do.
 
     Args:
-        env: SimPy's clock.
-        fleet: The replicas.
         is_fed: Whether requests are also sent from elsewhere, so that the run goes on when all present ones have ended.
     """
     # Processes that start at time 0 come first.
@@ -420,9 +408,7 @@ class Liveness:
 
     Args:
         spec: The interval, and how late an answer may be.
-        env: SimPy's clock.
         fleet: The replicas; the initial ones exist.
-        outages: Where losses are recorded.
     """
 
     def __init__(self, spec: LivenessSpec, env: simpy.Environment, fleet: Lifecycle, outages: Outages) -> None:

@@ -64,17 +64,14 @@ from simserve.sim.transfers import transfer_totals, transfers_of, with_transfers
 from simserve.workload.acceptance import draw_paces
 from simserve.workload.requests import RequestSpecs
 
-_NUMBERS_AT_ONCE = 16_384
-"""Random numbers drawn together if few are taken at a time."""
+_NUMBERS_AT_ONCE = 16_384  # Random numbers drawn together if few are taken at a time.
 
 
 class FleetRun:
     """Replicas, their clients and the rules between them, ready to run.
 
     Args:
-        control: The rules.
         setups: The pools; with disaggregation, those that prefill and those that decode.
-        specs: What arrives.
         latency: Seconds from sending to the router, shape [N].
         on_progress: Called now and then with the number of requests that have ended.
         log: Keeps every step; None: steps are not kept.
@@ -404,12 +401,7 @@ def tries_of(clients: Clients) -> NDArray[np.float64]:
 
 
 class AskedOnPlane:
-    """A user's own parts, in the form in which the plane calls them.
-
-    Args:
-        judge: Calls the functions.
-        fleet: The replicas that they are shown.
-    """
+    """A user's own parts, in the form in which the plane calls them."""
 
     def __init__(self, judge: Judge, fleet: Lifecycle) -> None:
         self._judge, self._fleet = judge, fleet
@@ -467,10 +459,7 @@ def admission_control_of(
     """Return the admission control of a run.
 
     Args:
-        spec: The rules.
-        control: The objectives.
         specs: What arrives, and how long clients wait.
-        uniforms: For random refusals.
     """
     patience = [INFINITY]
     if spec.deadline_aware:

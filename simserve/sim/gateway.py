@@ -43,23 +43,16 @@ _WHEN_LIMITED = {None: STAY, "stay": STAY, "wait": WAIT, "refuse": REFUSE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontTotals:
-    """What the gateway did over the whole run.
-
-    Attributes:
-        first_questions: Requests whose question no model had answered yet; None: there is no response cache.
-        expired: Requests whose cached answer had expired.
-        limited: How often the API answered 429.
-        asked_again: Requests whose first answer was not good enough; None: no rule asks twice.
-        discarded_tokens: Tokens of those first answers.
-        service: With fairness, by class: prompt tokens plus twice the generated ones; else empty.
-    """
+    """What the gateway did over the whole run."""
 
     first_questions: int | None = None
-    expired: int = 0
-    limited: int = 0
-    asked_again: int | None = None
-    discarded_tokens: int = 0
+    """Requests whose question no model had answered yet; None: there is no response cache."""
+    expired: int = 0  # Requests whose cached answer had expired.
+    limited: int = 0  # How often the API answered 429.
+    asked_again: int | None = None  # Requests whose first answer was not good enough; None: no rule asks twice.
+    discarded_tokens: int = 0  # Tokens of those first answers.
     service: Mapping[str, float] = field(default_factory=dict)
+    """With fairness, by class: prompt tokens plus twice the generated ones; else empty."""
 
 
 def gateway_of(
@@ -68,8 +61,6 @@ def gateway_of(
     """Return the gateway of a run; None: there is none.
 
     Args:
-        control: The rules of the run.
-        specs: What arrives.
         rules: Where requests go by routing rule; None: there are no such rules.
         numbers: Sources of random numbers, by consumer; those of the API are added.
     """

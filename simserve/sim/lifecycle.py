@@ -62,49 +62,29 @@ Steps = Generator[simpy.Event, Any, None]
 
 @dataclass(slots=True)
 class Pool:
-    """Equal replicas.
+    """Equal replicas."""
 
-    Attributes:
-        name: Its name in results; empty if there is only one pool.
-        config: Scheduler settings of each replica.
-        times: Step times in seconds, as lists.
-        recorder: Adds up their leaps.
-        gpus_per_replica: GPUs of each.
-        role: Whether they prefill, decode, or both.
-        paths: What requests share, if the replicas cache prefixes; else None.
-        requests: The table of all requests, before the first replica is launched.
-        ranks: Sort key of each request in the queues of the replicas; empty if first come, first served.
-        replicas: All that were ever launched.
-        ready: Numbers of those that take requests, ascending.
-        region: Where they are; empty if regions do not matter.
-        startup_seconds: From the launch of a replica to its first request.
-        weights_bytes: Weights of one replica over all its GPUs, which a start loads.
-        replicas_per_node: Replicas on a full node.
-        kv_layout: Model and format of its KV caches: with disaggregation, only pools of one layout read each other's.
-        kv_bytes_per_token: Of the whole model, in this format; None: the same for all pools.
-        wanted: Replicas that the autoscaler last asked for; None without an autoscaler.
-        in_flux: Replicas that an update will bring back, less the extra ones that it has launched.
-    """
-
-    name: str
-    config: EngineConfig
-    times: StepTimes
-    recorder: Recorder
-    gpus_per_replica: int = 1
-    role: Role = "both"
-    paths: PrefixPaths | None = None
-    requests: RequestTable | None = None
+    name: str  # Its name in results; empty if there is only one pool.
+    config: EngineConfig  # Scheduler settings of each replica.
+    times: StepTimes  # Step times in seconds, as lists.
+    recorder: Recorder  # Adds up their leaps.
+    gpus_per_replica: int = 1  # GPUs of each.
+    role: Role = "both"  # Whether they prefill, decode, or both.
+    paths: PrefixPaths | None = None  # What requests share, if the replicas cache prefixes; else None.
+    requests: RequestTable | None = None  # The table of all requests, before the first replica is launched.
     ranks: Sequence[float] = ()
-    replicas: list[ManagedReplica] = field(default_factory=list)
-    ready: list[int] = field(default_factory=list)
-    region: str = ""
-    startup_seconds: float = 0.0
-    weights_bytes: float = 0.0
-    replicas_per_node: int = 1
+    """Sort key of each request in the queues of the replicas; empty if first come, first served."""
+    replicas: list[ManagedReplica] = field(default_factory=list)  # All that were ever launched.
+    ready: list[int] = field(default_factory=list)  # Numbers of those that take requests, ascending.
+    region: str = ""  # Where they are; empty if regions do not matter.
+    startup_seconds: float = 0.0  # From the launch of a replica to its first request.
+    weights_bytes: float = 0.0  # Weights of one replica over all its GPUs, which a start loads.
+    replicas_per_node: int = 1  # Replicas on a full node.
     kv_layout: str = ""
-    kv_bytes_per_token: float | None = None
-    wanted: int | None = None
-    in_flux: int = 0
+    """Model and format of its KV caches: with disaggregation, only pools of one layout read each other's."""
+    kv_bytes_per_token: float | None = None  # Of the whole model, in this format; None: the same for all pools.
+    wanted: int | None = None  # Replicas that the autoscaler last asked for; None without an autoscaler.
+    in_flux: int = 0  # Replicas that an update will bring back, less the extra ones that it has launched.
 
     @property
     def present(self) -> list[ManagedReplica]:
@@ -126,9 +106,7 @@ class ManagedReplica:
     """One replica, as decision makers see it; the plane runs it.
 
     Args:
-        cluster: The plane.
         number: Its index in the plane; identifies its schedulers.
-        pool: The pool that it belongs to.
         launched_at: When it was launched, and its cost began, seconds.
         place: Its place in the pool, which a replacement takes over; nodes are filled in order of place.
 
@@ -257,9 +235,7 @@ class Lifecycle:
     Args:
         pools: One or more, without replicas yet.
         cluster: The plane, with the initial replicas, pool by pool.
-        client_state: What the plane knows of its clients.
         counts: Initial number of replicas in each pool.
-        specs: The requests that arrive.
         allowed: For each class, pool indices that its arrivals may go to; one entry for all without classes.
         kv_bytes_per_token: Of the whole model, for pools that do not state it.
 
@@ -323,7 +299,6 @@ class Lifecycle:
         """Add a replica, paid for from ``now``; it takes requests once `ready` is called.
 
         Args:
-            pool: The pool that it joins.
             now: Seconds.
             is_ready: Whether it is ready at once.
             place: The place in the pool that it takes over; None: the first that is free.
@@ -388,7 +363,6 @@ class Lifecycle:
         """Lose a replica with everything on it, at the end of the running step.
 
         Args:
-            replica: The replica.
             now: Seconds.
             then: Its state afterwards: DOWN, or STOPPED.
             reason: Why its requests are lost.
@@ -663,10 +637,6 @@ class Lifecycle:
 
 class Updates:
     """Performs every rolling update of a run at its time.
-
-    Args:
-        env: SimPy's clock.
-        fleet: The replicas.
 
     Attributes:
         num_replaced: Replicas replaced so far.

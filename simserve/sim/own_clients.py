@@ -31,23 +31,14 @@ _LIMITED = ("prompt_tokens", "output_tokens", "max_tokens", "is_truncated", "sta
 
 
 class Answer(NamedTuple):
-    """What a user's own client learns when its request has ended.
+    """What a user's own client learns when its request has ended."""
 
-    Attributes:
-        number: Number of the request in the order of submission, from 0.
-        status: ``completed``, ``rejected``, ``timed_out`` or ``failed``.
-        ttft: Seconds from sending to the first token; NaN: there was none.
-        e2e: Seconds from sending to the end.
-        output_tokens: Tokens generated.
-        replica_id: The replica that served it; -1: none did.
-    """
-
-    number: int
-    status: str
-    ttft: float
-    e2e: float
-    output_tokens: int
-    replica_id: int
+    number: int  # Number of the request in the order of submission, from 0.
+    status: str  # ``completed``, ``rejected``, ``timed_out`` or ``failed``.
+    ttft: float  # Seconds from sending to the first token; NaN: there was none.
+    e2e: float  # Seconds from sending to the end.
+    output_tokens: int  # Tokens generated.
+    replica_id: int  # The replica that served it; -1: none did.
 
 
 def unsent(specs: RequestSpecs) -> RequestSpecs:

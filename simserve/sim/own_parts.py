@@ -94,28 +94,24 @@ RouterFunction = Callable[[RequestView, Sequence[ReplicaView]], Any]
 AdmissionFunction = Callable[[RequestView, Sequence[ReplicaView]], Any]
 AutoscalerFunction = Callable[[PoolView], Any]
 StepSecondsFunction = Callable[[int, int, float], Any]
-Gauges = tuple[int, str, int, int, int, float]
-"""Number, pool, running, waiting, tokens and KV share of a replica."""
+Gauges = tuple[int, str, int, int, int, float]  # Number, pool, running, waiting, tokens and KV share of a replica.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnParts:
-    """Functions that replace parts of a deployment; None: the scenario's own part.
-
-    Attributes:
-        router: Takes a request and the replicas that may take it (at least one); returns one of them, or its number.
-        admission: Takes the same, with no replicas while none takes requests; returns whether the request is admitted,
-            or why it is not, one of `REFUSALS`; False counts as ``load``.
-        autoscaler: Takes a pool; returns how many replicas it should have. Intervals, limits and delays are those of
-            ``deployment.autoscaling``.
-        step_seconds: Takes the prompt tokens of a step, the tokens that it decodes, and the tokens of the decoding
-            sequences in the KV cache; returns its seconds.
-    """
+    """Functions that replace parts of a deployment; None: the scenario's own part."""
 
     router: RouterFunction | None = None
+    """Takes a request and the replicas that may take it (at least one); returns one of them, or its number."""
     admission: AdmissionFunction | None = None
+    """Takes the same, with no replicas while none takes requests; returns whether the request is admitted, or why it
+    is not, one of `REFUSALS`; False counts as ``load``."""
     autoscaler: AutoscalerFunction | None = None
+    """Takes a pool; returns how many replicas it should have. Intervals, limits and delays are those of
+    ``deployment.autoscaling``."""
     step_seconds: StepSecondsFunction | None = None
+    """Takes the prompt tokens of a step, the tokens that it decodes, and the tokens of the decoding sequences in the
+    KV cache; returns its seconds."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,8 +136,6 @@ class Judge:
     """Calls a user's functions in one run, and checks what they return.
 
     Args:
-        parts: The functions.
-        specs: What arrives.
         is_stale: Whether only `refresh` updates what is known of replicas.
     """
 
@@ -158,7 +152,6 @@ class Judge:
         """Return the number of the replica that a request goes to.
 
         Args:
-            index: The request.
             now: Seconds.
             max_tokens: The most tokens that its answer may have.
             gauges: The replicas that may take it, in their current state.

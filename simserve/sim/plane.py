@@ -36,21 +36,17 @@ Kinds = NDArray[np.int16]
 LEAST_EXCESS = 4
 """Least excess of requests over the least loaded replica for that of a session or adapter to be passed over."""
 NEVER = -1
-_SPARSE = 4
-"""Numbers are dense enough to be used as they are if there is at least one per this many values."""
+_SPARSE = 4  # Numbers are dense enough to be used as they are if there is at least one per this many values.
 
 
 class Chance:
     """A random stream of a run, and the numbers drawn from it.
 
     Args:
-        specs: What arrives, for its seed.
-        name: Name of the stream.
         room: Numbers that may be requested at once.
     """
 
-    _at_once = 1024
-    """Numbers drawn together; each batch is used from its end."""
+    _at_once = 1024  # Numbers drawn together; each batch is used from its end.
 
     def __init__(self, specs: RequestSpecs, name: str, room: int = 2) -> None:
         self._random = rng.stream(specs.seed, name, specs.replication)
@@ -77,8 +73,6 @@ class LognormalChance(Chance):
     """Lognormal factors with mean 1 instead.
 
     Args:
-        specs: What arrives, for its seed.
-        name: Of the stream.
         cv: Their standard deviation over their mean.
         room: Factors that may be requested at once.
     """
@@ -203,8 +197,6 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
     """Return what the requests have in blocks of a replica that caches them.
 
     Args:
-        config: The engine.
-        specs: What arrives.
         as_lists: Whether it is read from Python rather than from compiled code.
     """
     from simserve.engine.cache_state import KVTier, PrefixPaths
@@ -347,19 +339,13 @@ def dense(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Where every request may go.
-
-    Attributes:
-        allowed: Indices of the pools that take requests, by kind of request; empty: the API does.
-        kinds: Kind of each request, shape [N].
-        second: Kind that a request becomes if its first answer is not good enough; -1: it is. Shape [N].
-        asks_twice: Whether any rule misclassifies.
-    """
+    """Where every request may go."""
 
     allowed: tuple[tuple[int, ...], ...]
-    kinds: Kinds
-    second: Kinds
-    asks_twice: bool
+    """Indices of the pools that take requests, by kind of request; empty: the API does."""
+    kinds: Kinds  # Kind of each request, shape [N].
+    second: Kinds  # Kind that a request becomes if its first answer is not good enough; -1: it is. Shape [N].
+    asks_twice: bool  # Whether any rule misclassifies.
 
     def for_limits(self) -> tuple[tuple[tuple[int, ...], ...], Kinds]:
         """Return all pools that may serve a request, by kind, and those kinds: their length limits apply to it."""
@@ -380,8 +366,6 @@ def rules_of(
         rules: In order; the first that matches decides.
         allowed: Indices of pools by class; empty: all, for all. A class that is bound to a pool follows a rule only if
             the rule names it.
-        pools: Names of the pools that take requests.
-        specs: What arrives.
     """
     if not rules:
         return None

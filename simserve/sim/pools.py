@@ -24,73 +24,44 @@ _SUMMED = (
     *("kv_reserved_token_seconds", "kv_held_token_seconds", "kv_unusable_token_seconds"),
 )
 """Totals of a run that are the sums of those of its pools."""
-_BOUNDLESS = 2**40
-"""Longest request of a server without a limit, tokens."""
+_BOUNDLESS = 2**40  # Longest request of a server without a limit, tokens.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSetup:
-    """Equal replicas, before the run.
+    """Equal replicas, before the run."""
 
-    Attributes:
-        name: Its name in results; empty if there is only one pool.
-        engine: Scheduler settings of each replica.
-        step_times: Seconds of a step.
-        priced: Breakdown of those seconds; None: steps are not broken down.
-        num_replicas: Number of replicas at the start.
-        gpus_per_replica: GPUs of each.
-        role: Whether they prefill, decode, or both.
-        autoscaling: How their number follows the load; None: it is fixed.
-        startup_seconds: From the launch of a replica to its first request.
-        weights_bytes: Weights of one replica over all its GPUs.
-        replicas_per_node: Replicas on a full node.
-        acceptance: Speculative decoding: probability that each draft is accepted, given that all before it were;
-            empty: requests have paces of their own, or nothing drafts.
-        region: Where they are; empty: regions do not matter.
-        kv_layout: Model and format of their KV caches.
-        kv_bytes_per_token: Of the whole model, in this format; None: that of `Control`.
-    """
-
-    name: str
-    engine: EngineConfig
-    step_times: StepTimes
-    priced: PricedDeployment | None
-    num_replicas: int
-    gpus_per_replica: int = 1
-    role: Role = "both"
-    autoscaling: AutoscalingSpec | None = None
-    startup_seconds: float = 0.0
-    weights_bytes: float = 0.0
-    replicas_per_node: int = 1
+    name: str  # Its name in results; empty if there is only one pool.
+    engine: EngineConfig  # Scheduler settings of each replica.
+    step_times: StepTimes  # Seconds of a step.
+    priced: PricedDeployment | None  # Breakdown of those seconds; None: steps are not broken down.
+    num_replicas: int  # Number of replicas at the start.
+    gpus_per_replica: int = 1  # GPUs of each.
+    role: Role = "both"  # Whether they prefill, decode, or both.
+    autoscaling: AutoscalingSpec | None = None  # How their number follows the load; None: it is fixed.
+    startup_seconds: float = 0.0  # From the launch of a replica to its first request.
+    weights_bytes: float = 0.0  # Weights of one replica over all its GPUs.
+    replicas_per_node: int = 1  # Replicas on a full node.
     acceptance: tuple[float, ...] = ()
-    region: str = ""
-    kv_layout: str = ""
-    kv_bytes_per_token: float | None = None
+    """Speculative decoding: probability that each draft is accepted, given that all before it were; empty: requests
+    have paces of their own, or nothing drafts."""
+    region: str = ""  # Where they are; empty: regions do not matter.
+    kv_layout: str = ""  # Model and format of their KV caches.
+    kv_bytes_per_token: float | None = None  # Of the whole model, in this format; None: that of `Control`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOutcome:
-    """What a pool did in a run.
+    """What a pool did in a run."""
 
-    Attributes:
-        name: Its name.
-        role: Whether it prefills, decodes, or both.
-        totals: Sums over its replicas.
-        num_replicas: Mean number of replicas over the run.
-        num_gpus: Mean number of GPUs over the run.
-        peak_flops: Of one replica in the dtype it computes in, FLOP/s.
-        peak_bandwidth: Of one replica, bytes/s.
-        num_ranks: Schedulers of a replica: ranks of data-parallel attention.
-    """
-
-    name: str
-    role: Role
-    totals: RunTotals
-    num_replicas: float
-    num_gpus: float
-    peak_flops: float
-    peak_bandwidth: float
-    num_ranks: int = 1
+    name: str  # Its name.
+    role: Role  # Whether it prefills, decodes, or both.
+    totals: RunTotals  # Sums over its replicas.
+    num_replicas: float  # Mean number of replicas over the run.
+    num_gpus: float  # Mean number of GPUs over the run.
+    peak_flops: float  # Of one replica in the dtype it computes in, FLOP/s.
+    peak_bandwidth: float  # Of one replica, bytes/s.
+    num_ranks: int = 1  # Schedulers of a replica: ranks of data-parallel attention.
 
     @property
     def num_schedulers(self) -> float:
@@ -135,7 +106,6 @@ def request_table(
 
     Args:
         pools: One or more.
-        specs: What arrives.
         allowed: For each class, indices among the pools that take requests; empty: all pools for all classes. A class
             without pools is served elsewhere.
         kinds: Index of each request into ``allowed``; None: its class.

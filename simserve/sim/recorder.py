@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
 _NUM_BINS = 1024
 _FIRST_WIDTH = 1e-3
-_ROUNDING = 1e-9
-"""Share of a bin below which a remainder is rounding."""
+_ROUNDING = 1e-9  # Share of a bin below which a remainder is rounding.
 FLUSH_ROWS, FLUSH_ROWS_EACH = 8192, 256
 """Leaps gathered before they are added up, in all and per replica: enough to amortise numpy, and to stay in cache."""
 _DECODING = LEAP_FIELDS.index("num_decoding")
@@ -62,37 +61,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSeries:
-    """Means over bins of time.
+    """Means over bins of time."""
 
-    Attributes:
-        edges: Seconds, shape [B + 1].
-        running: Requests being served, shape [B] as all below.
-        waiting: Requests queued for the first time.
-        kv_usage: Share of KV memory reserved.
-        busy: Share of replicas in a step.
-        prefill_tokens_per_s: Prompt tokens computed per second.
-        decode_tokens_per_s: Tokens decoded per second; with static batching including padding, which is computed too.
-        replicas_launched: Replicas that are paid for; None, like the next: constant.
-        replicas_ready: Replicas that take requests, or finish their last ones.
-    """
-
-    edges: Floats
-    running: Floats
-    waiting: Floats
-    kv_usage: Floats
-    busy: Floats
-    prefill_tokens_per_s: Floats
+    edges: Floats  # Seconds, shape [B + 1].
+    running: Floats  # Requests being served, shape [B] as all below.
+    waiting: Floats  # Requests queued for the first time.
+    kv_usage: Floats  # Share of KV memory reserved.
+    busy: Floats  # Share of replicas in a step.
+    prefill_tokens_per_s: Floats  # Prompt tokens computed per second.
     decode_tokens_per_s: Floats
-    replicas_launched: Floats | None = None
-    replicas_ready: Floats | None = None
+    """Tokens decoded per second; with static batching including padding, which is computed too."""
+    replicas_launched: Floats | None = None  # Replicas that are paid for; None, like the next: constant.
+    replicas_ready: Floats | None = None  # Replicas that take requests, or finish their last ones.
 
 
 class BinnedSums:
-    """Sums over bins whose width doubles whenever the run outgrows them.
-
-    Args:
-        names: What is summed.
-    """
+    """Sums over bins whose width doubles whenever the run outgrows them."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
@@ -200,48 +184,30 @@ def _area(times: Floats, at: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetTimeline:
-    """When replicas came and went, in a run in which they did, or in which requests were tried again.
+    """When replicas came and went, in a run in which they did, or in which requests were tried again."""
 
-    Attributes:
-        launched_at: Seconds, shape [replicas] as all below; paid for from then on.
-        ready_at: When it first took requests; inf: never.
-        stopped_at: When it was given back; inf: never.
-        gpus: GPUs of each.
-        ranks: Schedulers of each, the ranks of data-parallel attention; None: one each.
-        pool: Index of its pool.
-        pool_names: Names of the pools.
-        pool_regions: Regions of the pools; empty texts without regions.
-        lost_since: When each temporarily lost replica went down, shape [losses].
-        lost_until: When it was back, shape [losses].
-        tries: For every failed attempt that was followed by another: when it reached the scheduler, its first step
-            (NaN: none), its end; shape [attempts, 3].
-        refusals: Refusals by admission control, by reason, including those of repeated tries.
-        num_resent: Requests that clients sent again.
-        lost_tokens: Tokens generated for requests that were then given up or lost.
-        num_killed: Replicas that a liveness probe restarted.
-        num_missed: Faults and updates whose time had not come by the end of the run.
-        num_replaced: Replicas that rolling updates replaced.
-        updates: When each rolling update began, and when its last replica was ready (inf: not yet), shape [updates, 2].
-    """
-
-    launched_at: Floats
-    ready_at: Floats
-    stopped_at: Floats
-    gpus: NDArray[np.int64]
-    pool: NDArray[np.int64]
-    pool_names: tuple[str, ...]
-    lost_since: Floats
-    lost_until: Floats
+    launched_at: Floats  # Seconds, shape [replicas] as all below; paid for from then on.
+    ready_at: Floats  # When it first took requests; inf: never.
+    stopped_at: Floats  # When it was given back; inf: never.
+    gpus: NDArray[np.int64]  # GPUs of each.
+    pool: NDArray[np.int64]  # Index of its pool.
+    pool_names: tuple[str, ...]  # Names of the pools.
+    lost_since: Floats  # When each temporarily lost replica went down, shape [losses].
+    lost_until: Floats  # When it was back, shape [losses].
     tries: Floats
-    refusals: dict[str, int]
-    num_resent: int
-    lost_tokens: int
-    pool_regions: tuple[str, ...] = ()
+    """For every failed attempt that was followed by another: when it reached the scheduler, its first step (NaN:
+    none), its end; shape [attempts, 3]."""
+    refusals: dict[str, int]  # Refusals by admission control, by reason, including those of repeated tries.
+    num_resent: int  # Requests that clients sent again.
+    lost_tokens: int  # Tokens generated for requests that were then given up or lost.
+    pool_regions: tuple[str, ...] = ()  # Regions of the pools; empty texts without regions.
     ranks: NDArray[np.int64] | None = None
-    num_killed: int = 0
-    num_missed: int = 0
-    num_replaced: int = 0
+    """Schedulers of each, the ranks of data-parallel attention; None: one each."""
+    num_killed: int = 0  # Replicas that a liveness probe restarted.
+    num_missed: int = 0  # Faults and updates whose time had not come by the end of the run.
+    num_replaced: int = 0  # Replicas that rolling updates replaced.
     updates: Floats = field(default_factory=lambda: np.empty((0, 2)))
+    """When each rolling update began, and when its last replica was ready (inf: not yet), shape [updates, 2]."""
 
     def launched(self, edges: Floats) -> Floats:
         """Return the mean number of replicas that are paid for in each bin."""
@@ -304,54 +270,37 @@ def _until(times: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals:
-    """Totals of a run over all replicas.
+    """Totals of a run over all replicas."""
 
-    Attributes:
-        num_steps: Engine steps.
-        sequence_steps: Sum over steps of the sequences in the step.
-        busy_seconds: Sum of step durations.
-        seconds_by_part: Keys ``weights, kv, compute, communication, host`` and, for all drafting work, ``draft``; sums
-            to ``busy_seconds``.
-        flops: Arithmetic done.
-        bytes: Bytes of weights, KV and activations moved.
-        blocked_seconds: Waiting requests times seconds, by what blocked the head of the queue, the values of
-            `BLOCKED_NAMES`: ``seats, blocks, budget``; ``loras`` with adapters; ``prefix`` where requests wait for a
-            prompt that another computes; ``step``: it arrived while a step was running.
-        kv_capacity_tokens: KV capacity of all replicas; 0 without a KV cache.
-        kv_reserved_token_seconds: Integral of KV tokens reserved by requests.
-        kv_held_token_seconds: Integral of KV tokens that are filled.
-        kv_unusable_token_seconds: Integral of KV tokens that are free but too fragmented for the request that is
-            blocked at the head of the queue.
-        kv_peak_share: Largest share of one replica's KV memory that was reserved.
-        itl: Every gap between consecutive tokens of a request. The tokens of one step arrive together and count once,
-            as `vllm bench serve` counts chunks of a stream.
-        series: Time series of the run.
-        swapped_blocks: KV blocks copied to host memory and back, each way counted.
-        speculation: Totals of drafts; None without speculative decoding.
-        loras: Totals of LoRA adapters; None if no request has one.
-        offload: Totals of KV tiers behind the prefix caches; None if there are none.
-        accounts: Breakdown of ``busy_seconds`` by operator, one per kind of replica; none if steps have no price.
-    """
-
-    num_steps: int
-    sequence_steps: float
-    busy_seconds: float
+    num_steps: int  # Engine steps.
+    sequence_steps: float  # Sum over steps of the sequences in the step.
+    busy_seconds: float  # Sum of step durations.
     seconds_by_part: dict[str, float]
-    flops: float
-    bytes: float
+    """Keys ``weights, kv, compute, communication, host`` and, for all drafting work, ``draft``; sums to
+    ``busy_seconds``."""
+    flops: float  # Arithmetic done.
+    bytes: float  # Bytes of weights, KV and activations moved.
     blocked_seconds: dict[str, float]
-    kv_capacity_tokens: float
-    kv_reserved_token_seconds: float
-    kv_held_token_seconds: float
+    """Waiting requests times seconds, by what blocked the head of the queue, the values of `BLOCKED_NAMES`: ``seats,
+    blocks, budget``; ``loras`` with adapters; ``prefix`` where requests wait for a prompt that another computes;
+    ``step``: it arrived while a step was running."""
+    kv_capacity_tokens: float  # KV capacity of all replicas; 0 without a KV cache.
+    kv_reserved_token_seconds: float  # Integral of KV tokens reserved by requests.
+    kv_held_token_seconds: float  # Integral of KV tokens that are filled.
     kv_unusable_token_seconds: float
-    kv_peak_share: float
+    """Integral of KV tokens that are free but too fragmented for the request that is blocked at the head of the
+    queue."""
+    kv_peak_share: float  # Largest share of one replica's KV memory that was reserved.
     itl: Histogram
-    series: TimeSeries
-    swapped_blocks: int = 0
-    speculation: SpeculationTotals | None = None
-    offload: OffloadTotals | None = None
-    loras: LoraTotals | None = None
+    """Every gap between consecutive tokens of a request. The tokens of one step arrive together and count once, as
+    `vllm bench serve` counts chunks of a stream."""
+    series: TimeSeries  # Time series of the run.
+    swapped_blocks: int = 0  # KV blocks copied to host memory and back, each way counted.
+    speculation: SpeculationTotals | None = None  # Totals of drafts; None without speculative decoding.
+    offload: OffloadTotals | None = None  # Totals of KV tiers behind the prefix caches; None if there are none.
+    loras: LoraTotals | None = None  # Totals of LoRA adapters; None if no request has one.
     accounts: tuple[Account, ...] = field(default=(), metadata={"is_stored": False})
+    """Breakdown of ``busy_seconds`` by operator, one per kind of replica; none if steps have no price."""
 
     @property
     def seconds_by_operator(self) -> dict[str, float]:
@@ -536,7 +485,6 @@ class Recorder:
 
         Args:
             num_replicas: Schedulers that served, throughout or on average.
-            records: One row per request.
             end_time: The last event, seconds.
             timeline: Which replicas were present when, and failed attempts, if there were changes.
         """

@@ -61,71 +61,46 @@ NUM_BINS = 3180
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecords:
-    """The outcome of every request; times are seconds on the simulation clock, NaN where undefined.
-
-    Attributes:
-        arrival_time: When the client sent it; NaN if it never did (a closed loop that was interrupted).
-        admitted_time: When it reached the scheduler's queue.
-        scheduled_time: Start of the first step that worked on it.
-        first_token_time: When its first token was ready.
-        finish_time: When its last token was ready.
-        prompt_tokens: Tokens of its prompt.
-        output_tokens: Tokens generated.
-        cached_tokens: Prompt tokens found in the prefix cache.
-        num_preemptions: How often it lost its KV cache.
-        replica_id: Replica that served it; -1 if none did.
-        itl_max: Largest gap between two of its tokens, seconds; NaN below two tokens.
-        status: Index into `STATUSES`.
-        reason: Index into `REASONS`: why it was not completed.
-        is_truncated: Whether the model's length limit cut the tokens that the client asked for.
-        request_class: Index into ``class_names``; None without classes.
-        class_names: The classes, in the order of the scenario.
-        session: Number of its conversation; None: no conversations.
-        turn: Its turn there, from 1; None: no conversations that wait for answers.
-        task: Number of its agent's task, negative if it has none; None: there are no tasks.
-        adapter: Its LoRA adapter, -1: none; None: no request has one.
-        served_by: Index into `SERVERS`, for completed requests; None: replicas answered all.
-        prefill_end_time: When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the
-            three below: None without disaggregation.
-        transfer_start_time: When the link began to send it.
-        transfer_end_time: When it had arrived; the request then waits for a seat, until ``first_token_time``, or a
-            decode step before it if the decode replica computes the first token.
-        prefill_replica_id: Replica that computed it; -1: no KV transfer.
-        client_region: Index into ``region_names``; None: regions do not matter.
-        region_names: The regions that clients are in.
-        thinking_tokens: Of ``output_tokens``, those before the answer; None, like the next: no request thinks.
-        answer_time: When the first visible token of a completed request was ready; NaN: ``max_tokens`` left none.
-    """
+    """The outcome of every request; times are seconds on the simulation clock, NaN where undefined."""
 
     arrival_time: NDArray[np.float64]
-    admitted_time: NDArray[np.float64]
-    scheduled_time: NDArray[np.float64]
-    first_token_time: NDArray[np.float64]
-    finish_time: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
-    cached_tokens: NDArray[np.int64]
-    num_preemptions: NDArray[np.int32]
-    replica_id: NDArray[np.int32]
-    itl_max: NDArray[np.float64]
-    status: NDArray[np.int8]
-    reason: NDArray[np.int8]
-    is_truncated: NDArray[np.bool_]
-    request_class: NDArray[np.int16] | None = None
-    class_names: tuple[str, ...] = ()
-    session: NDArray[np.int64] | None = None
-    turn: NDArray[np.int64] | None = None
+    """When the client sent it; NaN if it never did (a closed loop that was interrupted)."""
+    admitted_time: NDArray[np.float64]  # When it reached the scheduler's queue.
+    scheduled_time: NDArray[np.float64]  # Start of the first step that worked on it.
+    first_token_time: NDArray[np.float64]  # When its first token was ready.
+    finish_time: NDArray[np.float64]  # When its last token was ready.
+    prompt_tokens: NDArray[np.int64]  # Tokens of its prompt.
+    output_tokens: NDArray[np.int64]  # Tokens generated.
+    cached_tokens: NDArray[np.int64]  # Prompt tokens found in the prefix cache.
+    num_preemptions: NDArray[np.int32]  # How often it lost its KV cache.
+    replica_id: NDArray[np.int32]  # Replica that served it; -1 if none did.
+    itl_max: NDArray[np.float64]  # Largest gap between two of its tokens, seconds; NaN below two tokens.
+    status: NDArray[np.int8]  # Index into `STATUSES`.
+    reason: NDArray[np.int8]  # Index into `REASONS`: why it was not completed.
+    is_truncated: NDArray[np.bool_]  # Whether the model's length limit cut the tokens that the client asked for.
+    request_class: NDArray[np.int16] | None = None  # Index into ``class_names``; None without classes.
+    class_names: tuple[str, ...] = ()  # The classes, in the order of the scenario.
+    session: NDArray[np.int64] | None = None  # Number of its conversation; None: no conversations.
+    turn: NDArray[np.int64] | None = None  # Its turn there, from 1; None: no conversations that wait for answers.
     task: NDArray[np.int64] | None = None
-    adapter: NDArray[np.int64] | None = None
+    """Number of its agent's task, negative if it has none; None: there are no tasks."""
+    adapter: NDArray[np.int64] | None = None  # Its LoRA adapter, -1: none; None: no request has one.
     served_by: NDArray[np.int8] | None = None
+    """Index into `SERVERS`, for completed requests; None: replicas answered all."""
     prefill_end_time: NDArray[np.float64] | None = None
-    transfer_start_time: NDArray[np.float64] | None = None
+    """When its KV cache was ready to be sent to a decode replica, NaN if it never was; this and the three below: None
+    without disaggregation."""
+    transfer_start_time: NDArray[np.float64] | None = None  # When the link began to send it.
     transfer_end_time: NDArray[np.float64] | None = None
-    prefill_replica_id: NDArray[np.int32] | None = None
-    client_region: NDArray[np.int16] | None = None
-    region_names: tuple[str, ...] = ()
+    """When it had arrived; the request then waits for a seat, until ``first_token_time``, or a decode step before it
+    if the decode replica computes the first token."""
+    prefill_replica_id: NDArray[np.int32] | None = None  # Replica that computed it; -1: no KV transfer.
+    client_region: NDArray[np.int16] | None = None  # Index into ``region_names``; None: regions do not matter.
+    region_names: tuple[str, ...] = ()  # The regions that clients are in.
     thinking_tokens: NDArray[np.int64] | None = None
+    """Of ``output_tokens``, those before the answer; None, like the next: no request thinks."""
     answer_time: NDArray[np.float64] | None = None
+    """When the first visible token of a completed request was ready; NaN: ``max_tokens`` left none."""
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -215,37 +190,23 @@ def on_replicas(records: RequestRecords) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeapColumns:
-    """Columns of leaps; sums are over all steps of a leap.
+    """Columns of leaps; sums are over all steps of a leap."""
 
-    Attributes:
-        steps: Steps.
-        decoding: Sequences that decode in each step.
-        prefilled: Prefill tokens, summed.
-        prefilling: Requests with a chunk in each step.
-        priced: Tokens that each step is priced for, x of `StepTimes`.
-        alike: Sequences as which several stages take those that decode.
-        pairs: Attended pairs of the chunks, summed.
-        keys: Keys that the chunks read, summed.
-        contexts: Tokens in the KV cache of the decoding sequences, summed.
-    """
-
-    steps: Floats
-    decoding: Floats
-    prefilled: Floats
-    prefilling: Floats
-    priced: Floats
-    alike: Floats
-    pairs: Floats
-    keys: Floats
-    contexts: Floats
+    steps: Floats  # Steps.
+    decoding: Floats  # Sequences that decode in each step.
+    prefilled: Floats  # Prefill tokens, summed.
+    prefilling: Floats  # Requests with a chunk in each step.
+    priced: Floats  # Tokens that each step is priced for, x of `StepTimes`.
+    alike: Floats  # Sequences as which several stages take those that decode.
+    pairs: Floats  # Attended pairs of the chunks, summed.
+    keys: Floats  # Keys that the chunks read, summed.
+    contexts: Floats  # Tokens in the KV cache of the decoding sequences, summed.
 
 
 class StepSums:
     """Counts the steps of one kind of replica.
 
     Args:
-        config: Scheduler settings of the replicas.
-        times: Seconds of their steps.
         priced: Breakdown of those seconds by part.
     """
 

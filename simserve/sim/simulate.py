@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from simserve.sim.step_log import KeptSteps, StepLog
     from simserve.sim.streaming import StreamTotals
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished requests and of all requests."""
+Progress = Callable[[int, int], None]  # Called with the number of finished requests and of all requests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +155,6 @@ def simulate(
     """Serve ``specs`` to the end.
 
     Args:
-        deployment: What serves them.
-        specs: What arrives.
         progress: Called now and then.
         keep_steps: Whether to keep every step, for a timeline.
         accelerate: Whether to run the kernel compiled: if it pays, whenever possible, or never.

@@ -35,29 +35,17 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of one scheduler, in order; all arrays have one entry per step.
+    """The steps of one scheduler, in order; all arrays have one entry per step."""
 
-    Attributes:
-        start_time: Seconds.
-        end_time: Seconds.
-        num_decoding: Sequences that decode.
-        num_prefilling: Requests with a prefill chunk.
-        prefill_tokens: Tokens of the chunks.
-        context_tokens: Tokens of the decoding sequences in the KV cache.
-        seconds: Duration.
-        gained_tokens: Tokens that the decoding sequences gain: one each, plus accepted drafts.
-        priced_tokens: Tokens that a step with prompts is priced for (x of `simserve.engine.state.StepTimes`).
-    """
-
-    start_time: Floats
-    end_time: Floats
-    num_decoding: Integers
-    num_prefilling: Integers
-    prefill_tokens: Integers
-    context_tokens: Integers
-    seconds: Floats
-    gained_tokens: Floats
-    priced_tokens: Integers
+    start_time: Floats  # Seconds.
+    end_time: Floats  # Seconds.
+    num_decoding: Integers  # Sequences that decode.
+    num_prefilling: Integers  # Requests with a prefill chunk.
+    prefill_tokens: Integers  # Tokens of the chunks.
+    context_tokens: Integers  # Tokens of the decoding sequences in the KV cache.
+    seconds: Floats  # Duration.
+    gained_tokens: Floats  # Tokens that the decoding sequences gain: one each, plus accepted drafts.
+    priced_tokens: Integers  # Tokens that a step with prompts is priced for (x of `simserve.engine.state.StepTimes`).
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -71,34 +59,22 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """The steps of a run in order of their start, one entry each; ranks that step together are one step.
+    """The steps of a run in order of their start, one entry each; ranks that step together are one step."""
 
-    Attributes:
-        replica_id: The replica that takes the step.
-        start_s: When it begins, seconds.
-        seconds: How long it takes.
-        prompt_tokens: Prompt tokens that it computes, including those of preempted requests computed again.
-        decode_tokens: Tokens that it computes for decoding sequences: one each, and with speculative decoding the
-            drafts that are verified.
-        context_tokens: Tokens of the decoding sequences in the KV cache when it begins.
-        num_sequences: Sequences that take part.
-        num_admitted: Requests that take a seat in it, including those that return after a preemption.
-        num_preempted: Requests that lose their KV cache so that it can run.
-        num_finished: Requests that have all their tokens at its end; at a replica that only prefills, the first one.
-        num_steps_of_run: Steps of the run; more than the entries if there were more than `MOST_STEPS`.
-    """
-
-    replica_id: Integers
-    start_s: Floats
-    seconds: Floats
-    prompt_tokens: Integers
+    replica_id: Integers  # The replica that takes the step.
+    start_s: Floats  # When it begins, seconds.
+    seconds: Floats  # How long it takes.
+    prompt_tokens: Integers  # Prompt tokens that it computes, including those of preempted requests computed again.
     decode_tokens: Integers
-    context_tokens: Integers
-    num_sequences: Integers
-    num_admitted: Integers
-    num_preempted: Integers
+    """Tokens that it computes for decoding sequences: one each, and with speculative decoding the drafts that are
+    verified."""
+    context_tokens: Integers  # Tokens of the decoding sequences in the KV cache when it begins.
+    num_sequences: Integers  # Sequences that take part.
+    num_admitted: Integers  # Requests that take a seat in it, including those that return after a preemption.
+    num_preempted: Integers  # Requests that lose their KV cache so that it can run.
     num_finished: Integers
-    num_steps_of_run: int
+    """Requests that have all their tokens at its end; at a replica that only prefills, the first one."""
+    num_steps_of_run: int  # Steps of the run; more than the entries if there were more than `MOST_STEPS`.
 
     @classmethod
     def of(cls, rows: Sequence[Floats], num_steps_of_run: int) -> StepTable:
@@ -147,19 +123,14 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class StepLog:
-    """The leaps of every scheduler of a run, and who entered and left its batch.
-
-    Attributes:
-        replicas: The schedulers: replicas, or ranks of data-parallel attention.
-        num_steps: Steps so far, kept or not.
-        until: Steps that begin later are no longer kept, seconds.
-        paces: Tokens per decode step that each request gains, in the order of the records; None: one.
-    """
+    """The leaps of every scheduler of a run, and who entered and left its batch."""
 
     replicas: list[Replica] = field(default_factory=list)
-    num_steps: int = 0
-    until: float = np.inf
+    """The schedulers: replicas, or ranks of data-parallel attention."""
+    num_steps: int = 0  # Steps so far, kept or not.
+    until: float = np.inf  # Steps that begin later are no longer kept, seconds.
     paces: Floats | None = None
+    """Tokens per decode step that each request gains, in the order of the records; None: one."""
     _step_runs: dict[int, list[Floats]] = field(default_factory=dict)
     _advances: dict[int, list[Floats]] = field(default_factory=dict)
     _changes: dict[int, list[Floats]] = field(default_factory=dict)
@@ -190,7 +161,6 @@ class StepLog:
         """Keep leaps of a scheduler.
 
         Args:
-            replica: The scheduler.
             rows: Its leaps, shape [fields, leaps].
             advances: The tokens that a step of each leap adds to the contexts.
             changes: Requests that entered or left its batch, shape [3 * entries]: request, seconds, kind of change.

@@ -38,23 +38,14 @@ EVENTS_AT_ONCE = 14_000
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The leaps of a replica that decode, in order; all shape [leaps].
+    """The leaps of a replica that decode, in order; all shape [leaps]."""
 
-    Attributes:
-        start: When each began, seconds.
-        steps: Steps of each.
-        seconds: Duration of its first step.
-        increment: Seconds by which each further step is longer.
-        decoding: Sequences that decode in a step.
-        until: Total steps up to the end of each.
-    """
-
-    start: Floats
-    steps: Integers
-    seconds: Floats
-    increment: Floats
-    decoding: Floats
-    until: Integers
+    start: Floats  # When each began, seconds.
+    steps: Integers  # Steps of each.
+    seconds: Floats  # Duration of its first step.
+    increment: Floats  # Seconds by which each further step is longer.
+    decoding: Floats  # Sequences that decode in a step.
+    until: Integers  # Total steps up to the end of each.
 
     @classmethod
     def of(cls, rows: Floats | None) -> Clock:
@@ -82,28 +73,19 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of some answers of one replica, answers in the order of their requests.
+    """The events of some answers of one replica, answers in the order of their requests."""
 
-    Attributes:
-        counts: Events of each, shape [answers].
-        begin: Clock step at which its run of steps begins, shape [answers].
-        runs: Number of events in the run, shape [answers].
-        stride: Steps from each to the next.
-        time: When the other events were ready, ascending, shape [others]; simultaneous ones in the order of answers.
-        owner: Which answer each belongs to, shape [others].
-        is_before: Whether it comes before the run, shape [others].
-        answer: Which of its events, from 0, shows each answer's first visible token, shape [answers]; None: the first,
-            since no request thinks.
-    """
-
-    counts: Integers
-    begin: Integers
-    runs: Integers
-    stride: int
+    counts: Integers  # Events of each, shape [answers].
+    begin: Integers  # Clock step at which its run of steps begins, shape [answers].
+    runs: Integers  # Number of events in the run, shape [answers].
+    stride: int  # Steps from each to the next.
     time: Floats
-    owner: Integers
-    is_before: NDArray[np.bool_]
+    """When the other events were ready, ascending, shape [others]; simultaneous ones in the order of answers."""
+    owner: Integers  # Which answer each belongs to, shape [others].
+    is_before: NDArray[np.bool_]  # Whether it comes before the run, shape [others].
     answer: Integers | None = None
+    """Which of its events, from 0, shows each answer's first visible token, shape [answers]; None: the first, since
+    no request thinks."""
 
 
 def events_of(
@@ -127,10 +109,8 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     """Return the events, without `Events.answer`.
 
     Args:
-        records: As the engine saw them.
         own: Requests that the replica has completed, ascending.
         spec: How tokens are sent.
-        clock: Clock of the replica.
         pace: Speculative decoding: parts of a token that each of ``own`` gains per step; None without it.
     """
     output, first, last = records.output_tokens[own], records.first_token_time[own], records.finish_time[own]
@@ -249,21 +229,13 @@ def _drafted_tokens(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTotals:
-    """Totals of what was sent.
+    """Totals of what was sent."""
 
-    Attributes:
-        num_events: Events of the requests that replicas answered.
-        num_tokens: Their tokens.
-        busy_seconds: Busy seconds of API-server cores.
-        delay_seconds: Seconds that events waited for their core, summed.
-        busiest_share: Share of the run in which the cores of the busiest replica were busy.
-    """
-
-    num_events: int
-    num_tokens: int
-    busy_seconds: float
-    delay_seconds: float
-    busiest_share: float
+    num_events: int  # Events of the requests that replicas answered.
+    num_tokens: int  # Their tokens.
+    busy_seconds: float  # Busy seconds of API-server cores.
+    delay_seconds: float  # Seconds that events waited for their core, summed.
+    busiest_share: float  # Share of the run in which the cores of the busiest replica were busy.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +261,6 @@ def client_view(
 
     Args:
         spec: How tokens are sent.
-        records: As the engine saw the run.
         clocks: The leaps with decodes of each scheduler.
         end_time: End of the run, seconds.
         rank: For each request, its scheduler within its replica; empty: all replicas have one.
@@ -346,34 +317,21 @@ def client_view(
 
 @dataclass(slots=True)
 class Sent:
-    """What has been sent so far of the answers of one replica.
-
-    Attributes:
-        first: When the first event of each left the server, seconds; NaN: none has. Shape [answers], as the next.
-        last: When the last one left.
-        largest: Largest gap between two of them, seconds; 0: there is none.
-        answer: When the event with its first visible token left.
-        awaited: Index of that event, from 0, minus the number sent.
-        gaps: Number of gaps in each bin of a histogram.
-        squares: Sum of squared gaps, seconds^2; like ``delay``, added instant by instant, however many are sent at
-            once.
-        smallest: Smallest gap; inf: there is none.
-        delay: Seconds that events spent at the server.
-        num_sent: Events sent.
-        free: When the server would have been free all along, in the unrolled recursion.
-    """
+    """What has been sent so far of the answers of one replica."""
 
     first: Floats
-    last: Floats
-    largest: Floats
-    answer: Floats
-    awaited: Integers
-    gaps: Floats
+    """When the first event of each left the server, seconds; NaN: none has. Shape [answers], as the next."""
+    last: Floats  # When the last one left.
+    largest: Floats  # Largest gap between two of them, seconds; 0: there is none.
+    answer: Floats  # When the event with its first visible token left.
+    awaited: Integers  # Index of that event, from 0, minus the number sent.
+    gaps: Floats  # Number of gaps in each bin of a histogram.
     squares: float = 0.0
-    smallest: float = np.inf
-    delay: float = 0.0
-    num_sent: int = 0
-    free: float = -np.inf
+    """Sum of squared gaps, seconds^2; like ``delay``, added instant by instant, however many are sent at once."""
+    smallest: float = np.inf  # Smallest gap; inf: there is none.
+    delay: float = 0.0  # Seconds that events spent at the server.
+    num_sent: int = 0  # Events sent.
+    free: float = -np.inf  # When the server would have been free all along, in the unrolled recursion.
 
     @classmethod
     def nothing(cls, awaited: Integers) -> Sent:
@@ -565,7 +523,6 @@ def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, insta
     """Send some events.
 
     Args:
-        sent: What was sent before.
         rows: Answers that they belong to, ascending.
         counts: Number of events of each.
         at: When they are ready, answer by answer, as places among ``instants``.

@@ -21,19 +21,12 @@ _LORA_COUNTS = ("num_asked", "num_hits", "num_swaps", "num_disk_loads")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationTotals:
-    """Totals of a run's drafts over all replicas.
+    """Totals of a run's drafts over all replicas."""
 
-    Attributes:
-        num_drafts: Sequences that a step drafted for and verified, summed over steps.
-        num_tokens: Tokens gained in those steps, at the mean pace of each request.
-        num_steps: Steps in which a sequence decoded.
-        context_tokens: Tokens in the KV cache of the decoding sequences, summed over steps.
-    """
-
-    num_drafts: int
-    num_tokens: float
-    num_steps: int
-    context_tokens: float
+    num_drafts: int  # Sequences that a step drafted for and verified, summed over steps.
+    num_tokens: float  # Tokens gained in those steps, at the mean pace of each request.
+    num_steps: int  # Steps in which a sequence decoded.
+    context_tokens: float  # Tokens in the KV cache of the decoding sequences, summed over steps.
 
 
 class DraftSums:
@@ -114,23 +107,14 @@ def _dot(values: Floats, weights: Floats) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraTotals:
-    """Totals of LoRA adapters over all replicas.
+    """Totals of LoRA adapters over all replicas."""
 
-    Attributes:
-        num_asked: Admissions of requests with an adapter.
-        num_hits: Admissions that found the adapter on the GPU.
-        num_swaps: Loads of an adapter to a GPU.
-        num_disk_loads: Loads that came from disk.
-        load_seconds: Seconds that steps waited for loads.
-        step_seconds: Seconds by which adapters otherwise lengthened steps; 0 if steps have no price.
-    """
-
-    num_asked: int
-    num_hits: int
-    num_swaps: int
-    num_disk_loads: int
-    load_seconds: float
-    step_seconds: float = 0.0
+    num_asked: int  # Admissions of requests with an adapter.
+    num_hits: int  # Admissions that found the adapter on the GPU.
+    num_swaps: int  # Loads of an adapter to a GPU.
+    num_disk_loads: int  # Loads that came from disk.
+    load_seconds: float  # Seconds that steps waited for loads.
+    step_seconds: float = 0.0  # Seconds by which adapters otherwise lengthened steps; 0 if steps have no price.
 
 
 class LoraSums:
@@ -166,44 +150,26 @@ def added(totals: Iterable[_Added | None]) -> _Added | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierTotals:
-    """Sums over the tiers of one name on all replicas, or over the store that they share.
+    """Sums over the tiers of one name on all replicas, or over the store that they share."""
 
-    Attributes:
-        name: Its name in the scenario.
-        is_shared: Whether it is one store shared by all replicas.
-        num_blocks: Capacity of one tier, KV blocks.
-        peak_blocks: Most blocks that one tier held.
-        loaded_blocks: Blocks loaded to a GPU.
-        written_blocks: Blocks written to the tier.
-        declined_blocks: Blocks that requests found there but computed again.
-        load_seconds: Seconds that steps waited for loads.
-        loaded_tokens: Prompt tokens that requests loaded from it when they were first admitted.
-        load_token_seconds: Seconds to load a token, without latency; the least over several pools.
-    """
-
-    name: str
-    is_shared: bool
-    num_blocks: int
-    peak_blocks: int
-    loaded_blocks: int
-    written_blocks: int
-    declined_blocks: int
-    load_seconds: float
-    loaded_tokens: int
-    load_token_seconds: float
+    name: str  # Its name in the scenario.
+    is_shared: bool  # Whether it is one store shared by all replicas.
+    num_blocks: int  # Capacity of one tier, KV blocks.
+    peak_blocks: int  # Most blocks that one tier held.
+    loaded_blocks: int  # Blocks loaded to a GPU.
+    written_blocks: int  # Blocks written to the tier.
+    declined_blocks: int  # Blocks that requests found there but computed again.
+    load_seconds: float  # Seconds that steps waited for loads.
+    loaded_tokens: int  # Prompt tokens that requests loaded from it when they were first admitted.
+    load_token_seconds: float  # Seconds to load a token, without latency; the least over several pools.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadTotals:
-    """All tiers of a run.
+    """All tiers of a run."""
 
-    Attributes:
-        tiers: The tiers, the nearest to the GPU first.
-        token_seconds: Seconds to compute a prompt token at the pace of a full chunk, without attention.
-    """
-
-    tiers: tuple[TierTotals, ...]
-    token_seconds: float
+    tiers: tuple[TierTotals, ...]  # The tiers, the nearest to the GPU first.
+    token_seconds: float  # Seconds to compute a prompt token at the pace of a full chunk, without attention.
 
     @property
     def num_blocks(self) -> int:
@@ -258,7 +224,6 @@ class OffloadSums:
     """Adds up the tiers behind the prefix caches of replicas with the same configuration.
 
     Args:
-        config: Their scheduler settings.
         token_seconds: Seconds of a step by its number of tokens, from 0 up.
     """
 

@@ -37,9 +37,7 @@ def transfers_of(
     """Return the links between prefill and decode replicas before anything is sent.
 
     Args:
-        spec: The links.
         kv_bytes_per_token: Of the whole model, for pools that do not state it.
-        setups: The pools.
         members: The replicas of each.
         num_requests: Number of requests in the run.
         token_latency: Seconds that each prompt token adds to the latency of the links.
@@ -87,32 +85,21 @@ def with_transfers(records: RequestRecords, transfers: Transfers) -> RequestReco
 
 @dataclass(slots=True)
 class Crossing:
-    """A KV cache in transfer.
+    """A KV cache in transfer."""
 
-    Attributes:
-        index: The request.
-        queued_at: When it was ready to be sent, seconds.
-        start: When its first byte is sent, seconds; inf while the link is down.
-        end: When its last byte is sent; inf while the link is down.
-        left: Seconds at full bandwidth that the rest of it took when the link last changed its pace.
-        latency: From its last byte to the scheduler of the decode replica, seconds.
-        has_begun: Whether part of it had been sent by then.
-    """
-
-    index: int
-    queued_at: float
-    start: float
-    end: float
-    left: float
-    latency: float
-    has_begun: bool = False
+    index: int  # The request.
+    queued_at: float  # When it was ready to be sent, seconds.
+    start: float  # When its first byte is sent, seconds; inf while the link is down.
+    end: float  # When its last byte is sent; inf while the link is down.
+    left: float  # Seconds at full bandwidth that the rest of it took when the link last changed its pace.
+    latency: float  # From its last byte to the scheduler of the decode replica, seconds.
+    has_begun: bool = False  # Whether part of it had been sent by then.
 
 
 class Links:
     """The links of a run, in the form in which faults change them.
 
     Args:
-        cluster: The plane.
         transfers: The plane's record of them; compiled code fills its columns in place.
     """
 

@@ -111,7 +111,6 @@ def draw_paces(
     Args:
         output_tokens: Tokens of each answer, >= 1, shape [N].
         conditional: Acceptance, as described for the module.
-        generator: The stream to draw from.
         grid: Parts of a token in which paces are counted.
     """
     tokens = np.asarray(output_tokens, dtype=np.int64) - 1

@@ -14,10 +14,8 @@ from pydantic_core.core_schema import no_info_after_validator_function
 from simserve.units import SECONDS_PER_HOUR, PositiveSeconds, Seconds, to_text
 from simserve.validation import FrozenModel, validate
 
-MAX_REQUESTS = 100_000_000
-"""Most requests of one run: their columns alone take 4 GB."""
-_RAMP_UP = 60.0
-"""Ramp-up time of clients without think time, so that they do not all begin at one instant."""
+MAX_REQUESTS = 100_000_000  # Most requests of one run: their columns alone take 4 GB.
+_RAMP_UP = 60.0  # Ramp-up time of clients without think time, so that they do not all begin at one instant.
 
 
 def _plausible_rate(rate: float) -> float:

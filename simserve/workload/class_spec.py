@@ -20,10 +20,8 @@ from simserve.workload.session_spec import AgentsSpec, SessionsSpec, SharedPrefi
 MAX_CLASSES = 100
 MAX_RETRIES = 1000
 MAX_PRIORITY = 10**9
-MAX_MAX_TOKENS = 10**9
-"""Most tokens that a client may ask for: beyond any model."""
-_SHARE_SLACK = 1e-6
-"""Tolerance on the sum of shares, for example three times 0.333333."""
+MAX_MAX_TOKENS = 10**9  # Most tokens that a client may ask for: beyond any model.
+_SHARE_SLACK = 1e-6  # Tolerance on the sum of shares, for example three times 0.333333.
 
 
 class LatencyLimits(FrozenModel):
@@ -149,7 +147,6 @@ def check_classes(classes: Sequence[ClassSpec], common: dict[str, object], *, ha
     """Refuse classes that do not together define what arrives.
 
     Args:
-        classes: One or more.
         common: The workload's own ``arrivals prompt_tokens output_tokens``; None where absent.
         has_trace: Whether the workload replays a trace.
 

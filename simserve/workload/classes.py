@@ -118,10 +118,8 @@ def draw_thinking(
     The stream is ``thinking_tokens``, with one uniform per request; a class with its own arrivals has its own stream.
 
     Args:
-        spec: The workload.
         request_class: Class of each request; None without classes.
         count: Number of requests.
-        draws: The run's draws.
     """
     if not spec.has_thinking:
         return None
@@ -175,7 +173,6 @@ def draw_beginnings(
     A class uses its own block if it has one, else the workload's. Each draw takes one uniform, whatever the class.
 
     Args:
-        spec: The workload.
         count: Number of requests or conversations.
         draws: The run's draws: the stream is ``prefix_groups``.
         class_of: Class of each, an index into the workload's; None without classes.

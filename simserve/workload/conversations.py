@@ -46,17 +46,11 @@ _Begun = TypeVar("_Begun", "Shape", "Agents")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Which request is which turn of which conversation; rows are ordered by conversation, turn, and call.
+    """Which request is which turn of which conversation; rows are ordered by conversation, turn, and call."""
 
-    Attributes:
-        session: Number of the conversation, shape [R].
-        turn: Turn number from 1, shape [R].
-        call: Position among the requests of its turn, from 0; the first is the main line, shape [R].
-    """
-
-    session: Integers
-    turn: Integers
-    call: Integers
+    session: Integers  # Number of the conversation, shape [R].
+    turn: Integers  # Turn number from 1, shape [R].
+    call: Integers  # Position among the requests of its turn, from 0; the first is the main line, shape [R].
 
     @property
     def num_sessions(self) -> int:
@@ -145,7 +139,6 @@ def contexts(
     one that is kept in part or follows thinking, return as new text.
 
     Args:
-        shape: The conversations.
         new_tokens: New text of each request, shape [R].
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.
@@ -192,7 +185,6 @@ def draw_dialogues(
     Args:
         spec: What to draw; ``num_requests`` (the last conversation, or task, is cut there) or ``duration`` limits it.
         kind: The kind of conversations, or of tasks.
-        draws: The run's draws.
         num_class: Their class, with its own arrivals and streams; None: those that share the common arrivals.
 
     Raises:
@@ -260,8 +252,6 @@ def _begun(
     Args:
         draw: Draws as many as have ``num_requests`` requests, or ``num_sessions``.
         starting: When they begin.
-        spec: What limits them.
-        draws: The run's draws.
         is_alone: Whether some must begin; of several sources, one may have no arrivals.
     """
     if spec.duration is None or isinstance(starting, ClosedLoopArrivals):
@@ -286,20 +276,13 @@ class Agents:
     """Who makes which call; rows are ordered by task, and a call of the main agent precedes the sub-agents it starts.
 
     Agents are numbered: the main agents by task, then the sub-agents in the order of their calls.
-
-    Attributes:
-        task: Number of the task of each call, shape [R].
-        agent: Number of the agent that makes it, shape [R].
-        step: Position among the calls of its agent, from 0, shape [R].
-        started_by: For each agent, the row of the call that starts it, `NONE` for main agents, shape [A].
-        is_fork: For each agent, whether it begins with the context of that call, shape [A].
     """
 
-    task: Integers
-    agent: Integers
-    step: Integers
-    started_by: Integers
-    is_fork: NDArray[np.bool_]
+    task: Integers  # Number of the task of each call, shape [R].
+    agent: Integers  # Number of the agent that makes it, shape [R].
+    step: Integers  # Position among the calls of its agent, from 0, shape [R].
+    started_by: Integers  # For each agent, the row of the call that starts it, `NONE` for main agents, shape [A].
+    is_fork: NDArray[np.bool_]  # For each agent, whether it begins with the context of that call, shape [A].
 
     @property
     def num_sessions(self) -> int:
@@ -441,7 +424,6 @@ def agent_contexts(
     call that starts it leaves, other sub-agents with the system prompt alone.
 
     Args:
-        agents: Who makes which call.
         new_tokens: New text of each call, shape [R].
         output_tokens: Its answer, shape [R].
         growth: Share of an answer that is kept.

@@ -18,15 +18,10 @@ def ranges(starts: Integers, counts: Integers) -> Integers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """The parents of every call, one list after another; rows of a task are adjacent, parents before children.
+    """The parents of every call, one list after another; rows of a task are adjacent, parents before children."""
 
-    Attributes:
-        offsets: Call i waits for the entries ``offsets[i] .. offsets[i + 1] - 1``, int64, shape [N + 1].
-        parents: Rows of the calls that must be answered first, int64.
-    """
-
-    offsets: Integers
-    parents: Integers
+    offsets: Integers  # Call i waits for the entries ``offsets[i] .. offsets[i + 1] - 1``, int64, shape [N + 1].
+    parents: Integers  # Rows of the calls that must be answered first, int64.
 
     def __len__(self) -> int:
         """Return the number of calls."""

@@ -57,23 +57,16 @@ VaryingArrivals = BurstArrivals | RampArrivals | StepArrivals | SpikeArrivals | 
 OpenLoopArrivals = RenewalArrivals | ConstantArrivals | VaryingArrivals
 Quantile = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Floats = NDArray[np.float64]
-_SLACK = 1e-12
-"""Relative slack of rate * duration, which rounding may leave slightly below a whole number."""
-_POINTS_A_DAY = 96
-"""Linear pieces of a day's cosine, 15 minutes each: its mean is exact, its height to 0.05 %."""
-MODEL_LIMIT = -1
-"""In `RequestSpecs.max_tokens`: the rest of the model's length after the prompt."""
+_SLACK = 1e-12  # Relative slack of rate * duration, which rounding may leave slightly below a whole number.
+_POINTS_A_DAY = 96  # Linear pieces of a day's cosine, 15 minutes each: its mean is exact, its height to 0.05 %.
+MODEL_LIMIT = -1  # In `RequestSpecs.max_tokens`: the rest of the model's length after the prompt.
 _MAX_STEPS = 400
 _EPSILON = 2.0**-52
 _Drawn = FixedLength | UniformLength | NormalLength | LognormalLength | ExponentialLength | GeometricLength | NoLength
-_TAIL = 1e-9
-"""Share of requests that the default `max` of an exponential cuts off."""
-_GUIDE_SIZE = 1 << 16
-"""Cells of the guide that speeds up looking up many lengths."""
-_TAIL_SCORE = 6.0
-"""Standard score beyond which a normal distribution holds the same share."""
-_MEAN_TOLERANCE = 1e-12
-"""Relative error left in the mean."""
+_TAIL = 1e-9  # Share of requests that the default `max` of an exponential cuts off.
+_GUIDE_SIZE = 1 << 16  # Cells of the guide that speeds up looking up many lengths.
+_TAIL_SCORE = 6.0  # Standard score beyond which a normal distribution holds the same share.
+_MEAN_TOLERANCE = 1e-12  # Relative error left in the mean.
 _REMEMBERED = 16
 """Distributions that are cached: a search draws the same lengths for every deployment, and solving for the mean of a
 long tail takes as long as simulating hundreds of requests."""
@@ -95,19 +88,12 @@ _SCORES_AT_ONCE = 16384
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What the draws of one run depend on besides the workload.
+    """What the draws of one run depend on besides the workload."""
 
-    Attributes:
-        seed: Seed of the run, >= 0.
-        replication: Index of the replication, >= 0.
-        base_path: Folder in which relative paths are looked up before the working folder.
-        suffix: End of the names of the streams, for a class with its own arrivals or media.
-    """
-
-    seed: int
-    replication: int = 0
-    base_path: Path | None = None
-    suffix: str = ""
+    seed: int  # Seed of the run, >= 0.
+    replication: int = 0  # Index of the replication, >= 0.
+    base_path: Path | None = None  # Folder in which relative paths are looked up before the working folder.
+    suffix: str = ""  # End of the names of the streams, for a class with its own arrivals or media.
 
     def own(self, name: str) -> Draws:
         """Return the same with the streams of a class."""
@@ -128,7 +114,6 @@ def start_times(
     """Return when requests, or conversations, arrive, seconds; NaN if clients of a closed loop send them.
 
     Args:
-        arrivals: The process.
         draws: The run's draws: the streams are ``arrivals`` and ``arrival_phases``.
         num_requests: Number of arrivals; or
         duration: time after which none arrives, seconds.
@@ -229,7 +214,6 @@ def rate_curve_of(
     """Return the rate over time of varying arrivals.
 
     Args:
-        arrivals: The process.
         phases: Source of the lengths of bursts and quiet times.
         expected: Bursts: number of arrivals that the curve must cover, and
         until: number of seconds.
@@ -350,19 +334,13 @@ def _unit_exponential(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class RateCurve:
-    """A rate over time, linear within segments; jumps between them are allowed.
+    """A rate over time, linear within segments; jumps between them are allowed."""
 
-    Attributes:
-        edges: Start of each segment and the end of the last, seconds, ascending from 0, shape [n + 1].
-        left: Rate at the start of each segment, >= 0, shape [n].
-        right: Rate at the end of each segment, >= 0, shape [n].
-        is_periodic: Whether it starts over after the last segment; otherwise its last rate holds for ever.
-    """
-
-    edges: Floats
-    left: Floats
-    right: Floats
+    edges: Floats  # Start of each segment and the end of the last, seconds, ascending from 0, shape [n + 1].
+    left: Floats  # Rate at the start of each segment, >= 0, shape [n].
+    right: Floats  # Rate at the end of each segment, >= 0, shape [n].
     is_periodic: bool = False
+    """Whether it starts over after the last segment; otherwise its last rate holds for ever."""
 
     @cached_property
     def _sums(self) -> Floats:
@@ -508,15 +486,10 @@ def _next_share(newest: tuple[float, float], opposite: tuple[float, float], prev
 
 @dataclass(frozen=True, slots=True)
 class LengthDistribution:
-    """A distribution on whole numbers of tokens. Shared between callers, so its arrays are read-only.
+    """A distribution on whole numbers of tokens. Shared between callers, so its arrays are read-only."""
 
-    Attributes:
-        values: Lengths that can occur, ascending, tokens, int64.
-        probabilities: Probability of each, float64; sum to 1.
-    """
-
-    values: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
+    values: NDArray[np.int64]  # Lengths that can occur, ascending, tokens, int64.
+    probabilities: NDArray[np.float64]  # Probability of each, float64; sum to 1.
 
     def __post_init__(self) -> None:
         self.values.flags.writeable = self.probabilities.flags.writeable = False

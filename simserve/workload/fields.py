@@ -29,19 +29,12 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A mapping somewhere in a file.
+    """A mapping somewhere in a file."""
 
-    Attributes:
-        values: Its content.
-        file: The file.
-        path: Key of the mapping, or its row; empty at the top.
-        separator: What stands between that and a key below it.
-    """
-
-    values: Mapping[str, Any]
-    file: str
-    path: str = ""
-    separator: str = "."
+    values: Mapping[str, Any]  # Its content.
+    file: str  # The file.
+    path: str = ""  # Key of the mapping, or its row; empty at the top.
+    separator: str = "."  # What stands between that and a key below it.
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None

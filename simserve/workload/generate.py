@@ -43,8 +43,7 @@ _CONTEXT_REQUESTS = 1000
 """Requests drawn for the contexts of step times, whatever the length of the run: a deployment has the same step times
 in every run."""
 _CONTEXT_QUANTILES = 16
-_CONTEXT_DIGITS = 3
-"""Quantiles that represent all contexts, and the significant digits of each."""
+_CONTEXT_DIGITS = 3  # Quantiles that represent all contexts, and the significant digits of each.
 
 
 def generate(
@@ -61,7 +60,6 @@ def generate(
     uniform: changing one part of the workload leaves the other draws unchanged.
 
     Args:
-        spec: What to draw or read.
         seed: Seed of the run, >= 0. A trace that keeps its own times does not depend on it.
         replication: Index of the replication, >= 0.
         base_path: Folder in which relative paths are looked up before the working folder.
@@ -296,7 +294,6 @@ def decode_contexts(spec: WorkloadSpec, base_path: Path | None) -> tuple[float, 
     seed and the length of the run do not matter.
 
     Args:
-        spec: The traffic.
         base_path: Folder in which relative paths are looked up before the working folder.
     """
     if spec.trace is None and not spec.is_mixed and not isinstance(spec.arrivals, AllAtOnceArrivals):

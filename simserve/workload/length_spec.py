@@ -11,10 +11,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simserve.validation import FrozenModel
 
-MAX_TABULATED_TOKENS = 1_000_000
-"""Longest length of a distribution that is tabulated token by token."""
-_LEAST_SPREAD = 0.001
-"""Least spread of lengths that are drawn."""
+MAX_TABULATED_TOKENS = 1_000_000  # Longest length of a distribution that is tabulated token by token.
+_LEAST_SPREAD = 0.001  # Least spread of lengths that are drawn.
 
 
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]

@@ -19,19 +19,13 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DrawnImages:
-    """The images of some requests, one row per image.
+    """The images of some requests, one row per image."""
 
-    Attributes:
-        owner: The request it belongs to, ascending.
-        sizes: Distinct sizes: width and height in pixels, and the frames of a video (0: an image), shape [S, 3].
-        size: Index into ``sizes``.
-        is_cached: Whether the encoder's cache has it.
-    """
-
-    owner: Integers
+    owner: Integers  # The request it belongs to, ascending.
     sizes: Integers
-    size: Integers
-    is_cached: NDArray[np.bool_]
+    """Distinct sizes: width and height in pixels, and the frames of a video (0: an image), shape [S, 3]."""
+    size: Integers  # Index into ``sizes``.
+    is_cached: NDArray[np.bool_]  # Whether the encoder's cache has it.
 
 
 def draw_images(
@@ -75,17 +69,11 @@ def _counts(
 
 @dataclass(frozen=True, slots=True)
 class DrawnAudio:
-    """The recordings of some requests, one row per recording.
+    """The recordings of some requests, one row per recording."""
 
-    Attributes:
-        owner: The request it belongs to, ascending.
-        seconds: Its length.
-        is_cached: Whether the encoder's cache has it.
-    """
-
-    owner: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    is_cached: NDArray[np.bool_]
+    owner: NDArray[np.int64]  # The request it belongs to, ascending.
+    seconds: NDArray[np.float64]  # Its length.
+    is_cached: NDArray[np.bool_]  # Whether the encoder's cache has it.
 
 
 def draw_audio(spec: AudioSpec, num_requests: int, draws: Draws, recorded: RecordedMedia | None = None) -> DrawnAudio:

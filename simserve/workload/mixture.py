@@ -31,8 +31,6 @@ def draw_mixture(spec: WorkloadSpec, draws: Draws, num_drawn: int | None = None)
     Open arrivals come first, in order of their start times; the requests of each closed loop follow.
 
     Args:
-        spec: The workload, with classes.
-        draws: The run's draws.
         num_drawn: Number of requests drawn for the clients of each closed loop; None: some rounds of them all.
 
     Raises:

@@ -19,28 +19,24 @@ if TYPE_CHECKING:
     from simserve.workload.traces.trace import PrefixBlocks
 
 NONE = -1
-_SPARSE = 4
-"""Segments are renumbered without gaps if fewer than one number in this many is used."""
+_SPARSE = 4  # Segments are renumbered without gaps if fewer than one number in this many is used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixSegments:
-    """The segments of all requests, one after another.
-
-    Attributes:
-        offsets: Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``, int64, shape [N + 1].
-        segments: Number of each segment, int64. It always follows the same segment, and starts at the same token.
-        ends: Token of the request before which it ends, ascending within a request, int64; the last is the end of
-            the answer.
-        is_recorded: Whether requests may share segments without one waiting for the other's answer, as in a trace.
-        are_chained: Whether chains of segments without branches are already merged (`simserve.sim.plane`).
-    """
+    """The segments of all requests, one after another."""
 
     offsets: NDArray[np.int64]
+    """Request i has the entries ``offsets[i] .. offsets[i + 1] - 1``, int64, shape [N + 1]."""
     segments: NDArray[np.int64]
+    """Number of each segment, int64. It always follows the same segment, and starts at the same token."""
     ends: NDArray[np.int64]
+    """Token of the request before which it ends, ascending within a request, int64; the last is the end of the
+    answer."""
     is_recorded: bool = False
+    """Whether requests may share segments without one waiting for the other's answer, as in a trace."""
     are_chained: bool = False
+    """Whether chains of segments without branches are already merged (`simserve.sim.plane`)."""
 
     def first(self, num_requests: int) -> PrefixSegments:
         """Return those of the first requests only."""
@@ -57,17 +53,11 @@ class PrefixSegments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginnings:
-    """The shared texts that requests, or conversations, begin with.
+    """The shared texts that requests, or conversations, begin with."""
 
-    Attributes:
-        group: Number of the text of each; `NONE`: it begins with none; shape [N].
-        tokens: Length of that text, 0 for none, shape [N].
-        num_groups: Total number of texts; those of the workload come first, then those of each class.
-    """
-
-    group: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    num_groups: int
+    group: NDArray[np.int64]  # Number of the text of each; `NONE`: it begins with none; shape [N].
+    tokens: NDArray[np.int64]  # Length of that text, 0 for none, shape [N].
+    num_groups: int  # Total number of texts; those of the workload come first, then those of each class.
 
     def of_rows(self, rows: NDArray[np.int64]) -> Beginnings:
         """Return those of some rows, in that order."""

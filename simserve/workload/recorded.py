@@ -25,8 +25,6 @@ def in_turns(specs: RequestSpecs, sessions: SessionsSpec, draws: Draws) -> Reque
 
     Args:
         specs: The rows, in order of their times.
-        sessions: The think times.
-        draws: The run's draws.
     """
     assert specs.session is not None
     _, first_row, owner = np.unique(specs.session, return_index=True, return_inverse=True)

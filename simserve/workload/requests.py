@@ -16,29 +16,20 @@ if TYPE_CHECKING:
     from simserve.workload.prefixes import PrefixSegments
     from simserve.workload.traces.media import RecordedMedia
 
-OPEN = -1
-"""In `RequestSpecs.loop`: the request, or its conversation, arrives at a time of its own."""
+OPEN = -1  # In `RequestSpecs.loop`: the request, or its conversation, arrives at a time of its own.
 _OF_ROWS = ("prefixes", "dependencies", "images", "audio", "recorded_images", "recorded_audio", "encoder_pool")
 """Columns that consist of several arrays and select rows themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaColumns:
-    """The images, or the recordings, of all requests, one row per request; all shape [N].
+    """The images, or the recordings, of all requests, one row per request; all shape [N]."""
 
-    Attributes:
-        count: Images or recordings, int64.
-        tokens: Tokens of the prompt that stand for them, int64.
-        prompt_tokens: The same, including those of earlier turns that the prompt contains, int64.
-        preprocess_seconds: CPU time to prepare them before the prompt is complete, float64.
-        encoder_seconds: Time to encode them, over all GPUs that do, float64.
-    """
-
-    count: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    prompt_tokens: NDArray[np.int64]
-    preprocess_seconds: NDArray[np.float64]
-    encoder_seconds: NDArray[np.float64]
+    count: NDArray[np.int64]  # Images or recordings, int64.
+    tokens: NDArray[np.int64]  # Tokens of the prompt that stand for them, int64.
+    prompt_tokens: NDArray[np.int64]  # The same, including those of earlier turns that the prompt contains, int64.
+    preprocess_seconds: NDArray[np.float64]  # CPU time to prepare them before the prompt is complete, float64.
+    encoder_seconds: NDArray[np.float64]  # Time to encode them, over all GPUs that do, float64.
 
     def of_rows(self, rows: NDArray[np.int64]) -> MediaColumns:
         """Return the rows of some requests, in that order."""
@@ -47,21 +38,14 @@ class MediaColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderPool:
-    """GPUs that encode images and recordings before the router sees a request; one row per request, shape [N].
+    """GPUs that encode images and recordings before the router sees a request; one row per request, shape [N]."""
 
-    Attributes:
-        num_workers: Number of workers; at the start, if it follows the load.
-        seconds: Time to encode everything in a request, over all workers, float64; 0: nothing to encode.
-        num_parts: Number of equal parts that this is divided into, one per worker, int64.
-        transfer_seconds: Time to transfer its embeddings to its replica, float64.
-        max_workers: Most workers, if their number follows the load; else None.
-    """
-
-    num_workers: int
+    num_workers: int  # Number of workers; at the start, if it follows the load.
     seconds: NDArray[np.float64]
-    num_parts: NDArray[np.int64]
-    transfer_seconds: NDArray[np.float64]
-    max_workers: int | None = None
+    """Time to encode everything in a request, over all workers, float64; 0: nothing to encode."""
+    num_parts: NDArray[np.int64]  # Number of equal parts that this is divided into, one per worker, int64.
+    transfer_seconds: NDArray[np.float64]  # Time to transfer its embeddings to its replica, float64.
+    max_workers: int | None = None  # Most workers, if their number follows the load; else None.
 
     def of_rows(self, rows: NDArray[np.int64]) -> EncoderPool:
         """Return the rows of some requests, in that order."""
@@ -75,15 +59,10 @@ class EncoderPool:
 
 @dataclass(frozen=True, slots=True)
 class ClientLoop:
-    """The clients of one closed loop.
+    """The clients of one closed loop."""
 
-    Attributes:
-        concurrency: Number of clients.
-        ramp_up: Seconds over which they begin, evenly, the first one at 0; None: all at 0.
-    """
-
-    concurrency: int
-    ramp_up: float | None = None
+    concurrency: int  # Number of clients.
+    ramp_up: float | None = None  # Seconds over which they begin, evenly, the first one at 0; None: all at 0.
 
     def begins_at(self, client: int) -> float:
         """Return when a client, counted from 0, sends its first request, seconds."""
@@ -92,103 +71,86 @@ class ClientLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSpecs:
-    """The requests of one run, in order of arrival (row i is request i).
-
-    Attributes:
-        arrival_time: Seconds from the start of the run, ascending, float64 (of conversations: see ``turn``). In a
-            closed loop (``concurrency`` not None) all NaN: a client sends request i when an earlier one is answered.
-        prompt_tokens: >= 1, int64.
-        output_tokens: Tokens the model would generate before it stops, >= 1, int64.
-        thinking_tokens: Of ``output_tokens``, those of thinking before the answer, int64; None: no request thinks.
-        max_tokens: Most tokens the client asks for, >= 1, int64. ``-1`` stands for the model's limit
-            (``max_model_len - prompt_tokens``).
-        think_time: Closed loop and conversations: seconds between a client's answer and its sending of request i,
-            float64; empty in an open loop without conversations.
-        concurrency: Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open.
-            With several closed loops: the total.
-        ramp_up: Closed loop: seconds over which the clients begin, evenly, the first one at 0; None: all at 0.
-        closes_at: Closed loop: when clients stop, seconds; requests due then or later are never sent. None: they go on
-            to the last request.
-        is_stationary: Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
-        offered_rate: Requests/s that the scenario asks for, or NaN (closed loop, all at once).
-        pace: Speculative decoding: tokens per decode step that each request gains, drawn beforehand, in sixteenths
-            (`simserve.engine.progress.GRID`), int64; None: not drawn.
-        priority: Lower goes first, int64; None: all equal.
-        classes: The classes of requests, in the order of the scenario; empty: no classes.
-        request_class: Class of each request, an index into ``classes``, int16; None without classes.
-        seed: Seed of the run that they were drawn for, for draws during the run (pauses, routes, losses).
-        replication: Replication of that run.
-        prefixes: Contents of the tokens of each request, if any are shared; None: all prompts are different.
-        session: Number of the conversation of each request, int64; None: no conversations.
-        turn: Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation are adjacent,
-            by turn; a turn may have several, which are sent together. The first turn arrives at ``arrival_time`` (in a
-            closed loop, when a client is free), each further one ``think_time`` after the last answer of the turn
-            before; its ``arrival_time`` is NaN, or the earliest time at which it is sent. Among conversations, a single
-            request is a conversation of one turn with a negative number as its session.
-        adapter: LoRA adapter of each request, from 0, -1: none, int64; None: no request has one.
-        dependencies: Agents' tasks: which calls each call waits for; None: no tasks. ``session`` is then the number of
-            the task, and ``turn`` the depth of the call in it, from 1; rows of a task are adjacent, those without
-            parents first. A call is sent ``think_time`` after the last answer to its parents; its ``arrival_time`` is
-            NaN, or the earliest time at which it is sent.
-        time_limit: Seconds that the client of each call allows for its task, from the first call on, float64, inf: no
-            limit; the same in all calls of a task. None: no limits.
-        is_prefill_only: Whether a request ends with its prompt, like an embedding: it generates one token for the
-            engine, and none for its client, bool; None: all have answers.
-        recorded_images: Images of each request according to the trace; None: the trace does not say.
-        recorded_audio: The same for recordings.
-        counts_media: Whether ``prompt_tokens`` already include the tokens of both.
-        images: Columns of the images of each request; None: no images.
-        audio: Columns of the recordings of each request; None: no recordings.
-        encoder_seconds: Time that encoding them adds to its first step, float64; None: none to encode.
-        earlier_images: Nearest earlier request whose prompt begins each one's prompt and that has images or recordings;
-            -1: none, int64. Its images and recordings are encoded again if a prefix cache does not hold them. None: no
-            prompt contains another.
-        image_ends: Prompt token at which the images and recordings of each request end, int64; None: they end the
-            prompt.
-        encoder_pool: Encodes both instead of the replicas, between ``own_wait`` and the router; None: no such pool.
-        own_wait: Seconds that each request waits after the tokeniser, for its images and recordings to be prepared and
-            for its grammar, float64; others pass it (`in_order_of_readiness`). None: no waits.
-        loop: Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop are
-            adjacent. None: all requests are of one kind, open or closed loop.
-        loops: With ``loop``: the clients.
-    """
+    """The requests of one run, in order of arrival (row i is request i)."""
 
     arrival_time: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    """Seconds from the start of the run, ascending, float64 (of conversations: see ``turn``). In a closed loop
+    (``concurrency`` not None) all NaN: a client sends request i when an earlier one is answered."""
+    prompt_tokens: NDArray[np.int64]  # >= 1, int64.
+    output_tokens: NDArray[np.int64]  # Tokens the model would generate before it stops, >= 1, int64.
     max_tokens: NDArray[np.int64]
+    """Most tokens the client asks for, >= 1, int64. ``-1`` stands for the model's limit (``max_model_len -
+    prompt_tokens``)."""
     think_time: NDArray[np.float64]
+    """Closed loop and conversations: seconds between a client's answer and its sending of request i, float64; empty
+    in an open loop without conversations."""
     concurrency: int | None
-    is_stationary: bool
-    offered_rate: float
+    """Closed loop: number of clients; the first ``concurrency`` requests are their first. None: open. With several
+    closed loops: the total."""
+    is_stationary: bool  # Whether arrivals are open-loop and stationary, so that a warm-up may be cut.
+    offered_rate: float  # Requests/s that the scenario asks for, or NaN (closed loop, all at once).
     pace: NDArray[np.int64] | None = None
-    priority: NDArray[np.int64] | None = None
-    classes: tuple[ClassSpec, ...] = ()
+    """Speculative decoding: tokens per decode step that each request gains, drawn beforehand, in sixteenths
+    (`simserve.engine.progress.GRID`), int64; None: not drawn."""
+    priority: NDArray[np.int64] | None = None  # Lower goes first, int64; None: all equal.
+    classes: tuple[ClassSpec, ...] = ()  # The classes of requests, in the order of the scenario; empty: no classes.
     request_class: NDArray[np.int16] | None = None
-    seed: int = 0
-    replication: int = 0
+    """Class of each request, an index into ``classes``, int16; None without classes."""
+    seed: int = 0  # Seed of the run that they were drawn for, for draws during the run (pauses, routes, losses).
+    replication: int = 0  # Replication of that run.
     prefixes: PrefixSegments | None = None
+    """Contents of the tokens of each request, if any are shared; None: all prompts are different."""
     session: NDArray[np.int64] | None = None
+    """Number of the conversation of each request, int64; None: no conversations."""
     turn: NDArray[np.int64] | None = None
+    """Its turn there, from 1, int64; None: arrivals wait for no answer. Requests of a conversation are adjacent, by
+    turn; a turn may have several, which are sent together. The first turn arrives at ``arrival_time`` (in a closed
+    loop, when a client is free), each further one ``think_time`` after the last answer of the turn before; its
+    ``arrival_time`` is NaN, or the earliest time at which it is sent. Among conversations, a single request is a
+    conversation of one turn with a negative number as its session."""
     adapter: NDArray[np.int64] | None = None
+    """LoRA adapter of each request, from 0, -1: none, int64; None: no request has one."""
     dependencies: Dependencies | None = None
+    """Agents' tasks: which calls each call waits for; None: no tasks. ``session`` is then the number of the task, and
+    ``turn`` the depth of the call in it, from 1; rows of a task are adjacent, those without parents first. A call is
+    sent ``think_time`` after the last answer to its parents; its ``arrival_time`` is NaN, or the earliest time at
+    which it is sent."""
     ramp_up: float | None = None
+    """Closed loop: seconds over which the clients begin, evenly, the first one at 0; None: all at 0."""
     closes_at: float | None = None
+    """Closed loop: when clients stop, seconds; requests due then or later are never sent. None: they go on to the
+    last request."""
     loop: NDArray[np.int8] | None = None
-    loops: tuple[ClientLoop, ...] = ()
+    """Which closed loop sends each request, an index into ``loops``, or `OPEN`, int8; those of a loop are adjacent.
+    None: all requests are of one kind, open or closed loop."""
+    loops: tuple[ClientLoop, ...] = ()  # With ``loop``: the clients.
     thinking_tokens: NDArray[np.int64] | None = None
+    """Of ``output_tokens``, those of thinking before the answer, int64; None: no request thinks."""
     own_wait: NDArray[np.float64] | None = None
+    """Seconds that each request waits after the tokeniser, for its images and recordings to be prepared and for its
+    grammar, float64; others pass it (`in_order_of_readiness`). None: no waits."""
     is_prefill_only: NDArray[np.bool_] | None = None
+    """Whether a request ends with its prompt, like an embedding: it generates one token for the engine, and none for
+    its client, bool; None: all have answers."""
     recorded_images: RecordedMedia | None = None
-    recorded_audio: RecordedMedia | None = None
-    counts_media: bool = False
-    images: MediaColumns | None = None
-    audio: MediaColumns | None = None
+    """Images of each request according to the trace; None: the trace does not say."""
+    recorded_audio: RecordedMedia | None = None  # The same for recordings.
+    counts_media: bool = False  # Whether ``prompt_tokens`` already include the tokens of both.
+    images: MediaColumns | None = None  # Columns of the images of each request; None: no images.
+    audio: MediaColumns | None = None  # Columns of the recordings of each request; None: no recordings.
     encoder_seconds: NDArray[np.float64] | None = None
+    """Time that encoding them adds to its first step, float64; None: none to encode."""
     earlier_images: NDArray[np.int64] | None = None
+    """Nearest earlier request whose prompt begins each one's prompt and that has images or recordings; -1: none,
+    int64. Its images and recordings are encoded again if a prefix cache does not hold them. None: no prompt contains
+    another."""
     image_ends: NDArray[np.int64] | None = None
+    """Prompt token at which the images and recordings of each request end, int64; None: they end the prompt."""
     encoder_pool: EncoderPool | None = None
+    """Encodes both instead of the replicas, between ``own_wait`` and the router; None: no such pool."""
     time_limit: NDArray[np.float64] | None = None
+    """Seconds that the client of each call allows for its task, from the first call on, float64, inf: no limit; the
+    same in all calls of a task. None: no limits."""
 
     @classmethod
     def arriving(

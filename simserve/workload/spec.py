@@ -23,8 +23,7 @@ from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec, SharedPrefixSpec
 
-MAX_ADAPTERS = 100_000
-"""Most adapters of a workload: each replica tracks where every one of them is."""
+MAX_ADAPTERS = 100_000  # Most adapters of a workload: each replica tracks where every one of them is.
 GrammarBackend = Literal["xgrammar", "guidance", "outlines"]
 TraceFormat = Literal[
     "auto",
@@ -60,8 +59,7 @@ ADVANCE_SECONDS = 16e-6
 """CPU seconds per token to advance the grammar by the sampled token, which nothing hides: vLLM's pull request 26866
 with the masks hidden, Qwen3-1.7B, 800 in flight, 128 tokens, 103.2 -> 85.3 requests/s: 12.7 ms a step of 800 sequences.
 """
-DEFAULT_NUM_REQUESTS = 1000
-"""Requests of a workload that does not say when it ends."""
+DEFAULT_NUM_REQUESTS = 1000  # Requests of a workload that does not say when it ends.
 
 
 class LorasSpec(FrozenModel):
@@ -126,15 +124,10 @@ def with_adapters(specs: RequestSpecs, loras: LorasSpec, draws: Draws) -> Reques
 
 @dataclass(frozen=True, slots=True)
 class GrammarCost:
-    """What a grammar costs the CPU.
+    """What a grammar costs the CPU."""
 
-    Attributes:
-        compile_time: Seconds from a schema to its first mask.
-        mask_time: Seconds to fill the mask of one token of one sequence.
-    """
-
-    compile_time: float
-    mask_time: float
+    compile_time: float  # Seconds from a schema to its first mask.
+    mask_time: float  # Seconds to fill the mask of one token of one sequence.
 
 
 GRAMMAR_COSTS: dict[GrammarBackend, GrammarCost] = {

@@ -13,14 +13,11 @@ from simserve.calibrate.kernels.kernel import Kernel, UnsupportedError, relative
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 
-TOLERANCE = 0.03
-"""Scores and probabilities are rounded to BF16."""
+TOLERANCE = 0.03  # Scores and probabilities are rounded to BF16.
 
-PAGE = 256
-"""Tokens per page of the KV cache: a size that flash attention's paged kernels take on every GPU."""
+PAGE = 256  # Tokens per page of the KV cache: a size that flash attention's paged kernels take on every GPU.
 
-SHORTEST_SHARE = 0.5
-"""Shortest context of a ragged batch divided by the longest."""
+SHORTEST_SHARE = 0.5  # Shortest context of a ragged batch divided by the longest.
 
 CHECKED_HEADS = 4
 

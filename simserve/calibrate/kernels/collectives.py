@@ -25,34 +25,23 @@ from simserve.calibrate.kernels.torch_device import Tensor, import_torch
 CALLS_OF_A_SAMPLE = 10
 """Calls that are timed together; with the untimed one, 8 ranks make the values of a sum 10^10 times as large."""
 
-WAIT_CYCLES = 2_000_000
-"""Cycles that the GPU waits while calls are queued: about a millisecond."""
+WAIT_CYCLES = 2_000_000  # Cycles that the GPU waits while calls are queued: about a millisecond.
 
 MAX_SAMPLES = 30
 TOLERANCE = 0.02
-STARTING_SECONDS = 60.0
-"""Seconds beyond the budget for processes and NCCL to connect and to end."""
+STARTING_SECONDS = 60.0  # Seconds beyond the budget for processes and NCCL to connect and to end.
 
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """The work of the processes for one number of ranks.
+    """The work of the processes for one number of ranks."""
 
-    Attributes:
-        ranks: Number of processes.
-        backend: ``nccl`` or ``gloo``.
-        folder: Folder through which they connect, and where rank 0 writes its rows.
-        tasks: Table and sizes of each call.
-        target: Seconds of samples per call.
-        end: When to stop, on the clock of `time.time`.
-    """
-
-    ranks: int
-    backend: str
-    folder: str
-    tasks: Sequence[tuple[str, Mapping[str, Size]]]
-    target: float
-    end: float
+    ranks: int  # Number of processes.
+    backend: str  # ``nccl`` or ``gloo``.
+    folder: str  # Folder through which they connect, and where rank 0 writes its rows.
+    tasks: Sequence[tuple[str, Mapping[str, Size]]]  # Table and sizes of each call.
+    target: float  # Seconds of samples per call.
+    end: float  # When to stop, on the clock of `time.time`.
 
 
 def measure_collectives(

@@ -17,11 +17,9 @@ from simserve.calibrate.kernels.kernel import UnsupportedError
 from simserve.calibrate.kernels.torch_device import Tensor
 from simserve.errors import UsageError
 
-BLOCK = 128
-"""Tokens of a KV block: vLLM's default on a CPU (`platforms/cpu.py`)."""
+BLOCK = 128  # Tokens of a KV block: vLLM's default on a CPU (`platforms/cpu.py`).
 
-PRIMITIVES = 32
-"""Number of shapes whose oneDNN primitives a layer keeps (`model_executor/layers/utils.py`)."""
+PRIMITIVES = 32  # Number of shapes whose oneDNN primitives a layer keeps (`model_executor/layers/utils.py`).
 
 _ATTENTION = ("cpu_attn_get_scheduler_metadata", "cpu_attn_reshape_and_cache", "cpu_attention_with_kv_cache")
 _PRODUCTS = ("create_onednn_mm", "onednn_mm")
@@ -40,21 +38,13 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class CpuEngine:
-    """vLLM's kernels.
+    """vLLM's kernels."""
 
-    Attributes:
-        torch: PyTorch.
-        name: ``vLLM`` and its version.
-        operators: vLLM's ``_custom_ops``.
-        backend: Its module of attention on CPUs.
-        splits_keys: Whether long contexts are split between threads.
-    """
-
-    torch: Any
-    name: str
-    operators: Any
-    backend: Any
-    splits_keys: bool = True
+    torch: Any  # PyTorch.
+    name: str  # ``vLLM`` and its version.
+    operators: Any  # vLLM's ``_custom_ops``.
+    backend: Any  # Its module of attention on CPUs.
+    splits_keys: bool = True  # Whether long contexts are split between threads.
 
     @property
     def has_products(self) -> bool:
@@ -88,7 +78,6 @@ class CpuEngine:
         """Return a step of sequences: ``queries`` new tokens each, at the end of ``contexts``.
 
         Args:
-            heads: Of the layer.
             queries: New tokens of each sequence.
             contexts: Tokens of each, including the new ones.
             table: Blocks of each, ``[sequences, blocks]``, int32.
@@ -134,27 +123,16 @@ class CpuEngine:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of sequences, prepared by `CpuEngine.step`.
+    """A step of sequences, prepared by `CpuEngine.step`."""
 
-    Attributes:
-        engine: Whose kernels.
-        heads: Of the layer.
-        starts: First new token of each sequence, and the end.
-        lengths: Tokens of each sequence.
-        table: Blocks of each sequence.
-        slots: Slot of each new token in the cache.
-        metadata: How the kernel splits the work between its threads.
-        instructions: Which of the engine's kernels is used.
-    """
-
-    engine: CpuEngine
-    heads: Heads
-    starts: Tensor
-    lengths: Tensor
-    table: Tensor
-    slots: Tensor
-    metadata: Any
-    instructions: str
+    engine: CpuEngine  # Whose kernels.
+    heads: Heads  # Of the layer.
+    starts: Tensor  # First new token of each sequence, and the end.
+    lengths: Tensor  # Tokens of each sequence.
+    table: Tensor  # Blocks of each sequence.
+    slots: Tensor  # Slot of each new token in the cache.
+    metadata: Any  # How the kernel splits the work between its threads.
+    instructions: str  # Which of the engine's kernels is used.
 
     @property
     def num_blocks(self) -> int:
@@ -208,8 +186,6 @@ def engine_kernels(torch: Any, kind: str, asked: str | None) -> CpuEngine | None
     """Return the engine's kernels that a device is measured with, or None for PyTorch's.
 
     Args:
-        torch: PyTorch.
-        kind: Kind of the device.
         asked: ``vllm``, ``none``, or None for whichever is available.
 
     Raises:

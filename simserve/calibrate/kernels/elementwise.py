@@ -11,8 +11,7 @@ from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 
 EPSILON = 1e-5
 TOLERANCE = 0.02
-CERTAIN = 1e3
-"""Logit of a token that is drawn whatever the noise; all other logits are 0."""
+CERTAIN = 1e3  # Logit of a token that is drawn whatever the noise; all other logits are 0.
 
 
 def elementwise(point: Point, device: TorchDevice) -> Kernel:

@@ -18,23 +18,15 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One call on one device.
+    """One call on one device."""
 
-    Attributes:
-        call: Runs it on a copy of its inputs and returns the result.
-        copies: Number of copies of its inputs.
-        error: Runs it once and returns its largest error against float64, divided by the largest true value.
-        tolerance: Largest error that counts as correct.
-        source: Whose kernel.
-        mode: ``events`` to launch it call by call.
-    """
-
-    call: Callable[[int], Any]
-    copies: int
+    call: Callable[[int], Any]  # Runs it on a copy of its inputs and returns the result.
+    copies: int  # Number of copies of its inputs.
     error: Callable[[], float]
-    tolerance: float
-    source: str
-    mode: str | None = None
+    """Runs it once and returns its largest error against float64, divided by the largest true value."""
+    tolerance: float  # Largest error that counts as correct.
+    source: str  # Whose kernel.
+    mode: str | None = None  # ``events`` to launch it call by call.
 
 
 def relative_error(result: Tensor, truth: Tensor) -> float:

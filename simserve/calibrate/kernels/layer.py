@@ -16,11 +16,9 @@ from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 from simserve.profiles.model import ModelProfile
 
 EPSILON = 1e-5
-TOLERANCE = 0.05
-"""Four products, each rounded to BF16."""
+TOLERANCE = 0.05  # Four products, each rounded to BF16.
 
-LAUNCHES = 500
-"""Launches that are timed together; a GPU queues about a thousand before the host waits."""
+LAUNCHES = 500  # Launches that are timed together; a GPU queues about a thousand before the host waits.
 
 
 @dataclass(frozen=True, slots=True)

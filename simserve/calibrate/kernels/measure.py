@@ -21,21 +21,17 @@ from simserve.errors import SimserveError, UsageError, nearest
 from simserve.profiles.model import ModelProfile
 from simserve.version import __version__
 
-SAMPLE_SECONDS = {"cuda": 0.03, "cpu": 0.12}
-"""Seconds of samples per point."""
+SAMPLE_SECONDS = {"cuda": 0.03, "cpu": 0.12}  # Seconds of samples per point.
 
 ROUNDS = ((True, 0.02), (True, 0.1), (False, 0.02), (False, 0.1), (True, 1.0), (False, 1.0))
 """Rounds of a measurement: whether the first points of every kind are measured or the rest, and the share of the time
 left that one point may take. Long points come after all others, and only if no other point is lost to them."""
 
-COLLECTIVE_SHARE = 0.3
-"""Least share of the budget for collectives, where there is more than one GPU."""
+COLLECTIVE_SHARE = 0.3  # Least share of the budget for collectives, where there is more than one GPU.
 
-COLLECTIVES_START = 5.0
-"""Seconds that the processes of collectives take to start."""
+COLLECTIVES_START = 5.0  # Seconds that the processes of collectives take to start.
 
-LEAST_SAMPLES = 0.2
-"""Least share of `SAMPLE_SECONDS` for a point when the budget is too short for all."""
+LEAST_SAMPLES = 0.2  # Least share of `SAMPLE_SECONDS` for a point when the budget is too short for all.
 
 SAVED_EVERY = 20.0
 LOAD_SECONDS = 0.3
@@ -55,17 +51,11 @@ Tell = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a call of `measure` did.
+    """What a call of `measure` did."""
 
-    Attributes:
-        folder: The run.
-        provenance: As written.
-        log: All points, including those of earlier calls.
-    """
-
-    folder: Path
-    provenance: Mapping[str, Any]
-    log: Log
+    folder: Path  # The run.
+    provenance: Mapping[str, Any]  # As written.
+    log: Log  # All points, including those of earlier calls.
 
 
 def measure(
@@ -86,7 +76,6 @@ def measure(
 
     Args:
         folder: Where the run is written.
-        device: The device to measure.
         models: Models whose layer shapes are measured.
         deadline: When to stop, on the clock of `time.monotonic`.
         formats: Number formats of the products; None: those of the device in `FORMATS_OF`.
@@ -387,8 +376,7 @@ def check_choices(models: Sequence[ModelProfile], formats: Sequence[str]) -> Non
 FIRST_RATES = {"cuda": (2e13, 3e11), "cpu": (2e10, 3e9)}
 """FLOP/s and bytes/s assumed, on the low side, to estimate how long a first point takes."""
 
-CALLS_OF_A_POINT = 10.0
-"""Calls for a slow point, warm-up and check included."""
+CALLS_OF_A_POINT = 10.0  # Calls for a slow point, warm-up and check included.
 
 SETUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
 

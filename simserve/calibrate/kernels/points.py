@@ -33,18 +33,15 @@ FORMATS: Mapping[str, tuple[float, float]] = {
 """Number format of a product, as operator tables name it -> bytes of a weight and of an input element."""
 
 DECODE_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
-CPU_ROWS = (3, 6, 12)
-"""Additional rows on a CPU, where no CUDA graph pads decode steps to a captured size."""
+CPU_ROWS = (3, 6, 12)  # Additional rows on a CPU, where no CUDA graph pads decode steps to a captured size.
 CHUNK_ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 32768)
-TOKENS = DECODE_ROWS + CHUNK_ROWS
-"""Rows of the products: decode steps, chunks and whole prompts."""
+TOKENS = DECODE_ROWS + CHUNK_ROWS  # Rows of the products: decode steps, chunks and whole prompts.
 CPU_TOKENS = tuple(sorted(CPU_ROWS + TOKENS))
 
 SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 4, 16, 64))
 """Square products, width and rows: so small that they show the fixed time of a call."""
 
-MAX_SAMPLED_ROWS = 1024
-"""Most rows of the LM head and of sampling: sequences of a step, not tokens."""
+MAX_SAMPLED_ROWS = 1024  # Most rows of the LM head and of sampling: sequences of a step, not tokens.
 
 PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PROMPT_BATCHES = (1, 2, 4, 8, 16, 64, 128)
@@ -91,31 +88,21 @@ MANY_TOKENS = (2048, 3072, 4096, 5120, 6144, 7168, 8192, 9216, 10240, 12288, 143
 EXPERT_TOKENS = FEW_TOKENS + MANY_TOKENS
 
 
-FIRST = 20
-"""Points of every group that are measured before the rest of any group."""
+FIRST = 20  # Points of every group that are measured before the rest of any group.
 
 Size = int | float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One call to measure.
+    """One call to measure."""
 
-    Attributes:
-        table: Table of the run that its row goes to.
-        sizes: Columns that identify the call.
-        flops: Its floating point operations.
-        num_bytes: Least bytes it moves, read and written.
-        memory: Bytes it needs on the device in addition to the shared pool.
-        is_first: Whether a fit of its kind needs it; such points come before all others.
-    """
-
-    table: str
-    sizes: Mapping[str, Size]
-    flops: float
-    num_bytes: float
-    memory: float = 0.0
-    is_first: bool = False
+    table: str  # Table of the run that its row goes to.
+    sizes: Mapping[str, Size]  # Columns that identify the call.
+    flops: float  # Its floating point operations.
+    num_bytes: float  # Least bytes it moves, read and written.
+    memory: float = 0.0  # Bytes it needs on the device in addition to the shared pool.
+    is_first: bool = False  # Whether a fit of its kind needs it; such points come before all others.
 
     @property
     def key(self) -> str:

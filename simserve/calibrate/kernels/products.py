@@ -18,17 +18,13 @@ from simserve.calibrate.kernels.kernel import (
 from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 
-GROUP_SIZE = 128
-"""4-bit weights that share a scale."""
+GROUP_SIZE = 128  # 4-bit weights that share a scale.
 
-INNER_TILES = 8
-"""Tiles of 16 along k that the 4-bit kernel of PyTorch packs together."""
+INNER_TILES = 8  # Tiles of 16 along k that the 4-bit kernel of PyTorch packs together.
 
-SCALE = 0.01
-"""Scale of 4-bit and 8-bit weights."""
+SCALE = 0.01  # Scale of 4-bit and 8-bit weights.
 
-FP8_MULTIPLE = 16
-"""Columns and reduction of an FP8 product must be multiples of this."""
+FP8_MULTIPLE = 16  # Columns and reduction of an FP8 product must be multiples of this.
 
 MIN_FP8_CAPABILITY = (8, 9)
 MIN_INT4_CAPABILITY = (8, 0)
@@ -68,17 +64,12 @@ def _bfloat16(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """How a device multiplies by BF16 weights.
-
-    Attributes:
-        laid_out: Weights ``[n, k]`` -> the same in their memory layout; once, before anything is timed.
-        multiply: Inputs ``[m, k]`` and weights in that layout -> ``[m, n]``.
-        source: Whose kernel.
-    """
+    """How a device multiplies by BF16 weights."""
 
     laid_out: Callable[[Tensor], Tensor]
-    multiply: Callable[[Tensor, Tensor], Tensor]
-    source: str
+    """Weights ``[n, k]`` -> the same in their memory layout; once, before anything is timed."""
+    multiply: Callable[[Tensor, Tensor], Tensor]  # Inputs ``[m, k]`` and weights in that layout -> ``[m, n]``.
+    source: str  # Whose kernel.
 
 
 def linear_of(torch: Any, *, is_plain: bool) -> Linear:
@@ -89,7 +80,6 @@ def linear_of(torch: Any, *, is_plain: bool) -> Linear:
     with frozen weights, whose operators are used here.
 
     Args:
-        torch: PyTorch.
         is_plain: Whether weights keep their layout: on a GPU, and in 32 bits.
     """
     if is_plain or not _has_laid_out_weights(torch):

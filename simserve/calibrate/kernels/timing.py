@@ -16,8 +16,7 @@ from simserve.calibrate.kernels.torch_device import TorchDevice
 
 MIN_SAMPLES = 5
 MAX_SAMPLES = 200
-SHORT_CALL = 20e-6
-"""CPU calls shorter than this are timed several at once: reading the clock takes 50 to 100 ns."""
+SHORT_CALL = 20e-6  # CPU calls shorter than this are timed several at once: reading the clock takes 50 to 100 ns.
 
 GRAPH_SECONDS = 400e-6
 MAX_CALLS_IN_GRAPH = 128
@@ -33,21 +32,13 @@ Call = Callable[[int], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """The time of a call.
+    """The time of a call."""
 
-    Attributes:
-        seconds: Median of the samples.
-        low: 10th percentile.
-        high: 90th percentile.
-        num_samples: Number of samples.
-        mode: ``graph`` (CUDA graph replay), ``events`` (launched one by one) or ``clock`` (CPU).
-    """
-
-    seconds: float
-    low: float
-    high: float
-    num_samples: int
-    mode: str
+    seconds: float  # Median of the samples.
+    low: float  # 10th percentile.
+    high: float  # 90th percentile.
+    num_samples: int  # Number of samples.
+    mode: str  # ``graph`` (CUDA graph replay), ``events`` (launched one by one) or ``clock`` (CPU).
 
 
 def time_call(
@@ -56,9 +47,7 @@ def time_call(
     """Return the time of a call.
 
     Args:
-        call: Runs the kernel on a copy of its inputs.
         copies: Number of copies to rotate through.
-        device: Where it runs.
         target: Seconds for all samples together; at least three are taken.
         deadline: When to stop sampling, on the clock of `time.monotonic`.
         mode: ``events`` keeps a GPU from using graphs.

@@ -17,11 +17,9 @@ from typing import Any
 
 from simserve.errors import UsageError
 
-Tensor = Any
-"""`torch.Tensor`; PyTorch is not installed where types are checked."""
+Tensor = Any  # `torch.Tensor`; PyTorch is not installed where types are checked.
 
-DEFAULT_CACHE_BYTES = 50e6
-"""Last-level cache of a GPU that does not report it (H100: 50 MB)."""
+DEFAULT_CACHE_BYTES = 50e6  # Last-level cache of a GPU that does not report it (H100: 50 MB).
 
 CPU_CACHE_FILE = "/sys/devices/system/cpu/cpu0/cache"
 RANDOM_ELEMENTS = 1 << 22
@@ -29,16 +27,14 @@ RANDOM_ELEMENTS = 1 << 22
 
 POOL_SHARE = 0.2
 MAX_POOL_BYTES = {"cuda": 6e9, "cpu": 1.2e9}
-SAFE_SHARE = 0.8
-"""Share of the free memory that a point may ask for."""
+SAFE_SHARE = 0.8  # Share of the free memory that a point may ask for.
 
 MAX_COPIES = 128
 
 NEWER_FLASH_ATTENTION = {9: "FA3", 10: "FA4"}
 """Major compute capability -> flash attention that PyTorch can be told to call."""
 
-LOAD_SIDE = 4096
-"""Rows and columns of the products that keep a GPU busy: 0.2 ms on an H100."""
+LOAD_SIDE = 4096  # Rows and columns of the products that keep a GPU busy: 0.2 ms on an H100.
 
 CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
@@ -68,31 +64,21 @@ def import_torch() -> Any:
 
 @dataclass(slots=True)
 class TorchDevice:
-    """One device and the random data that all kernels on it read.
+    """One device and the random data that all kernels on it read."""
 
-    Attributes:
-        torch: PyTorch.
-        kind: ``cuda`` or ``cpu``.
-        name: As the driver reports it.
-        cache_bytes: Last-level cache, which inputs must exceed to be cold.
-        total_memory: Bytes.
-        num_multiprocessors: Streaming multiprocessors, or threads of a CPU.
-        compute_capability: Of a GPU, as ``9.0``.
-        flash_attention: Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed.
-        smi_id: The GPU's identifier in nvidia-smi, which also counts GPUs hidden by ``CUDA_VISIBLE_DEVICES``.
-        engine: Kernels of an engine in place of PyTorch's (`simserve.calibrate.kernels.cpu_engine`); None: PyTorch's.
-    """
-
-    torch: Any
-    kind: str
-    name: str
-    cache_bytes: float
-    total_memory: float
-    num_multiprocessors: int
-    compute_capability: str | None = None
+    torch: Any  # PyTorch.
+    kind: str  # ``cuda`` or ``cpu``.
+    name: str  # As the driver reports it.
+    cache_bytes: float  # Last-level cache, which inputs must exceed to be cold.
+    total_memory: float  # Bytes.
+    num_multiprocessors: int  # Streaming multiprocessors, or threads of a CPU.
+    compute_capability: str | None = None  # Of a GPU, as ``9.0``.
     flash_attention: str = "FA2"
+    """Whose flash attention PyTorch calls: its own (FA2), or a newer one that is installed."""
     smi_id: str = "0"
+    """The GPU's identifier in nvidia-smi, which also counts GPUs hidden by ``CUDA_VISIBLE_DEVICES``."""
     engine: Any = None
+    """Kernels of an engine in place of PyTorch's (`simserve.calibrate.kernels.cpu_engine`); None: PyTorch's."""
     _pools: dict[str, Tensor] = field(default_factory=dict)
 
     @property

@@ -23,23 +23,15 @@ from simserve.sim.control import API_POOL
 from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 
-Progress = Callable[[int, float], None]
-"""Called before each run with the number of runs so far and the load."""
-Tried = Callable[[float, bool], None]
-"""Called after each run with its load and whether it met the objective."""
-CONFIDENCE = 0.9
-"""Share of real servers on which the objective holds."""
-MOST_RUNS = 2
-"""Further runs after those of the search, where one of its loads holds with that confidence."""
-MOST_RUNS_BELOW = 4
-"""The same where none does."""
-CLOSE = 1.02
-"""Ratio of a load that fails to one that holds at which nothing further is tried."""
-BELOW = 0.995
-"""Factor on the load to which a line between two loads leads: that one is tried."""
+Progress = Callable[[int, float], None]  # Called before each run with the number of runs so far and the load.
+Tried = Callable[[float, bool], None]  # Called after each run with its load and whether it met the objective.
+CONFIDENCE = 0.9  # Share of real servers on which the objective holds.
+MOST_RUNS = 2  # Further runs after those of the search, where one of its loads holds with that confidence.
+MOST_RUNS_BELOW = 4  # The same where none does.
+CLOSE = 1.02  # Ratio of a load that fails to one that holds at which nothing further is tried.
+BELOW = 0.995  # Factor on the load to which a line between two loads leads: that one is tried.
 _SUREST = 0.999
-_STEEPEST, _FLATTEST = 0.98, 0.25
-"""Largest and smallest ratio of the next load to the lowest one so far."""
+_STEEPEST, _FLATTEST = 0.98, 0.25  # Largest and smallest ratio of the next load to the lowest one so far.
 NOTED_BELOW = 0.05
 """Share by which the promised load must be below the mean capacity for a note to say so (docs/promises.md)."""
 WHOLE_REPLICATIONS = 3
@@ -47,10 +39,8 @@ WHOLE_REPLICATIONS = 3
 CONVERSATION_REPLICATIONS = 3
 CONVERSATION_TOLERANCE = 0.02
 """Runs at each load, and tolerance, where each run lasts until the longest conversations are over."""
-THOROUGH_REQUESTS = 1_000_000
-"""Most requests of all runs at one load where a precision is asked for."""
-THOROUGH_FRESH_REQUESTS = 4_000_000
-"""The same for steady open traffic."""
+THOROUGH_REQUESTS = 1_000_000  # Most requests of all runs at one load where a precision is asked for.
+THOROUGH_FRESH_REQUESTS = 4_000_000  # The same for steady open traffic.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +243,6 @@ def capacity(
     excess. Classes and rules that always send requests there still do.
 
     Args:
-        scenario: What is deployed, what arrives and what is asked.
         highest: Nothing above it is tried.
         precision: Half width of the interval over the capacity: requests are added until it is reached; None: aims at
             2 % within the time of a short search.
@@ -412,8 +401,6 @@ def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float 
     normal distribution over the logarithm of the load, and one or two runs settle it.
 
     Args:
-        probe: Runs the deployment.
-        found: What the search found.
         is_whole: Whether loads are whole numbers.
         confidence: Share of real servers that must sustain it.
 

@@ -7,12 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-TOLERANCE = 0.01
-"""Ratio of the load that fails to the one that holds, minus one, at which a search ends."""
-GROWTH = 2.0
-"""Factor between the loads that are tried until one holds and one fails."""
-DEEPEST = 2.0**-20
-"""Share of the starting load below which nothing is tried."""
+TOLERANCE = 0.01  # Ratio of the load that fails to the one that holds, minus one, at which a search ends.
+GROWTH = 2.0  # Factor between the loads that are tried until one holds and one fails.
+DEEPEST = 2.0**-20  # Share of the starting load below which nothing is tried.
 OVERSHOOT = 0.9
 """Share of the tolerance by which a step goes beyond the expected limit: enough to pass it, but hardly more."""
 PUSH = 0.4

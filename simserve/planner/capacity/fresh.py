@@ -22,12 +22,10 @@ TIMES_FRESH = 2
 """Factor on the runs that decide on steady traffic: there the quarters of runs tell how runs differ, here whole
 runs."""
 FEWEST_RUNS = 3
-MOST_REQUESTS = 240_000
-"""Requests of all runs at one load above which there are fewer runs: long runs differ less."""
+MOST_REQUESTS = 240_000  # Requests of all runs at one load above which there are fewer runs: long runs differ less.
 FIRST_STEP, MOST_STEP = 0.02, 0.5
 """Share by which the second load is below the first; it doubles from step to step, up to the other value."""
-LEAST_SHARE = 0.1
-"""Lowest load that is tried, as a share of the load that holds on average."""
+LEAST_SHARE = 0.1  # Lowest load that is tried, as a share of the load that holds on average.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,6 @@ def hold_in_fresh_runs(probe: Prober, found: Found, *, asked: float, effort: Eff
     holds, what was found is returned unchanged.
 
     Args:
-        probe: Runs the deployment.
         found: What the search found, on its own replications.
         asked: Share of requests that must meet every bound.
         effort: Effort of the search; replications from its number on are fresh.

@@ -13,12 +13,10 @@ from simserve.metrics.throughput import Stability
 from simserve.planner.capacity.bracket import Largest
 from simserve.scenario.finishable import Finishable
 
-SOJOURNS_PER_RUN = 20
-"""Requests of a run over those in flight at once, so that filling up is a small part of it."""
+SOJOURNS_PER_RUN = 20  # Requests of a run over those in flight at once, so that filling up is a small part of it.
 _OVERLOADED_MARGIN = -1.0
 _LEAST_MARGIN = 1e-9
-OVERLOAD = "overload"
-"""The limit that is named where the objective holds but the queue grows."""
+OVERLOAD = "overload"  # The limit that is named where the objective holds but the queue grows.
 LOST = "lost"
 """The limit that is named where more requests are lost (fail, or are refused) than may miss the objective."""
 

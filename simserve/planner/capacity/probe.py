@@ -41,14 +41,10 @@ REACHED = 0.995
 conversations: measured from 90 % on, `scenarios/prefix-routing.yaml` sustains a fifth more than in the long run."""
 DRAWN_AT_ONCE = 4096
 """Least requests that are drawn: making the tables of lengths takes longer than drawing from them."""
-JUDGED_RUNS = 2
-"""Replications of a load whose probability on a real server is computed: more of them say the same."""
-SOJOURNS_PER_OPEN_RUN = 5
-"""Least duration of an open run, in mean stays of a request."""
-RATE_STEPS = 3
-"""Corrections of the rate at which conversations begin, until requests come at the rate asked for."""
-_LEAST_MAY_MISS = 1e-6
-"""Share that may miss where all must meet a bound: a single miss is then too many."""
+JUDGED_RUNS = 2  # Replications of a load whose probability on a real server is computed: more of them say the same.
+SOJOURNS_PER_OPEN_RUN = 5  # Least duration of an open run, in mean stays of a request.
+RATE_STEPS = 3  # Corrections of the rate at which conversations begin, until requests come at the rate asked for.
+_LEAST_MAY_MISS = 1e-6  # Share that may miss where all must meet a bound: a single miss is then too many.
 REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 
@@ -126,34 +122,25 @@ def _ramp_of_tasks(specs: RequestSpecs, graph: Dependencies) -> Ramp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadProbe:
-    """Runs one deployment at any load: `simserve.planner.capacity.search.Prober`.
+    """Runs one deployment at any load: `simserve.planner.capacity.search.Prober`."""
 
-    Attributes:
-        deployment: The deployment that serves.
-        slo: The objective.
-        draw: The traffic.
-        warmup: ``auto``, ``none`` or seconds.
-        is_closed_loop: Whether load is a number of clients, who all start at once.
-        ramp: How conversations grow to their rate; None without any.
-        draw_whole: Maps a load and the index of a replication to all requests of it, where a run must last as long as
-            the scenario says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest.
-        finishable: What the deployment finishes with its queue never empty; None where the traffic has no load ratio.
-        is_steady: Whether arrivals are open and at one rate throughout, so that a run may have any length.
-        watch: Called now and then in a run; if it raises KeyboardInterrupt, the run ends.
-        expects: Maps a run to the errors to expect of a real server; None: no probability is computed.
-    """
-
-    deployment: Deployment
-    slo: SLO
-    draw: Draw
-    warmup: str | float = "auto"
-    is_closed_loop: bool = False
-    ramp: Ramp | None = None
+    deployment: Deployment  # The deployment that serves.
+    slo: SLO  # The objective.
+    draw: Draw  # The traffic.
+    warmup: str | float = "auto"  # ``auto``, ``none`` or seconds.
+    is_closed_loop: bool = False  # Whether load is a number of clients, who all start at once.
+    ramp: Ramp | None = None  # How conversations grow to their rate; None without any.
     draw_whole: Callable[[float, int], RequestSpecs] | None = None
+    """Maps a load and the index of a replication to all requests of it, where a run must last as long as the scenario
+    says (`simserve.planner.scaling.has_own_clock`); None: any part of it is like the rest."""
     finishable: Finishable | None = None
+    """What the deployment finishes with its queue never empty; None where the traffic has no load ratio."""
     is_steady: bool = False
+    """Whether arrivals are open and at one rate throughout, so that a run may have any length."""
     watch: Callable[[int, int], None] | None = None
+    """Called now and then in a run; if it raises KeyboardInterrupt, the run ends."""
     expects: Callable[[Simulation], Expectation] | None = None
+    """Maps a run to the errors to expect of a real server; None: no probability is computed."""
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
     _sojourns: dict[float, float] = field(default_factory=dict)
 
@@ -247,8 +234,6 @@ def trial(
     """Return what a search needs to know about a run.
 
     Args:
-        simulation: The run.
-        slo: The objective.
         warmup: ``auto``, ``none`` or seconds.
         offered: Decides whether the run is overloaded, where it is known.
         expected: Errors to expect of a real server; None: no probability is computed.

@@ -17,8 +17,7 @@ from simserve.planner.capacity.bracket import GROWTH, TOLERANCE, Largest, larges
 from simserve.planner.capacity.level import SOJOURNS_PER_RUN, Found, Level, Prober, Promise, Trial
 from simserve.scenario.finishable import Finishable
 
-COARSE_TOLERANCE = 0.15
-"""Tolerance of the first look, one short run a load, before the search proper."""
+COARSE_TOLERANCE = 0.15  # Tolerance of the first look, one short run a load, before the search proper.
 FINE_TOLERANCE = 0.03
 FINE_GROWTH = 1.05
 """Tolerance of the look with all replications around what the coarse look found, and growth of its first step."""
@@ -27,14 +26,12 @@ COARSE_REQUESTS = 500
 ALL_AT_ONCE = 1e-3
 """Shortest time, in seconds, in which the requests of a run may arrive: higher loads cannot be told apart, and a few
 requests hold at any load."""
-DEEPEST = 2.0**-10
-"""Share of the starting load below which no load is tried."""
+DEEPEST = 2.0**-10  # Share of the starting load below which no load is tried.
 MARGIN_OF_REQUESTS = 1.2
 """Factor on the requests that the square of the precision asks for: the next interval is an estimate as well."""
 ROUNDING = 1.001
 """Factor on the tolerance within which a search counts as close: it ends at the tolerance, except for rounding."""
-SLOPE_REACH = 0.2
-"""Loads within this share of the capacity tell how fast the attainment falls there."""
+SLOPE_REACH = 0.2  # Loads within this share of the capacity tell how fast the attainment falls there.
 CURVE = (0.5, 0.75, 1.25, 1.5)
 CURVE_REPLICATIONS = 3
 """Shares of the capacity at which the curve of goodput is drawn; its runs are as long as those of the first look."""
@@ -42,22 +39,17 @@ CURVE_REPLICATIONS = 3
 NEAR_FULL = 0.965
 """Load ratio above which nothing is promised. Runs there must be ever longer to agree with each other (`settled`:
 38,000 requests here, 475,000 at 0.99), and what a deployment finishes is itself known only to about 1 %."""
-FIRST_SHARE = 0.8
-"""First load that is tried, as a share of what can be finished."""
-LONG_RUN_REQUESTS = 30_000
-"""Least requests of a run near the capacity; more where it has not settled."""
+FIRST_SHARE = 0.8  # First load that is tried, as a share of what can be finished.
+LONG_RUN_REQUESTS = 30_000  # Least requests of a run near the capacity; more where it has not settled.
 LONG_RUN_SECONDS = 1200.0
 LEAST_LONG_RUN_REQUESTS = 5000
-FIRST_FRESH = 1
-"""First fresh replication: the search looks at replication 0 alone."""
+FIRST_FRESH = 1  # First fresh replication: the search looks at replication 0 alone.
 FEW_FRESH_RUNS = 4
 FRESH_RUNS = 8
 MANY_FRESH_RUNS = 24
 """Runs that must hold at a load once 8 have: a quarter of the loads at which a tenth of all runs miss pass 8."""
-LONG_ENOUGH = 0.5
-"""Share of the requests of a long run from which a miss is no longer put down to too few requests."""
-WELL_ABOVE = 1.1
-"""Factor on a load at which short runs must hold too, for them to be enough."""
+LONG_ENOUGH = 0.5  # Share of the requests of a long run from which a miss is no longer put down to too few requests.
+WELL_ABOVE = 1.1  # Factor on a load at which short runs must hold too, for them to be enough.
 QUARTERS = 4
 FRESH_CONFIDENCE = 0.96
 """Two-sided confidence of the bound on one more run: 98 % hold where the estimates are right, so that 95 % do where
@@ -66,16 +58,12 @@ CONFIDENCE_BY_FAR = 0.99
 """The same where fewer runs are to be enough. It also applies to the bound by whole runs, which shows how far they
 wander. Of loads at which a tenth of all runs miss, four runs pass at most 1.3 %, eight 0.7 %, if the quarters of a run
 share up to 0.6 of their variance, as normal deviates (200,000 draws each)."""
-FAR = 2.0
-"""Least ratio of the share that may miss to the share that does, for fewer runs to be enough."""
-ABOVE = 1.01
-"""Factor on the expected capacity, at which fresh runs should fail."""
+FAR = 2.0  # Least ratio of the share that may miss to the share that does, for fewer runs to be enough.
+ABOVE = 1.01  # Factor on the expected capacity, at which fresh runs should fail.
 STEP_DOWN = 0.995
 MOST_CLIMBS = 5
-WORTH_A_LOOK = 1.015
-"""Least ratio of a candidate load to the highest that holds for the candidate to be tried."""
-MOST_BELOW = 0.04
-"""Share by which the promised load may be below the mean capacity before runs are made longer."""
+WORTH_A_LOOK = 1.015  # Least ratio of a candidate load to the highest that holds for the candidate to be tried.
+MOST_BELOW = 0.04  # Share by which the promised load may be below the mean capacity before runs are made longer.
 NARROW = 1.03
 """Ratio of the load that fails to the mean capacity up to which a straight line between the two is trusted."""
 USUAL_FALL = 20.0
@@ -86,8 +74,7 @@ SHARE_SPENT = 5
 WORTH_LENGTHENING = 1.3
 """Least factor on the requests of a run for longer runs to be worth it, where all of them together are limited."""
 LONGER = 4.0
-LONGEST = 8.0
-"""Largest factor on the requests of a run: to the next length, and from the first length to the last."""
+LONGEST = 8.0  # Largest factor on the requests of a run: to the next length, and from the first length to the last.
 MORE_FOR_A_PROMISE = 2
 """Factor on the requests at one load where the promised load is too far below the mean capacity: runs of 100,000 bursty
 requests differ so much that 95 of 100 hold only at 6 % below it."""
@@ -95,8 +82,7 @@ LONGEST_OF_SLOW = 100_000
 """Requests up to which any run may be lengthened: after eight times the 5,000 of a slow fleet a promise may still be
 6 % below the capacity."""
 
-CLEAR_MISS = 0.02
-"""Shortfall of the mean attainment of short runs beyond which longer runs would not hold either."""
+CLEAR_MISS = 0.02  # Shortfall of the mean attainment of short runs beyond which longer runs would not hold either.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +124,8 @@ def find_capacity(
     Last, single runs draw the curve of goodput. If the user stops it, it returns what the runs so far have shown.
 
     Args:
-        probe: Runs the deployment.
         asked: Share of requests that must meet every bound.
         start: First load that is tried.
-        effort: How hard to try.
         highest: Nothing above it is tried.
         is_whole: Whether loads are whole numbers.
         finishable: For steady open traffic, what the deployment finishes with its queue never empty: nothing near it is
@@ -168,7 +152,6 @@ def is_load_sustained(probe: Prober, load: float, *, asked: float, finishable: F
     but near its limit on TPOT, wander for minutes, and a short run is over before they are large.
 
     Args:
-        probe: Runs the deployment.
         load: Requests/s.
         asked: Share of requests that must meet every bound.
         finishable: What the deployment finishes with its queue never empty.
@@ -624,7 +607,6 @@ class _SteadySearch(_Search):
         runs: Student's t for the mean of four further quarters.
 
         Args:
-            level: Runs at the load.
             confidence: Two-sided confidence of the bound.
             parts: Number of parts into which a run is divided.
             num_requests: Requests of the one more run; None: as many as in those at the load.

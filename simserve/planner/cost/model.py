@@ -23,8 +23,7 @@ between 2024 and 2026; prices of one API model stay the same for years, and bett
 ASSUMED_OPERATIONS_USD = 3000.0
 """Cost of operations where none is given, shown but not counted: 30 hours a month at $100, an assumption."""
 _MOST_UNITS = 100_000
-_MOST_DIGITS = 6
-"""Most significant digits with which two nearly equal prices are told apart."""
+_MOST_DIGITS = 6  # Most significant digits with which two nearly equal prices are told apart.
 GPUS = "GPUs of a replica, $ a month"
 API = "API, $ a request"
 TRAFFIC = "requests a month"
@@ -40,8 +39,7 @@ PEAK_TO_TROUGH = 3.3
 (DynamoLLM, arXiv:2408.00741, section III, Azure conversation trace)."""
 _DEPTH = math.log(PEAK_TO_TROUGH) / math.log(PEAK_TO_MEAN)
 """Where only one ratio is given, the trough of a sharper day is deeper by the same power."""
-_PEAK_HOUR = 14.5
-"""Middle of the busiest hour; its place in the day changes no figure."""
+_PEAK_HOUR = 14.5  # Middle of the busiest hour; its place in the day changes no figure.
 _LARGEST_EXPONENT = 200.0
 
 

@@ -144,8 +144,6 @@ def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable 
     """Return a month of a run's traffic on its deployment and at an API; None without a price or a finished request.
 
     Args:
-        resolved: What was run.
-        result: The run's result.
         known: What is known of what its deployment can finish.
 
     Returns:

@@ -39,24 +39,19 @@ from simserve.scenario.schema import Scenario
 from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Bill = Callable[[float], float]
-FALLBACK_API = "gpt-4o"
-"""API to compare with where none is named and none is known to serve the same weights."""
+FALLBACK_API = "gpt-4o"  # API to compare with where none is named and none is known to serve the same weights.
 _EXPECTED_RUNS = 11
-_PEAKS = (1.2, 2.5)
-"""Range of a tornado: the load of the busiest hour, over the mean."""
+_PEAKS = (1.2, 2.5)  # Range of a tornado: the load of the busiest hour, over the mean.
 _MILLION = 1e6
 API = "API"
 FEWEST_REQUESTS = 1e3
-MOST_REQUESTS = 1e9
-"""Requests a month between which the cheapest way is sought."""
+MOST_REQUESTS = 1e9  # Requests a month between which the cheapest way is sought.
 _STEPS_PER_DECADE = 400
-_CLOSE = 1e-6
-"""Volumes per decade at which the ways are compared, and how closely a crossing is then found."""
+_CLOSE = 1e-6  # Volumes per decade at which the ways are compared, and how closely a crossing is then found.
 MOST_TOGETHER = 16
 """Most replicas that are simulated together: with the turns of a conversation spread over so many, hardly any prefix
 hit is left to lose."""
-_NO_LOSS = 0.05
-"""Capacities are found to 5 %: smaller losses are not told."""
+_NO_LOSS = 0.05  # Capacities are found to 5 %: smaller losses are not told.
 _PREFIX_ROUTING = ("prefix", "session")
 _NOT_SHOWN = ("mean_gpus", "gpu_hour_usd", "api_usd_per_hour")
 """Figures of a level that the answer adds up over the day."""
@@ -551,7 +546,6 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
     """Return a month's cost from GPUs that are always full to what is paid, term by term, and what is still left out.
 
     Args:
-        model: The month.
         assumed: Dollars of operations shown where the scenario gives none.
     """
     requests = model.requests_per_month or 0.0

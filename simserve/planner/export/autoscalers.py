@@ -50,7 +50,6 @@ def scaled_object(worker: Worker, deployment: str | None = None) -> dict[str, An
     """Return KEDA's autoscaler of a Deployment, on Prometheus (keda.sh/v1alpha1, KEDA 2.17).
 
     Args:
-        worker: Worker whose replicas it scales.
         deployment: Name of the Deployment; None: the worker's.
 
     Raises:

@@ -10,10 +10,8 @@ from simserve.scenario.schema import Scenario
 from simserve.workload.arrival_spec import ClosedLoopArrivals, ConstantArrivals, GammaArrivals, PoissonArrivals
 from simserve.workload.generate import generate
 
-_CONSTANT_BURSTINESS = 1e4
-"""Burstiness of vLLM's client, 1/cv^2, at which its gamma times are practically constant."""
-_MOST_RATIO = 0.99
-"""Largest `--random-range-ratio`, which must stay below 1."""
+_CONSTANT_BURSTINESS = 1e4  # Burstiness of vLLM's client, 1/cv^2, at which its gamma times are practically constant.
+_MOST_RATIO = 0.99  # Largest `--random-range-ratio`, which must stay below 1.
 _TOLERANCE = "25%"
 _UNSENT = ("images", "audio", "structured_output")
 """Blocks of a workload that the client's random prompts cannot include."""

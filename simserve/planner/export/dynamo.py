@@ -44,15 +44,13 @@ MODES = {
 """Routing policy -> variables of Dynamo's frontend (Dynamo docs v1.5.0, modular-components/router/router-guide). In
 load-aware mode, its KV router considers only the blocks and prompt tokens of a worker (ai-dynamo/dynamo,
 components/src/dynamo/common/configuration/groups)."""
-_BACKENDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrtllm"}
-"""Engine -> its name in the image."""
+_BACKENDS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrtllm"}  # Engine -> its name in the image.
 _NAMES = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
 _TRTLLM = "1.3"
 """TensorRT-LLM in that image: 1.3.0rc22 (ai-dynamo/dynamo, docs-website, fern/assets/releases.json of 2026-08-14)."""
 _OWN = {"vllm": "vLLM 0.26.0", "sglang": "SGLang 0.5.16", "trtllm": f"TensorRT-LLM {_TRTLLM}"}
 """Engine -> the version in its image, from the same file."""
-MAIN = "main"
-"""Name of a component's container that Dynamo's operator completes."""
+MAIN = "main"  # Name of a component's container that Dynamo's operator completes.
 _TOKEN = [{"secretRef": {"name": "hf-token-secret"}}]
 OPTIONS = "engine.yaml"
 OPTIONS_FOLDER = "/config"

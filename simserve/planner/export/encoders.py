@@ -34,8 +34,7 @@ and the folder's key used below; in 0.12.0, which cannot leave out the language 
 ECSharedStorageConnector."""
 _TRANSFER = ["--encoder-transfer-backend", "zmq_to_scheduler"]
 """SGLang's default transfer, over ZeroMQ to the scheduler."""
-_MEDIA = "ForConditionalGeneration"
-"""End of the names of most classes that take images or audio."""
+_MEDIA = "ForConditionalGeneration"  # End of the names of most classes that take images or audio.
 _ENCODED: Mapping[str, tuple[str, ...]] = {
     "0.5.7": ("Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe"),
     "0.5.10": ("Qwen2VL", "Qwen3OmniMoe", "Qwen2Audio", "Qwen2_5Omni"),
@@ -79,7 +78,6 @@ def refuse_unencoded(encoders: Worker, target: str) -> None:
     """Refuse an encoder pool if the engine, or Dynamo with it, cannot run the model's encoder separately.
 
     Args:
-        encoders: The workers that encode.
         target: Target of the export: ``dynamo`` for workers of Dynamo.
 
     Raises:

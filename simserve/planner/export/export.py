@@ -71,7 +71,6 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     note says that this was not simulated.
 
     Args:
-        scenario: What was simulated.
         target: One of `TARGETS`, in any case, or another common name of it.
         explicit: Also set the knobs that equal the engine's defaults.
         checkpoint: Repository or path that the engine loads; None: the model's own.

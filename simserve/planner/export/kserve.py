@@ -21,8 +21,7 @@ from simserve.planner.export.workers import (
 )
 
 _TARGET = Target(name="kserve", engines=("vllm",), has_roles=True, without_scaling=WITHOUT_SCALING)
-_ACCOUNT = "huggingface"
-"""Service account whose secret gives KServe's loader the Hugging Face token."""
+_ACCOUNT = "huggingface"  # Service account whose secret gives KServe's loader the Hugging Face token.
 _SECRET = {"name": "huggingface"}
 _SET_BY_KSERVE = {
     "--enable-expert-parallel": 0,

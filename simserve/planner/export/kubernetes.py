@@ -15,19 +15,15 @@ from simserve.planner.export.deployment import Export
 from simserve.planner.export.workers import CPUS_PER_RANK, PORT, Target, Worker, gib, shared_notes
 from simserve.sim.control import UpdateSpec
 
-_START_MARGIN = 3
-"""The startup probe gives up after this multiple of the expected time."""
+_START_MARGIN = 3  # The startup probe gives up after this multiple of the expected time.
 _DOWNLOAD = 50e6
 """Bytes/s of a slow download: a server that fetches its own weights gets at least that much time to start."""
 PROBE_SECONDS = 10
 _UNREADY_AFTER = 3
 """Failed probes in a row after which a server gets no more requests (Kubernetes' default): a busy one may miss one."""
-_TERMINATION_SECONDS = 120
-"""Time for running requests to finish, where the scenario sets none."""
-_UNROUTED_SECONDS = 5
-"""Time until a cluster's routers know that a pod terminates."""
-_SHUTDOWN_SECONDS = 5
-"""Part of a pod's termination time that is left for the server to shut down."""
+_TERMINATION_SECONDS = 120  # Time for running requests to finish, where the scenario sets none.
+_UNROUTED_SECONDS = 5  # Time until a cluster's routers know that a pod terminates.
+_SHUTDOWN_SECONDS = 5  # Part of a pod's termination time that is left for the server to shut down.
 _LEFT_OUT = ("original/*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx")
 """Files of a repository that a server does not read if there are safetensors."""
 ON_GPU_NODES = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
@@ -91,8 +87,6 @@ def export_kubernetes(name: str, workers: list[Worker], *, is_keda: bool = False
     """Return the manifests that serve a deployment.
 
     Args:
-        name: Name of the deployment.
-        workers: Its kinds of worker.
         is_keda: Whether KEDA scales it instead of Kubernetes itself.
 
     Raises:
@@ -215,7 +209,6 @@ def container(worker: Worker, command: list[str] | None = None) -> dict[str, Any
     """Return the server of a worker as a container.
 
     Args:
-        worker: The worker.
         command: Words that start the server; None: the worker's own command.
     """
     gpus = worker.gpus_per_host
@@ -254,7 +247,6 @@ def start_limit(worker: Worker, *, downloads: bool) -> float:
     """Return the seconds after which a server without an answer has failed: three times the simulated start-up time.
 
     Args:
-        worker: The server's worker.
         downloads: Whether it fetches its own weights; the time of a slow download is then added.
     """
     return _START_MARGIN * worker.start_seconds + (worker.deployment.loaded_bytes / _DOWNLOAD if downloads else 0.0)
@@ -264,7 +256,6 @@ def probes(worker: Worker, *, port: int | str = "http", downloads: bool = False)
     """Return the probes: a start may take three times as long as simulated; the liveness probe follows the scenario.
 
     Args:
-        worker: The worker whose server is probed.
         port: Port of the server: a number, or the name of a container's port.
         downloads: Whether the server fetches its own weights when it starts.
     """

@@ -35,8 +35,7 @@ ENCODER_PROXY = ("python", "disagg_epd_proxy.py")
 _NIXL_PORT = 5600
 """vLLM's default `VLLM_NIXL_SIDE_CHANNEL_PORT`; each rank of a server takes one port from there on (vLLM docs,
 nixl_connector_usage)."""
-_BOOTSTRAP_PORT = 8998
-"""SGLang's default `--disaggregation-bootstrap-port`."""
+_BOOTSTRAP_PORT = 8998  # SGLang's default `--disaggregation-bootstrap-port`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,7 @@ _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 _QUEUE_KEY = "deployment.engine.scheduling_policy"
 _NOT_CHUNKED = -1
 _LARGEST_GRAPH = "--cuda-graph-max-bs-decode"
-_LARGEST_GRAPH_BEFORE = "--cuda-graph-max-bs"
-"""Its name until 0.5.19."""
+_LARGEST_GRAPH_BEFORE = "--cuda-graph-max-bs"  # Its name until 0.5.19.
 DRAFTERS = {"eagle": "EAGLE", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 """Drafting method -> its name in `--speculative-algorithm`."""
 

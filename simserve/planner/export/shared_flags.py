@@ -16,8 +16,7 @@ from simserve.workload.length_spec import NoLength
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Number format of a scenario -> its name in servers' ``--dtype``."""
 _KV_FLAG = "--kv-cache-dtype"
-_GB = 1e9
-"""Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py)."""
+_GB = 1e9  # Bytes of a GB of ``--hicache-size`` (SGLang mem_cache/memory_pool_host.py).
 _BACKENDS = {"disk": "file", "remote": "mooncake"}
 """Tier -> SGLang's ``--hicache-storage-backend``; other backends fit either tier."""
 _SGLANG_BACKENDS = {"guidance": "llguidance"}
@@ -34,8 +33,6 @@ def kv_cache_words(deployment: Deployment, flags: Flags, low_bit: Mapping[str, S
     """Return the flag of the KV cache's number format, or nothing where it is the server's default.
 
     Args:
-        deployment: The deployment to export.
-        flags: Flags of the engine's version.
         low_bit: Format of 8 bits and fewer -> the engine's names for it, the newest first.
 
     Raises:
@@ -76,8 +73,6 @@ def adapter_words(deployment: Deployment, flags: Flags, seats: str, kept: str, n
     """Return the switch and the limits of LoRA adapters.
 
     Args:
-        deployment: The deployment to export.
-        flags: Flags of the engine's version.
         seats: Flag of the adapters on the GPU.
         kept: Flag of those kept in host memory.
         named: Flag that names the adapters, with its value.

@@ -10,8 +10,7 @@ from simserve.planner.export.shared_flags import DTYPES, arithmetic_dtype
 QUANTIZE = {"fp8": "fp8", "int8-wo": "eetq", "awq-int4": "awq", "gptq-int4": "gptq"}
 _ONLINE = ("fp8", "int8-wo")
 """Formats to which TGI converts weights on loading; the others are read from the checkpoint."""
-_ROOM = 50
-"""TGI's default of max_batch_prefill_tokens is max_input_tokens plus this number."""
+_ROOM = 50  # TGI's default of max_batch_prefill_tokens is max_input_tokens plus this number.
 
 
 def export_tgi(deployment: Deployment) -> Export:

@@ -42,14 +42,12 @@ POLICIES = {"reserve": "GUARANTEED_NO_EVICT", "on_demand": "MAX_UTILIZATION"}
 """What admission requires blocks for -> `scheduler_config.capacity_scheduler_policy`."""
 DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
 """Drafting method -> `speculative_config.decoding_type`."""
-_NGRAM_TOKENS = 4
-"""Longest look-up of the prompt that TensorRT-LLM's documentation uses for n-gram speculation."""
+_NGRAM_TOKENS = 4  # Longest look-up of the prompt that TensorRT-LLM's documentation uses for n-gram speculation.
 _READER = "trtllm-serve --extra_llm_api_options"
 CONFIG_FILE = "disagg_config.yaml"
 GROUPS = {"prefill": "context_servers", "decode": "generation_servers"}
 """Role -> name of its servers in the router's file."""
-_BACKEND = "DEFAULT"
-"""Backend of the KV transfer: the default of the release (UCX in 1.0, NIXL in later ones)."""
+_BACKEND = "DEFAULT"  # Backend of the KV transfer: the default of the release (UCX in 1.0, NIXL in later ones).
 
 
 def export_trtllm(deployment: Deployment) -> Export:

@@ -38,8 +38,7 @@ _KNOB_FLAGS = {
 }
 _SIZES = ("tensor_parallel_size", "decode_context_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _METHOD = "--speculative-config.method"
-_NGRAM_TOKENS = 4
-"""Longest look-up of the prompt that vLLM's documentation uses for n-gram speculation."""
+_NGRAM_TOKENS = 4  # Longest look-up of the prompt that vLLM's documentation uses for n-gram speculation.
 _METHODS = {"draft_model": ("draft_model",), "ngram": ("ngram",), "eagle": ("eagle",), "mtp": ("mtp", "deepseek_mtp")}
 """Drafting method -> its names in `--speculative-config`, the newest first."""
 _RARE_FLAGS = {
@@ -51,8 +50,7 @@ _RARE_FLAGS = {
     "max_cudagraph_capture_size": "--max-cudagraph-capture-size",
     "mm_encoder_tp_mode": "--mm-encoder-tp-mode",
 }
-_TRITON = "TRITON_ATTN"
-"""vLLM's name of the Triton attention backend."""
+_TRITON = "TRITON_ATTN"  # vLLM's name of the Triton attention backend.
 _ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
 """Formats besides FP8 to which vLLM converts weights on loading, where the version has the method."""
 

@@ -24,8 +24,7 @@ from simserve.sim.control import AutoscalingSpec, Role, StartupSpec
 
 PORT = 8000
 GIB = 2**30
-_PROCESS_BYTES = 4 * GIB
-"""Host memory of one rank's process without shared memory and page cache; a round figure."""
+_PROCESS_BYTES = 4 * GIB  # Host memory of one rank's process without shared memory and page cache; a round figure.
 _SHARED_BYTES = 2 * GIB
 """Least shared memory for NCCL and the processes' queues (vLLM's Kubernetes documentation); 1 GiB per rank with more
 than two."""
@@ -225,7 +224,6 @@ def workers_of(
     """Return the kinds of worker of a scenario: one per pool, or a single one.
 
     Args:
-        scenario: What was simulated.
         write: Function that makes the command of one replica.
         explicit: Also set the knobs that equal the engine's defaults.
         checkpoint: Repository or path that every engine loads; None: the model's own.

@@ -19,8 +19,7 @@ from simserve.workload.benchmarks.result import BenchResult
 
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 """Latencies of a benchmark -> their names in simserve's results."""
-_TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")
-"""Keys of a workload that a benchmark sets."""
+_TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")  # Keys of a workload that a benchmark sets.
 
 
 def import_bench(

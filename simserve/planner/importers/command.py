@@ -38,8 +38,7 @@ _FITS_CONTEXT = re.compile(r"--max[-_]model[-_]len[\s=]+['\"]?(?:-1|auto)\b")
 """Settings with which vLLM chooses the longest context that fits."""
 _LISTED = re.compile(r"\s*(?:-\s+|\[|-?\s*(?:image|command|args|name|containers|kind|apiVersion|spec)\s*:)")
 """Beginning of a container's description."""
-_MANIFESTS = (".yaml", ".yml", ".json", ".sh")
-"""Names of files that describe or start servers end so."""
+_MANIFESTS = (".yaml", ".yml", ".json", ".sh")  # Names of files that describe or start servers end so.
 _ENGINES = "vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and Ollama"
 
 

@@ -41,10 +41,8 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 
-MAX_BYTES = 64 * 2**20
-"""Bytes of a log that are read; what servers print at start-up comes first."""
-MAX_LINE = 200_000
-"""Characters of a line that are read."""
+MAX_BYTES = 64 * 2**20  # Bytes of a log that are read; what servers print at start-up comes first.
+MAX_LINE = 200_000  # Characters of a line that are read.
 _GIB = 2**30
 _MOST = 10**15
 _VERSION = r"v?(\d+(?:\.\d+)+)[^\s)]*"
@@ -190,8 +188,7 @@ class _Source:
 
 
 _WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_MOST_ZEROS = 100
-"""Most zero bytes in a text; a crash may leave some."""
+_MOST_ZEROS = 100  # Most zero bytes in a text; a crash may leave some.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -488,7 +485,6 @@ def import_log(
     """Read a start-up log, and return it with the scenario of that server.
 
     Args:
-        path: The log.
         scenario: Scenario that receives the log's settings; None: the log's model under placeholder traffic.
         hardware: GPU it ran on; None: the scenario's, or an assumed GPU where there is no scenario.
         model: Profile to use instead of the one closest to the log's model, or the scenario's.

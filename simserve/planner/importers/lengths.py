@@ -12,8 +12,7 @@ from simserve.observe.windows import Counts
 from simserve.workload.distributions import length_distribution
 from simserve.workload.length_spec import LognormalLength
 
-MOST_LENGTH = 10_000_000
-"""Largest length that is accepted, tokens."""
+MOST_LENGTH = 10_000_000  # Largest length that is accepted, tokens.
 
 WORST_DISTANCE = 0.1
 """Largest distance between the shares of a histogram and of a lognormal up to any bound at which the lognormal is

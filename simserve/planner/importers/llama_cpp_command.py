@@ -64,8 +64,7 @@ _DRAFTING_MARK = re.compile(r"[-_]mtp(?=$|[-_.])", re.IGNORECASE)
 _EXPERTS = ("up", "down", "gate")
 _OTHERS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", "ffn_up_shexp", "ffn_up")
 """Tensors of a layer in a GGUF file: of its routed experts (``ffn_up_exps``), and beside them."""
-_PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
-"""Part of a file's name that marks it as one of several."""
+_PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # Part of a file's name that marks it as one of several.
 
 
 def gguf_format(name: str) -> tuple[str | None, str | None]:
@@ -207,7 +206,6 @@ def _layers_of(overrides: str, profile: ModelProfile) -> int | None:
 
     Args:
         overrides: ``PATTERN=CPU``, several with commas; a pattern is searched for in the tensors' names.
-        profile: The model.
     """
     places = [each.rpartition("=") for each in overrides.split(",")]
     try:

@@ -51,11 +51,9 @@ _GKE_GPUS = {
 }
 """Values of GKE's label that no other name of the GPU tells (cloud.google.com/compute/docs/gpus: a2-highgpu has A100
 with 40 GB, a3-megagpu H100 and a3-ultragpu H200 on SXM boards)."""
-_SHARED = "-SHARED"
-"""Ending of NVIDIA's label on nodes whose GPUs are time-sliced."""
+_SHARED = "-SHARED"  # Ending of NVIDIA's label on nodes whose GPUs are time-sliced.
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?")
-_LOOK_SECONDS = 15.0
-"""Default interval between checks of Kubernetes' own autoscaler (kube-controller-manager)."""
+_LOOK_SECONDS = 15.0  # Default interval between checks of Kubernetes' own autoscaler (kube-controller-manager).
 _ROLE_FLAGS = {
     "--is-prefill-worker": 0,
     "--is-decode-worker": 0,
@@ -226,8 +224,7 @@ def _is_script(text: str) -> bool:
     return any(words[:1] and words[0] in _STARTED_BY and (_engine(words) or _is_front(words)) for words in started)
 
 
-_KEY = re.compile(r"[\w.-]+:(\s|$)")
-"""Beginning of the first line of a document."""
+_KEY = re.compile(r"[\w.-]+:(\s|$)")  # Beginning of the first line of a document.
 _STARTED_BY = ("vllm", "vllm-router", "python", "python3", "trtllm-serve")
 """First words of commands that start servers."""
 
@@ -735,8 +732,7 @@ def _tag(image: str) -> str | None:
     return None if found is None or _OTHER_TAG.search(image) else found[1]
 
 
-_OTHER_TAG = re.compile(r"(?:^|/)(?:lmcache/|llm-d)")
-"""Image of vLLM whose tag is the version of LMCache or llm-d."""
+_OTHER_TAG = re.compile(r"(?:^|/)(?:lmcache/|llm-d)")  # Image of vLLM whose tag is the version of LMCache or llm-d.
 
 
 def _variables(container: Mapping[str, Any]) -> dict[str, str]:

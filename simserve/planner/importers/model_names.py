@@ -25,8 +25,7 @@ from simserve.profiles.model_names import (
     tuned_from,
 )
 
-_FILES = (".json", ".yaml", ".yml")
-"""Endings of the names of files that describe a model."""
+_FILES = (".json", ".yaml", ".yml")  # Endings of the names of files that describe a model.
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from typing import Any
 
 from simserve.errors import ScenarioError
 
-MAX_LENGTH = 100_000
-"""Most characters of a command line."""
+MAX_LENGTH = 100_000  # Most characters of a command line.
 
 _TYPOGRAPHIC = str.maketrans(
     {
@@ -47,8 +46,7 @@ _SHELL = re.compile(r"(?:\||\|\||&&|&|;|[012&]?>>?.*|<(?![^>]*>).*)")
 _GLUED = re.compile(r"(?<=[0-9])(?=--[a-z]{2})")
 """Place between a number and the flag of the next line, where the line break is lost."""
 _NEWLINE = "\0"
-_NEXT = ";"
-"""Word that separates two commands."""
+_NEXT = ";"  # Word that separates two commands.
 _BEFORE_ASSIGNMENT = (_NEXT, "&&", "export", "-e", "--env", "env", "set")
 
 

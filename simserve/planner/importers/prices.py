@@ -26,21 +26,18 @@ from simserve.profiles.gpu_prices import GpuPrice, RentalKind
 from simserve.profiles.hardware import hardware_name, load_hardware
 from simserve.validation import validate
 
-_TOKEN_MODES = ("chat", "completion", "responses", None)
-"""Modes of litellm that are priced per text token."""
+_TOKEN_MODES = ("chat", "completion", "responses", None)  # Modes of litellm that are priced per text token.
 _ABOVE = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 _GENAI = {"input": "input_mtok", "cached_input": "cache_read_mtok", "output": "output_mtok"}
 _MILLION = 1e6
-_DIGITS = 10
-"""Decimal places kept in dollars per million tokens."""
+_DIGITS = 10  # Decimal places kept in dollars per million tokens.
 _SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 _GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
 _PROFILES: Mapping[str, str | None] = {"A100": "a100-sxm-40gb", "V100": None}
 """Accelerator's name in the lists, where it means another than in the catalogue -> hardware profile; the lists' V100
 have 16 GB or 32. H100 and A100 are SXM unless the instance says PCIe."""
 _PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
-_WIDTH = 110
-"""Line width of the profiles that are written."""
+_WIDTH = 110  # Line width of the profiles that are written.
 
 
 def read_api_prices(file: Path, date: str) -> list[ApiProfile]:

@@ -27,8 +27,7 @@ from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import KV_CACHE_DTYPES, stored_format
 from simserve.units import to_text
 
-ASSUMED_HARDWARE = "h100-sxm-80gb"
-"""GPU of a server where neither its command line nor its log names one."""
+ASSUMED_HARDWARE = "h100-sxm-80gb"  # GPU of a server where neither its command line nor its log names one.
 DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
 """Servers' names of the format they compute in -> the scenario's."""
 FORMATS_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
@@ -42,8 +41,7 @@ PLACEHOLDER_NOTE = (
     "The traffic is a placeholder, 1 request a second with the lengths of the Azure conversation trace of 2023: "
     "put yours in workload."
 )
-_PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211
-"""Means of the trace, tokens."""
+_PROMPT_MEAN, _OUTPUT_MEAN = 1155, 211  # Means of the trace, tokens.
 _PROMPT_MAX, _OUTPUT_MAX = 8000, 1000
 _SPECULATION_METHODS = {
     "ngram": "ngram",
@@ -158,8 +156,7 @@ class HostMemory:
     overlaps: bool  # Whether blocks are loaded back layer by layer during the step.
 
 
-Reader = Callable[[Reading, str, Any], None]
-"""Adds to a reading what a flag with a value means."""
+Reader = Callable[[Reading, str, Any], None]  # Adds to a reading what a flag with a value means.
 
 
 def read_nodes(reading: Reading, flag: str, value: Any) -> None:
@@ -237,7 +234,6 @@ def import_line(
     """Return the scenario that a pasted line of one engine describes.
 
     Args:
-        program: The server that it starts.
         text: The line, or a ``docker run`` of the server's image, as pasted: over several lines or without line
             breaks, with variables in front.
         hardware: GPU it runs on, not named in the line; None: `ASSUMED_HARDWARE`, with a note.
@@ -362,8 +358,7 @@ def chosen(key: str, known: Mapping[str, Any] | Sequence[str], *, default: str =
     return read
 
 
-read_dtype = chosen("dtype", DTYPES, default="auto", part="")
-"""Reads the format that the server computes in."""
+read_dtype = chosen("dtype", DTYPES, default="auto", part="")  # Reads the format that the server computes in.
 read_kv_cache_dtype = chosen("kv_cache_dtype", KV_CACHE_DTYPES, part="deployment")
 """Reads the format of the KV cache."""
 

@@ -30,8 +30,7 @@ from simserve.planner.importers.server import (
 from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, StateDtype, version_key
 from simserve.profiles.engine_profile import load_engine
 
-_GB = 1e9
-"""Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py)."""
+_GB = 1e9  # Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py).
 _QUANTIZATIONS = {
     "fp8": ("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"),
     "int8": ("w8a8_int8",),

@@ -41,13 +41,11 @@ _WORST_DISTANCE = 0.1
 """Largest distance between the shares of a trace and of its fit up to any length (Kolmogorov-Smirnov) at which the
 fit is used; above it, lengths are drawn from the trace itself."""
 _DEFAULT_RATE = 1.0
-_LEAST_CV, _MOST_CV = 0.05, 20.0
-"""Range of `workload.agents.tool_time_cv`; times that vary less count as equal."""
+_LEAST_CV, _MOST_CV = 0.05, 20.0  # Range of `workload.agents.tool_time_cv`; times that vary less count as equal.
 _SHORTEST_CONTEXT = 2048
 ASSUMED_IMAGE = {"width": 1024, "height": 1024}
 """Pixels of images whose size a trace does not give: a placeholder, with a note."""
-MOST_SIZES = 20
-"""Most different image sizes in a scenario fitted to a trace."""
+MOST_SIZES = 20  # Most different image sizes in a scenario fitted to a trace.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,6 @@ def replay_scenario(
     """Return a scenario that replays a trace.
 
     Args:
-        path: The trace.
         trace_format: Its format, or ``auto``.
         model: Model that serves it; None: `ASSUMED_MODEL`, with a note.
         hardware: GPU that it runs on; None: `ASSUMED_HARDWARE`, with a note.
@@ -104,7 +101,6 @@ def fitted_scenario(
 
     Args:
         path: File of the trace, for its name.
-        trace: The trace.
         model: As for `replay_scenario`.
         hardware: As for `replay_scenario`.
         name: Prefix of the names of the files.
@@ -242,8 +238,6 @@ def media_blocks(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[
     """Return the `workload.images` and `workload.audio` that replay a trace's media, where the model takes them.
 
     Args:
-        trace: The trace.
-        profile: The model.
         notes: Receives notes on what is assumed and left out.
     """
     media = _taken_media(trace, profile, notes)

@@ -67,8 +67,7 @@ _NOT_PADDED = (
     "Without cuda_graph_config.enable_padding only batches of 1 to 32, 64 and 128 run on a CUDA graph: switching it on "
     "is usually faster."
 )
-_PYTORCH_SINCE = version_key("1.0")
-"""First version whose default backend captures graphs unless told not to."""
+_PYTORCH_SINCE = version_key("1.0")  # First version whose default backend captures graphs unless told not to.
 _SECOND_SINCE = version_key("1.4")
 """First version whose default is the second KV cache manager, which runs MAX_UTILIZATION whatever is asked for."""
 _BLOCKS = ("kv_cache_config", "attention_dp_config", "lora_config", "scheduler_config")

@@ -64,8 +64,7 @@ _VARIABLES_WITH_EFFECT = re.compile(r"(?:VLLM|NCCL|TORCH|PYTORCH)_\w+")
 _HARMLESS_VARIABLES = re.compile(
     r"VLLM_(?:LOGGING|LOG|API_KEY|HOST_IP|PORT|NO_USAGE|DO_NOT|CACHE|CONFIG|USE_MODELSCOPE)\w*"
 )
-_TRUE_VARIABLES = ("1", "true")
-"""Values of a variable that vLLM reads as true."""
+_TRUE_VARIABLES = ("1", "true")  # Values of a variable that vLLM reads as true.
 
 
 def _spelled(reading: Reading, words: Sequence[str]) -> list[str]:
@@ -203,8 +202,7 @@ def _has_choice(option: str, version: str | None) -> bool:
 
 _ATTENTION_VARIABLES = ("VLLM_ROCM_USE_AITER", "VLLM_ATTENTION_BACKEND")
 """Variables that choose the attention kernels on AMD GPUs; a named backend takes precedence over the switch."""
-_EXPERT_SWITCH = "VLLM_ROCM_USE_AITER_MOE"
-"""Variable that excludes the experts from what AITER's switch turns on."""
+_EXPERT_SWITCH = "VLLM_ROCM_USE_AITER_MOE"  # Variable that excludes the experts from what AITER's switch turns on.
 _LMCACHE_TIERS = ("LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE", "LMCACHE_REMOTE_URL")
 """Variables of LMCache that name tiers behind host memory."""
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PROMPTS_PER_CLIENT = 10
-"""Prompts a client that closed-loop benchmarks send (InferenceX benchmark protocol)."""
+PROMPTS_PER_CLIENT = 10  # Prompts a client that closed-loop benchmarks send (InferenceX benchmark protocol).
 
 
 def fixed(tokens: int) -> dict[str, Any]:

@@ -27,10 +27,8 @@ KNOWN_CURVES = DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
 LONGEST_STEP = 300.0
 """Longest step of the load, in seconds: longer than the start of a replica, short against the hours of a day."""
 FEWEST_STEPS = 100
-LEVEL_STEP = 0.02
-"""Precision of the rate that a fleet can sustain, as a share."""
-BRACKET = 1.25
-"""Factor between the rates that are tried until one holds and one does not."""
+LEVEL_STEP = 0.02  # Precision of the rate that a fleet can sustain, as a share.
+BRACKET = 1.25  # Factor between the rates that are tried until one holds and one does not.
 MOST_LEVELS = 40
 
 
@@ -121,7 +119,6 @@ def replicas_needed(load: Load, sustained: Floats) -> NDArray[np.int64]:
     """Return the fewest replicas for each step.
 
     Args:
-        load: The load.
         sustained: Rate that 0, 1, 2 ... replicas can sustain, ascending; the last is at least the peak.
 
     Raises:

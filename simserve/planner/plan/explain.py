@@ -13,8 +13,7 @@ from simserve.scenario.deployment_spec import DeploymentSpec, PoolSpec
 from simserve.scenario.schema import Scenario
 from simserve.units import to_text
 
-LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")
-"""Flags of one line whose values a plan finds."""
+LAYOUT_FLAGS = ("--tp", "--pp", "--replicas")  # Flags of one line whose values a plan finds.
 
 
 def plan_command(reference: Sequence[str], *, needs_more: bool = False, takes_others: bool = False) -> str:
@@ -131,7 +130,6 @@ def command(reference: Sequence[str], changes: Overrides, verb: str = "run", *, 
     Args:
         reference: What follows a command of simserve to name the scenario.
         changes: Dotted key -> value.
-        verb: The command.
         keeps_layout: Whether the changes are to a deployment laid out as the reference says, with its number of GPUs;
             those of a plan give the whole layout.
     """

@@ -18,58 +18,38 @@ from simserve.scenario.schema import Scenario
 
 @dataclass(kw_only=True)
 class Findings:
-    """What a search has found so far.
+    """What a search has found so far."""
 
-    Attributes:
-        scenario: What was asked.
-        planned: The same with the traffic of the headroom.
-        goal: What to minimize, and the limits.
-        reference: What follows ``simserve run`` to run the scenario.
-        groups: The search on each kind of GPU.
-        kept: Names of what is left unchanged.
-        skipped: GPUs that were not searched, and why.
-        options: Option -> its choices, for those that were searched.
-        left_out: Option -> why it was not searched.
-        member: The best deployment.
-        fleet: Its fleet, once it is confirmed.
-        confirmed: The confirming run.
-        group: Its kind of GPU.
-        confirmations: All confirming runs, including those that failed.
-        sustained_traffic: Largest traffic that it can sustain, as a multiple of the scenario's.
-        fewer: Its run with one replica lost.
-        once_measured: A cheaper fleet that is as sure as asked once loads of a server have been measured.
-        roles: What breaks first in each role of its prefill and decode workers; empty without any.
-        link: The link that they were assumed to have, and what slower ones do; None without any.
-        month: A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`).
-        sensitivity: Name of what changed, by which share, and the fleet that is then needed.
-        levers: Lever, overrides, and the fleet that is then needed, or why there is none.
-        front_trials: Runs of other fleets.
-        singles: What single changes make of the scenario's own replica with a full queue; None: not determined.
-        miss: The nearest miss, where nothing holds.
-    """
-
-    scenario: Scenario
-    planned: Scenario
-    goal: Goal
-    reference: tuple[str, ...]
-    groups: list[GroupResult] = field(default_factory=list)
-    kept: tuple[str, ...] = ()
-    skipped: dict[str, str] = field(default_factory=dict)
+    scenario: Scenario  # What was asked.
+    planned: Scenario  # The same with the traffic of the headroom.
+    goal: Goal  # What to minimize, and the limits.
+    reference: tuple[str, ...]  # What follows ``simserve run`` to run the scenario.
+    groups: list[GroupResult] = field(default_factory=list)  # The search on each kind of GPU.
+    kept: tuple[str, ...] = ()  # Names of what is left unchanged.
+    skipped: dict[str, str] = field(default_factory=dict)  # GPUs that were not searched, and why.
     options: dict[str, tuple[Choice, ...]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    fleet: Fleet | None = None
-    confirmed: Trial | None = None
-    member: Member | None = None
-    group: GroupResult | None = None
-    confirmations: list[Trial] = field(default_factory=list)
-    sustained_traffic: float | None = None
-    fewer: Trial | None = None
+    """Option -> its choices, for those that were searched."""
+    left_out: dict[str, str] = field(default_factory=dict)  # Option -> why it was not searched.
+    fleet: Fleet | None = None  # Its fleet, once it is confirmed.
+    confirmed: Trial | None = None  # The confirming run.
+    member: Member | None = None  # The best deployment.
+    group: GroupResult | None = None  # Its kind of GPU.
+    confirmations: list[Trial] = field(default_factory=list)  # All confirming runs, including those that failed.
+    sustained_traffic: float | None = None  # Largest traffic that it can sustain, as a multiple of the scenario's.
+    fewer: Trial | None = None  # Its run with one replica lost.
     once_measured: Trial | None = None
+    """A cheaper fleet that is as sure as asked once loads of a server have been measured."""
     roles: list[dict[str, Any]] = field(default_factory=list)
+    """What breaks first in each role of its prefill and decode workers; empty without any."""
     link: dict[str, Any] | None = None
+    """The link that they were assumed to have, and what slower ones do; None without any."""
     month: Mapping[str, Any] | None = None
+    """A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`)."""
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
+    """Name of what changed, by which share, and the fleet that is then needed."""
     levers: list[tuple[Lever, Overrides, Trial | str | None]] = field(default_factory=list)
-    front_trials: list[Trial] = field(default_factory=list)
+    """Lever, overrides, and the fleet that is then needed, or why there is none."""
+    front_trials: list[Trial] = field(default_factory=list)  # Runs of other fleets.
     singles: dict[str, Any] | None = None
-    miss: Miss | None = None
+    """What single changes make of the scenario's own replica with a full queue; None: not determined."""
+    miss: Miss | None = None  # The nearest miss, where nothing holds.

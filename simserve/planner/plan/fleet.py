@@ -25,19 +25,15 @@ from simserve.scenario.run import run
 from simserve.scenario.schema import Scenario
 
 CONFIRMING_REPLICATIONS = 3
-TRAFFIC_STEP = 0.05
-"""Precision of the traffic that a fleet can sustain, as a share of the scenario's."""
+TRAFFIC_STEP = 0.05  # Precision of the traffic that a fleet can sustain, as a share of the scenario's.
 MOST_BELOW_PLANNED = 0.035
 """Share by which the promised traffic may be below the estimated mean capacity, which is known to some 1.5 %: it is at
 most 5 % below brute force (docs/promises.md)."""
 SUSTAINED_STEP = 0.001
-SUSTAINED_DIGITS = 3
-"""The same for steady open traffic, rounded down."""
+SUSTAINED_DIGITS = 3  # The same for steady open traffic, rounded down.
 ROUNDING = 1e-9
-MOST_TRAFFIC = 4.0
-"""Largest traffic that is tried, as a multiple of the scenario's."""
-CHANGE = 0.2
-"""Share by which traffic and lengths change in the sensitivity of a plan."""
+MOST_TRAFFIC = 4.0  # Largest traffic that is tried, as a multiple of the scenario's.
+CHANGE = 0.2  # Share by which traffic and lengths change in the sensitivity of a plan.
 RESIZED_AT_MOST = 4
 """Most replicas when a fleet's size is searched again: its own times this number, plus this number."""
 
@@ -60,7 +56,6 @@ def scaled_lengths(scenario: Scenario, name: str, factor: float) -> Scenario | N
     """Return the scenario with longer or shorter prompts or answers; None where the lengths cannot be scaled.
 
     Args:
-        scenario: The scenario.
         name: ``prompt_tokens`` or ``output_tokens``.
         factor: Factor on every length: mean, spread and bounds.
     """

@@ -14,8 +14,7 @@ from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.trial import LATENCIES, TERMS, Trial
 from simserve.scenario.schema import Scenario, objective
 
-MOST_GPUS_TRIED = 64
-"""Most GPUs of the fleet that shows what can be reached where a bound rules out the SLO."""
+MOST_GPUS_TRIED = 64  # Most GPUs of the fleet that shows what can be reached where a bound rules out the SLO.
 
 _PERCENTILES = ((0.97, "p99"), (0.7, "p95"), (0.0, "p50"))
 """Share that the share asked for must exceed -> the nearest percentile that a trial keeps."""
@@ -23,35 +22,23 @@ _PERCENTILES = ((0.97, "p99"), (0.7, "p95"), (0.0, "p50"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """The nearest miss.
+    """The nearest miss."""
 
-    Attributes:
-        member: The deployment; None where none even fits.
-        metric: What is missed: ``ttft``, ``tpot``, ``e2e``, ``slo``, ``confidence``, ``gpus`` or ``memory``.
-        limit: What was asked: seconds, a share, or GPUs.
-        reached: The best that is reached: a bound if ``is_bound``, else simulated, at the share asked for.
-        is_bound: Whether ``reached`` is proven for every deployment of the space.
-        trial: A run of the nearest deployment.
-        relaxed_terms: SLO terms that nothing in the space can meet.
-        relax: What to relax, in words.
-        highest_probability: The largest share of real servers on which the SLO holds, of all fleets that were tried;
-            None if none was.
-        relaxed_plan: The plan without those terms.
-        drafted: A run of the nearest deployment with drafts that the scenario does not have, with assumed acceptance,
-            where a bound rules out the limit without them; None where no draft is known.
-    """
-
-    member: Member | None
-    metric: str
-    relax: str
-    limit: float | None = None
+    member: Member | None  # The deployment; None where none even fits.
+    metric: str  # What is missed: ``ttft``, ``tpot``, ``e2e``, ``slo``, ``confidence``, ``gpus`` or ``memory``.
+    relax: str  # What to relax, in words.
+    limit: float | None = None  # What was asked: seconds, a share, or GPUs.
     reached: float | None = None
-    is_bound: bool = False
-    trial: Trial | None = None
-    relaxed_terms: tuple[str, ...] = ()
+    """The best that is reached: a bound if ``is_bound``, else simulated, at the share asked for."""
+    is_bound: bool = False  # Whether ``reached`` is proven for every deployment of the space.
+    trial: Trial | None = None  # A run of the nearest deployment.
+    relaxed_terms: tuple[str, ...] = ()  # SLO terms that nothing in the space can meet.
     highest_probability: float | None = None
-    relaxed_plan: Mapping[str, Any] | None = None
+    """The largest share of real servers on which the SLO holds, of all fleets that were tried; None if none was."""
+    relaxed_plan: Mapping[str, Any] | None = None  # The plan without those terms.
     drafted: Trial | None = None
+    """A run of the nearest deployment with drafts that the scenario does not have, with assumed acceptance, where a
+    bound rules out the limit without them; None where no draft is known."""
 
 
 def nearest_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss:

@@ -23,16 +23,11 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.units import to_text
 
 FAULTS_KEY = "deployment.faults"
-SIZES = (1, 2, 4, 8)
-"""Spot replicas whose reserve is simulated; of more of them, each group of eight has its own."""
-AWAY = 0.2
-"""Mean number of replicas that are away at a time in such a run, where interruptions are rarer than that."""
-EPISODES = 8
-"""Approximate number of interruptions in such a run."""
-FEWEST_REQUESTS, MOST_REQUESTS = 5_000, 300_000
-"""Least and most requests of such a run."""
-MOST_RESERVE = 2
-"""Largest reserve that is tried, over the replicas that serve."""
+SIZES = (1, 2, 4, 8)  # Spot replicas whose reserve is simulated; of more of them, each group of eight has its own.
+AWAY = 0.2  # Mean number of replicas that are away at a time in such a run, where interruptions are rarer than that.
+EPISODES = 8  # Approximate number of interruptions in such a run.
+FEWEST_REQUESTS, MOST_REQUESTS = 5_000, 300_000  # Least and most requests of such a run.
+MOST_RESERVE = 2  # Largest reserve that is tried, over the replicas that serve.
 ALONE = ("pools", "autoscaling", "faults", "updates", "overflow", "liveness", "admission")
 """What a fleet must not have for its reserve to be simulated: its replicas are alike and always there."""
 
@@ -71,7 +66,6 @@ def simulated_reserve(
     """Return the reserves that spot replicas of a fleet need, ascending, by simulation of up to ``most`` of them.
 
     Args:
-        fleet: The deployment.
         rate: Requests/s of its scenario.
         capacity: Requests/s that each replica must serve.
         most: Most spot replicas that may be needed.
@@ -106,7 +100,6 @@ def _spot(fleet: Fleet, rate: float, interruptions: Interruptions, away: float, 
     Args:
         fleet: The deployment, under the traffic of all replicas.
         rate: Requests/s of that.
-        interruptions: How often replicas are taken back.
         away: Seconds that one is away, including its notice.
         replicas: How many there are.
     """

@@ -49,8 +49,7 @@ LEVERS = (
 """What is moved besides number formats, one at a time; sizes are factors on the plan's."""
 
 _FACTORS = ("deployment.tensor_parallel_size",)
-SATURATING_REQUESTS = 400
-"""Requests that come at once, so that a replica's queue is full nearly all the time."""
+SATURATING_REQUESTS = 400  # Requests that come at once, so that a replica's queue is full nearly all the time.
 SINGLE_LEVERS = (
     Lever("batch", "256 requests at a time", (("deployment.engine.max_num_seqs", 256),)),
     Lever("batch", "1,024 requests at a time", (("deployment.engine.max_num_seqs", 1024),)),
@@ -140,7 +139,6 @@ def single_changes(scenario: Scenario, space: Space) -> dict[str, Any] | None:
     conversations, several pools.
 
     Args:
-        scenario: The deployment as it is.
         space: Its deployments on its own GPU, for the known drafts.
     """
     full = _with_full_queue(scenario)

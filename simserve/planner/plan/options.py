@@ -23,8 +23,7 @@ MTBF = 24 * 3600.0
 """Mean seconds until a spot replica is taken back, where nobody says: a cautious assumption. Google's preemptible VMs
 run for 24 hours at most (cloud.google.com/compute/docs/instances/preemptible); of AWS's p5 nodes (H100) 10 to 20 %
 were interrupted in a month (Spot Instance Advisor, 2025-05-01, as quoted by thundercompute.com)."""
-NOTICE = 30.0
-"""Seconds of warning, as given by Google Cloud and Azure; AWS gives two minutes."""
+NOTICE = 30.0  # Seconds of warning, as given by Google Cloud and Azure; AWS gives two minutes.
 SPOT = "spot"
 _MONTHS = re.compile(r"(\d{1,4})\s*(mo|months?|y|years?)")
 _SHARE = re.compile(r"(-?\d{1,6}(?:\.\d{1,6})?)\s*%\s*/\s*(month|mo|year|y)")

@@ -78,8 +78,7 @@ from simserve.scenario.schema import Scenario, objective
 _SearchKinds = Callable[[Sequence[Space], Sequence[int]], list[float]]
 
 MAX_GPUS = 256
-CONFIRMED_AT_MOST = 12
-"""Most fleets that are confirmed until one holds in every respect."""
+CONFIRMED_AT_MOST = 12  # Most fleets that are confirmed until one holds in every respect.
 AGAIN_AT_MOST = 3
 """Most repeated searches up to the price of what was confirmed, where cheaper fleets held but failed to be
 confirmed."""
@@ -247,7 +246,6 @@ class _Planning:
         searches know what failed.
 
         Args:
-            spaces: Kinds of GPU.
             limits: The value up to which each was searched.
             search: Searches some kinds again, up to the value of what was confirmed, and returns the new limits.
         """
@@ -300,7 +298,6 @@ class _Planning:
         plan is not worth sizing.
 
         Args:
-            spaces: Kinds of GPU.
             places: Indices of the kinds that are searched; None: all.
 
         Returns:
@@ -336,8 +333,6 @@ class _Planning:
         """Yield the results of tasks in their order, and tell what is being done.
 
         Args:
-            function: Does a task.
-            tasks: The arguments of each.
             doing: What they do, in words.
             hears: Whether the function tells how far its search is.
         """
@@ -425,7 +420,6 @@ class _Planning:
         """Search engine knobs and options as well, where a shape could still beat the best of all shapes.
 
         Args:
-            spaces: Kinds of GPU.
             places: Indices of the kinds that are searched; None: all.
 
         Returns:

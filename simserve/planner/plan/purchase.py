@@ -39,8 +39,7 @@ from simserve.units import (
     format_seconds,
 )
 
-BY_THE_HOUR = 0
-"""Choice for a month of a level: nothing is committed."""
+BY_THE_HOUR = 0  # Choice for a month of a level: nothing is committed.
 _TIGHT = 1e-12
 _GROWTHS = [step / 100 for step in range(-50, 101)]
 _FACTORS = [10 ** (step / 40) for step in range(-120, 121)]

@@ -22,13 +22,10 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.sim.control import DisaggregationSpec
 from simserve.units import format_bandwidth
 
-AMPLE = 3
-"""Factor on the workers of the other role while one role is looked at."""
-STEP = 0.05
-"""Step by which the traffic is raised until a role breaks, as a share of it."""
+AMPLE = 3  # Factor on the workers of the other role while one role is looked at.
+STEP = 0.05  # Step by which the traffic is raised until a role breaks, as a share of it.
 MOST_STEPS = 60
-ALIKE = 0.01
-"""Relative difference within which a bandwidth counts as that of a known link."""
+ALIKE = 0.01  # Relative difference within which a bandwidth counts as that of a known link.
 
 
 def role_limits(fleet: Fleet) -> list[dict[str, Any]]:

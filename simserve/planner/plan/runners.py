@@ -18,14 +18,10 @@ from simserve.planner.space.space import PIPELINE_KEY, TENSOR_KEY, Space
 
 Point = TypeVar("Point")
 _MILLION = 1e6
-LITTLE_MORE = 0.25
-"""Largest extra price of a faster fleet that is worth a line, as a share of the plan's price."""
-MUCH_FASTER = 2.0
-"""Least factor by which a latency must then be lower."""
-AS_FAST = 1.05
-"""Largest factor by which the other latency may then be higher."""
-FRONT_GROUPS = 3
-"""Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans."""
+LITTLE_MORE = 0.25  # Largest extra price of a faster fleet that is worth a line, as a share of the plan's price.
+MUCH_FASTER = 2.0  # Least factor by which a latency must then be lower.
+AS_FAST = 1.05  # Largest factor by which the other latency may then be higher.
+FRONT_GROUPS = 3  # Kinds of GPU whose other sizes are tried for the front: those with the cheapest plans.
 
 
 def runners_up(found: Findings) -> Iterator[dict[str, Any]]:
@@ -59,7 +55,6 @@ def usd_per_million_tokens(found: Findings, fleet: Trial) -> float | None:
     so that what is served depends on the fleet, it is what the run served; of one job, the dollars of the job.
 
     Args:
-        found: What the search found.
         fleet: A fleet, at the price of all that is bought.
     """
     usd = usd_per_month(fleet)
@@ -141,7 +136,6 @@ def faster(best: Mapping[str, Any], unbeaten: Sequence[Mapping[str, Any]]) -> di
     """Return the fleet that has a latency several times lower for little more money; None if there is none.
 
     Args:
-        best: The plan.
         unbeaten: The fleets that no other beats, as returned by `pareto`.
     """
     if not best["usd_per_month"]:

@@ -39,9 +39,7 @@ def summary_of(found: Findings, *, headroom: float, market: Market) -> dict[str,
     """Return everything a plan says, as plain values.
 
     Args:
-        found: What the search found.
         headroom: Extra share of traffic asked for, beyond the scenario's.
-        market: Where GPUs are bought.
     """
     best, unbeaten = _best(found), pareto(found)
     return {

@@ -46,41 +46,28 @@ Metric = Literal["running", "kv_usage", "queue_depth"]
 METRICS: tuple[Metric, ...] = ("running", "kv_usage", "queue_depth")
 """Metrics whose target tells how far the load may grow: a GPU is busy with one request already, and by the time that an
 SLO is missed, replicas are late."""
-STABILIZATION = 300.0
-"""Seconds with which the search begins: Kubernetes' default."""
+STABILIZATION = 300.0  # Seconds with which the search begins: Kubernetes' default.
 LONGER = 3.0
 """Factor by which it is lengthened as long as that is cheaper; or shortened, where the first longer one is not."""
 LONGEST_STABILIZATION = 2700.0
 OVERFLOW_KEY = "deployment.overflow"
-ALONE = (SCALING_KEY, OVERFLOW_KEY)
-"""What the fixed fleet lacks: it serves everything, and is always there."""
-LEVEL_SECONDS = 3600.0
-"""How long a rate lasts in a run that tells whether it holds."""
-FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000
-"""Least and most requests of such a run."""
-TARGET_FACTOR = 1.12
-"""Factor between targets until one holds and one does not."""
-TARGET_STEP = 0.06
-"""Precision to which a target is found, as a share."""
+ALONE = (SCALING_KEY, OVERFLOW_KEY)  # What the fixed fleet lacks: it serves everything, and is always there.
+LEVEL_SECONDS = 3600.0  # How long a rate lasts in a run that tells whether it holds.
+FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000  # Least and most requests of such a run.
+TARGET_FACTOR = 1.12  # Factor between targets until one holds and one does not.
+TARGET_STEP = 0.06  # Precision to which a target is found, as a share.
 MOST_RUNS_A_TARGET = 7
-BELOW = 0.9
-"""Target with which the search begins, as a share of what a replica has at the highest rate that holds."""
-QUEUE_TARGET = 4.0
-"""Waiting requests of a replica with which the search of a queue's target begins."""
-USED_MISSES = 0.8
-"""Share of the requests that may miss that a run of the search may use up: other days are worse."""
-FRESH_RUNS = 10
-"""Runs on seeds that the search has not seen, all of which must hold."""
-DEVIATIONS = 3.0
-"""Standard deviations of those runs by which their mean attainment must exceed what is asked."""
+BELOW = 0.9  # Target with which the search begins, as a share of what a replica has at the highest rate that holds.
+QUEUE_TARGET = 4.0  # Waiting requests of a replica with which the search of a queue's target begins.
+USED_MISSES = 0.8  # Share of the requests that may miss that a run of the search may use up: other days are worse.
+FRESH_RUNS = 10  # Runs on seeds that the search has not seen, all of which must hold.
+DEVIATIONS = 3.0  # Standard deviations of those runs by which their mean attainment must exceed what is asked.
 SHORTEST_GRACE = 30.0
 LIVES = 2.0
 """Factor on the p99 of E2E: time that a released replica has to finish its answers, rounded up to half minutes."""
-LOWERED = 0.95
-"""Factor on a target that did not hold on fresh seeds."""
+LOWERED = 0.95  # Factor on a target that did not hold on fresh seeds.
 LOWERED_AT_MOST = 8
-ROOM = 1.25
-"""Most replicas of an autoscaler over those of the fleet that is always there, rounded up."""
+ROOM = 1.25  # Most replicas of an autoscaler over those of the fleet that is always there, rounded up.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,25 +124,15 @@ def check_autoscaler(scenario: Scenario) -> None:
 
 @dataclass(kw_only=True)
 class _Thresholds:
-    """One search for thresholds.
+    """One search for thresholds."""
 
-    Attributes:
-        scenario: What is asked, on the plan's deployment without an autoscaler.
-        known: The same, resolved.
-        load: Its load over time.
-        fixed: Replicas of the fleet that is always there.
-        kept: What is kept of the scenario's own autoscaler: its interval and its start-up.
-        fresh_runs: Runs on seeds that the search has not seen.
-        without: Keys of the deployment that are unset.
-    """
-
-    scenario: Scenario
-    known: ResolvedScenario
-    load: Load
-    fixed: int
-    kept: Mapping[str, Any]
-    fresh_runs: int
-    without: Mapping[str, None] = field(default_factory=dict)
+    scenario: Scenario  # What is asked, on the plan's deployment without an autoscaler.
+    known: ResolvedScenario  # The same, resolved.
+    load: Load  # Its load over time.
+    fixed: int  # Replicas of the fleet that is always there.
+    kept: Mapping[str, Any]  # What is kept of the scenario's own autoscaler: its interval and its start-up.
+    fresh_runs: int  # Runs on seeds that the search has not seen.
+    without: Mapping[str, None] = field(default_factory=dict)  # Keys of the deployment that are unset.
     grace: float = 0.0
     needed: tuple[int, ...] = ()
     tried: list[Tried] = field(default_factory=list)

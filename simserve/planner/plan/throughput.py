@@ -50,8 +50,7 @@ CLOSE_REQUESTS = 3000
 MOST_REQUESTS = 20_000
 """Requests of a look; least requests of a look that closes in on the highest load that holds; most where more
 settle."""
-CLOSE = 1.03
-"""Ratio of the load that fails to the one that holds at which looks end."""
+CLOSE = 1.03  # Ratio of the load that fails to the one that holds at which looks end.
 MOST_DOUBLINGS = 14
 MORE_THROUGHPUT = 1.01
 """Most doublings of the load, where it is not known what can be finished; and ratio of the tokens/s of twice the
@@ -63,10 +62,8 @@ looks to what they do: near the load that is finished, a single run may hold tha
 WORTH_A_SEARCH = 1.01
 """Factor on the load that the best so far sustains: another must hold there before its own load is found."""
 WEIGHTS_OF_POOLS = "deployment.routing.weights"
-MIXED = " + "
-"""Separator of the names of several kinds of GPU."""
-KNOBS = "deployment.engine."
-"""Beginning of the keys of engine knobs."""
+MIXED = " + "  # Separator of the names of several kinds of GPU.
+KNOBS = "deployment.engine."  # Beginning of the keys of engine knobs.
 UNSCALED = frozenset({"scale", "overflow", "admit"})
 """Options that play no part in what fixed GPUs can do: they stay as the scenario has them."""
 
@@ -109,8 +106,6 @@ class _Group:
     """The search on one kind of GPU.
 
     Args:
-        space: What may be deployed.
-        goal: The GPUs that are available.
         most: Most settings of engine knobs that are tried.
         tell: Told how far it is; None: nobody asks.
     """
@@ -336,8 +331,6 @@ def able_group(space: Space, goal: Goal, most: int, tell: Tell | None = None) ->
     """Return what every deployment on a kind of GPU can do, by short looks.
 
     Args:
-        space: What may be deployed.
-        goal: The GPUs that are available.
         most: Most settings of engine knobs that are tried.
         tell: Told how far it is; None: nobody asks.
     """
@@ -391,8 +384,6 @@ def find_load(scenario: Scenario, able: Able, confidence: float | None, least: f
     """Return a deployment with its load as `simserve capacity` finds it.
 
     Args:
-        scenario: What is asked.
-        able: The deployment.
         confidence: Share of real servers that must sustain a load; None: it must hold as simulated.
         least: Requests/s at which steady traffic must hold for the load to be found; None: it is always found.
     """

@@ -54,8 +54,6 @@ def best_in_words(scenario: Scenario, objective: Objective, trials: Sequence[Tri
 
     Args:
         scenario: What the trials' overrides change.
-        objective: What is minimised.
-        trials: Runs that hold.
         confirmed: The run that confirmed a fleet; None if none is confirmed.
     """
     best = confirmed or min(trials, key=lambda trial: _worth(objective, trial), default=None)

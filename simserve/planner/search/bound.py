@@ -27,17 +27,13 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.workload.requests import RequestSpecs
 
 Array = NDArray[np.float64]
-MORE_CHUNKS = 8
-"""Numbers of chunks beyond the fewest for which a prompt's first token is bounded individually."""
-WINDOW_STARTS = 8
-"""Number of starts of the measured window for which the number of replicas is bounded."""
+MORE_CHUNKS = 8  # Numbers of chunks beyond the fewest for which a prompt's first token is bounded individually.
+WINDOW_STARTS = 8  # Number of starts of the measured window for which the number of replicas is bounded.
 BUSY_BINS = 32
 BUSY_LENGTHS = (1, 2, 4, 8)
 """Lengths of the busiest stretches for which the number of replicas is bounded, in bins of the run (`BUSY_BINS`)."""
-SHOWN_SHARE = 0.95
-"""Share of the requests for which the bounds on latencies are shown if no SLO names one."""
-ROUNDING = 1.0 - 1e-9
-"""Factor that lowers bounds, as they sum in another order than the simulation."""
+SHOWN_SHARE = 0.95  # Share of the requests for which the bounds on latencies are shown if no SLO names one.
+ROUNDING = 1.0 - 1e-9  # Factor that lowers bounds, as they sum in another order than the simulation.
 _KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
 _KNOWN_DEPLOYMENT = {
     "hardware",
@@ -56,8 +52,7 @@ _KNOWN_DEPLOYMENT = {
     "faults",
     "encoder_disaggregation",
 }
-_LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}
-"""Requests may be refused or cut off."""
+_LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}  # Requests may be refused or cut off.
 _KNOWN_ENGINE = {
     *("name", "version", "batching", "scheduler", "scheduling_policy", "priority_ageing"),
     *("priority_preemption", "admission", "kv_allocation", "max_num_seqs", "max_num_batched_tokens"),
@@ -125,9 +120,6 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
 
     Args:
         scenario: States the SLO; with classes the widest limits are used, which each class must meet.
-        config: Limits and rules of one replica's scheduler.
-        times: Seconds of its steps.
-        specs: The requests.
     """
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
@@ -296,7 +288,6 @@ def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | Non
     """Return when a request that meets the SLO must be done, and how long its decoding may take; None: no limit.
 
     Args:
-        slo: The limits.
         output: Output tokens of each request.
         ttft: Least seconds to the first token of each.
 
@@ -442,7 +433,6 @@ def least_replica_seconds(
         output: Output tokens; 1 if only the first token counts.
         decode_limit: Seconds from first to last token that each request may take; None: no limit.
         config: Seats, token budget, KV memory.
-        times: Seconds of steps.
         computes_prompts: Whether prompts are computed here; otherwise their KV caches come from elsewhere.
 
     Returns:
@@ -479,7 +469,6 @@ class _Steps:
 
     Args:
         config: Seats, token budget, KV memory.
-        times: Seconds of steps.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:

@@ -58,10 +58,8 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.sim.acceleration import Accelerate
 from simserve.workload.arrival_spec import ClosedLoopArrivals
 
-NARROW_REQUESTS = 2500
-"""Approximate requests of a narrower run."""
-SHORT_REQUESTS = 2000
-"""Requests of the first run of steady traffic."""
+NARROW_REQUESTS = 2500  # Approximate requests of a narrower run.
+SHORT_REQUESTS = 2000  # Requests of the first run of steady traffic.
 FAR = 2.0
 """Ratio of the share that misses to the share that may, or its inverse, from which a short run decides alone."""
 ROUTING_KEY = "deployment.routing"
@@ -72,8 +70,7 @@ _OF_EQUAL_REPLICAS = (
 )
 FRESH_SEED, SEEDS_APART = 1_000_003, 7919
 """Added to the scenario's seed for the first fresh run, and for each further one: neighbouring seeds share none."""
-SEEDS = 2**63
-"""Number of seeds."""
+SEEDS = 2**63  # Number of seeds.
 
 
 def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:

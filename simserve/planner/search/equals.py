@@ -15,14 +15,12 @@ from simserve.planner.search.order import smallest_integer
 from simserve.planner.search.trial import LATENCIES, MOST_REQUESTS, Trial, is_steady, request_limit, try_fleet
 from simserve.scenario.schema import Scenario, objective
 
-HEADROOM_STEP = 0.05
-"""Step of headroom, as a share of the traffic."""
+HEADROOM_STEP = 0.05  # Step of headroom, as a share of the traffic.
 SAME_HEADROOM = 1
 """Steps below the most headroom within which fleets count as equal: short runs do not resolve it better."""
 SAME_LATENCY = 0.05
 """Share of the lowest latency within which fleets count as equal: another seed could reverse their order."""
-MOST_STEPS = 60
-"""Most steps of headroom that are searched: four times the traffic."""
+MOST_STEPS = 60  # Most steps of headroom that are searched: four times the traffic.
 
 
 def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
@@ -35,7 +33,6 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     only known to be less.
 
     Args:
-        scenario: The traffic.
         members: Members of one price, with trials that hold.
     """
     best = 0

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-Value = tuple[float, float]
-"""A value to minimise: the objective, then what decides between equals."""
+Value = tuple[float, float]  # A value to minimise: the objective, then what decides between equals.
 WORST: Value = (math.inf, math.inf)
-EQUAL = 1e-9
-"""Relative difference below which two values count as equal."""
+EQUAL = 1e-9  # Relative difference below which two values count as equal.
 
 
 def smallest_integer(

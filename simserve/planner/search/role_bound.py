@@ -36,8 +36,7 @@ from simserve.workload.requests import RequestSpecs
 KEPT_UP = 0.95
 """Least share of the offered work that workers must be able to do: a growing queue is refused, and what is finished is
 known to 3 % (`simserve.scenario.finishable.HALF_WIDTH`)."""
-TINY = 1e-12
-"""Seconds that prevent a division by 0."""
+TINY = 1e-12  # Seconds that prevent a division by 0.
 _COVERED_WITHOUT = {
     "deployment.speculative": None,
     "deployment.data_parallel_size": 1,
@@ -79,9 +78,6 @@ def role_bound(
     Args:
         role: ``prefill`` or ``decode``.
         alone: The scenario with only one worker.
-        config: Limits and rules of the worker's scheduler.
-        times: Seconds of its steps.
-        specs: The requests.
         is_proven: Whether the proofs cover the scenario (`covers_roles`); if not, only the time of an idle worker is
             used.
     """

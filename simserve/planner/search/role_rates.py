@@ -23,29 +23,20 @@ from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
 from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL, Roles, kind_of
 from simserve.scenario.schema import objective
 
-MOST_HALVINGS = 5
-"""Bisections of the load that workers of a role can sustain alone: to a thirtieth of the range."""
+MOST_HALVINGS = 5  # Bisections of the load that workers of a role can sustain alone: to a thirtieth of the range.
 MOST_DOUBLINGS = 12
 LOOK_REQUESTS = 2 * FIRST_REQUESTS
-MOST_PAIRS = 24
-"""Most pairs to pass on with the knobs unchanged, for each weight format of a prefill worker."""
+MOST_PAIRS = 24  # Most pairs to pass on with the knobs unchanged, for each weight format of a prefill worker.
 
 
 @dataclass(slots=True)
 class Rates:
-    """What workers can do on fixed GPUs.
+    """What workers can do on fixed GPUs."""
 
-    Attributes:
-        search: The search, with its space and goal.
-        front: What both roles share.
-        roles: The shapes.
-        offered: Requests a second of the scenario.
-    """
-
-    search: Search
-    front: Overrides
-    roles: Roles
-    offered: float
+    search: Search  # The search, with its space and goal.
+    front: Overrides  # What both roles share.
+    roles: Roles  # The shapes.
+    offered: float  # Requests a second of the scenario.
     _workers: dict[str, list[Worker]] = field(default_factory=dict)
     _known: dict[tuple[str, str], float] = field(default_factory=dict)
 

@@ -57,26 +57,20 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 
 Each = TypeVar("Each")
-KVFormat = tuple[str, ...]
-"""What two workers must have in common: checkpoint, KV format and cache layout."""
+KVFormat = tuple[str, ...]  # What two workers must have in common: checkpoint, KV format and cache layout.
 FLASH_GENERATIONS = ("8", "9")
 """CUDA major versions (Ampere, Ada and Hopper) on which engines use FlashAttention for all but latent attention
 (vLLM 0.20, `vllm/platforms/cuda.py`: FLASH_ATTN first; on 10 FLASHINFER is)."""
 FRONT_KEYS = (KV_KEY, DRAFTS_NAME, ROUTE_NAME)
 """What both roles share and the search may set: a cache is read in the format that it is sent in."""
-AMPLE = 3
-"""Factor on the least workers that a role needs, to have more than enough; doubled while the fleet is busy."""
-AT_EASE = 0.6
-"""Largest busy share of a fleet at which no role waits for the other."""
+AMPLE = 3  # Factor on the least workers that a role needs, to have more than enough; doubled while the fleet is busy.
+AT_EASE = 0.6  # Largest busy share of a fleet at which no role waits for the other.
 MOST_DOUBLINGS = 6
-KNOB_GAIN = 0.85
-"""Least workers with other knobs as a share of those needed with the scenario's own; an assumption."""
+KNOB_GAIN = 0.85  # Least workers with other knobs as a share of those needed with the scenario's own; an assumption.
 TIED = 2 * EQUAL
 """Relative difference up to which a fleet is tried against the best known: headroom decides between equals."""
-HELD = 6
-"""Number of pairs that hold, cheapest first, to pass on: one of them is confirmed."""
-MOST_PAIRS = 240
-"""Most pairs that are simulated whole."""
+HELD = 6  # Number of pairs that hold, cheapest first, to pass on: one of them is confirmed.
+MOST_PAIRS = 240  # Most pairs that are simulated whole.
 OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
 """Objectives that are sums over the workers, unlike the latency of a fleet."""
 
@@ -173,7 +167,6 @@ def search_roles(space: Space, goal: Goal, known: KnownWorkers | None = None) ->
     Its members include those that are as good as the best known.
 
     Args:
-        space: What may be deployed.
         goal: What to minimise; its ceiling is the best value known.
         known: Results of earlier searches; this one adds the workers that it prices.
     """
@@ -257,7 +250,6 @@ class _Split:
     Args:
         search: Judges and keeps members.
         front: What both roles share.
-        known: What is known about workers.
     """
 
     def __init__(self, search: Search, front: Overrides, known: KnownWorkers) -> None:
@@ -528,7 +520,6 @@ def workers_of(
     """Return the shapes of each role that fit and meet its limit on an idle worker, with their bounds.
 
     Args:
-        search: The search, with its space and goal.
         front: What both roles share.
         roles: The shapes.
         limit: Fleets of this value or more are of no interest. Left out are sizes of which one worker is too expensive;

@@ -53,21 +53,15 @@ from simserve.scenario.schema import Scenario, objective
 from simserve.units import SECONDS_PER_HOUR
 from simserve.workload.requests import RequestSpecs
 
-EXHAUSTIVE_COMBINATIONS = 256
-"""Most combinations on one kind of GPU for which all are tried."""
-MOST_SHAPES = 24
-"""Most shapes of one kind of GPU on which other engine knobs are tried, the cheapest first."""
-MOST_NEAREST = 4
-"""Likewise if nothing holds yet, the nearest first."""
+EXHAUSTIVE_COMBINATIONS = 256  # Most combinations on one kind of GPU for which all are tried.
+MOST_SHAPES = 24  # Most shapes of one kind of GPU on which other engine knobs are tried, the cheapest first.
+MOST_NEAREST = 4  # Likewise if nothing holds yet, the nearest first.
 HOPELESS = 1.1
 """Load ratio with ample seats and steps above which no knob lets a fleet keep up. The finished rate is known to 3 %;
 other knobs raise it by less than 7 % over ample ones."""
-LOOK_REQUESTS = 100
-"""Requests of the run that reports a load ratio: the ratio has separate runs."""
-NEAR = 0.5
-"""Share of the required attainment that one change must reach before several are tried together."""
-NEUTRAL_OPTIONS = frozenset({"pool", "scale", "admit"})
-"""Options that do not raise what a replica finishes."""
+LOOK_REQUESTS = 100  # Requests of the run that reports a load ratio: the ratio has separate runs.
+NEAR = 0.5  # Share of the required attainment that one change must reach before several are tried together.
+NEUTRAL_OPTIONS = frozenset({"pool", "scale", "admit"})  # Options that do not raise what a replica finishes.
 JUDGED_OUT = ("invalid", "does_not_fit", "out_of_reach", "too_many_gpus")
 """Statuses of deployments that needed no run."""
 FURTHEST = ("holds", "misses", "not_better", "too_many_gpus", "invalid", "out_of_reach", "does_not_fit")
@@ -464,7 +458,6 @@ def search_group(space: Space, goal: Goal, known: GroupResult | None = None, tel
     Shapes are searched with every option plain, and again with the scenario's own choices.
 
     Args:
-        space: What may be deployed.
         goal: What to minimise, and within which limits.
         known: What earlier searches of the space have judged and run; None if there was none.
         tell: Told how far it is; None: nobody asks.
@@ -494,7 +487,6 @@ def refine_group(
     change, first from the scenario's, then from each that proved better; nothing is random.
 
     Args:
-        space: What may be deployed.
         goal: What to minimise; its ceiling is the best value known.
         found: The search over the shapes.
         num_settings: Number of settings to try on a shape.

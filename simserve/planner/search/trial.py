@@ -34,23 +34,18 @@ from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 
 UNEVEN_ARRIVALS = BurstArrivals | DailyArrivals | RampArrivals | SpikeArrivals | StepArrivals
-FIRST_REQUESTS = 1000
-"""Requests of a first look, which drops fleets that fail by far."""
+FIRST_REQUESTS = 1000  # Requests of a first look, which drops fleets that fail by far.
 MOST_REQUESTS = 5000
 """Most requests of a run that decides in the search; the plan is confirmed on all of the scenario's."""
-DOUBT = 0.05
-"""How far below the required share a first look must be to count as a miss."""
+DOUBT = 0.05  # How far below the required share a first look must be to count as a miss.
 KEPT_DEPLOYMENTS = 32
 """Number of resolved deployments to cache, with what they finish: the shapes of a kind of GPU, on which a search tries
 knobs after it has sized them."""
-REQUESTS_PER_CLIENT = 10
-"""Least requests of each client of a closed loop in a shortened run."""
-CONVERSATIONS_PER_CLIENT = 2
-"""Least conversations of each client, likewise."""
+REQUESTS_PER_CLIENT = 10  # Least requests of each client of a closed loop in a shortened run.
+CONVERSATIONS_PER_CLIENT = 2  # Least conversations of each client, likewise.
 CONVERSATIONS_PER_RUN = 10
 """Least length of a shortened run of conversations, in total think times of a mean conversation."""
-WARMUPS_PER_RUN = 3
-"""Least length of a shortened run, in warm-ups that the scenario gives in seconds."""
+WARMUPS_PER_RUN = 3  # Least length of a shortened run, in warm-ups that the scenario gives in seconds.
 LATENCIES = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """Term of an SLO -> the latency of a summary that it bounds."""
 TERMS = tuple(LATENCIES)
@@ -59,65 +54,39 @@ SHOWN_PERCENTILES = ("p50", "p95", "p99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The result of a run of one fleet.
+    """The result of a run of one fleet."""
 
-    Attributes:
-        overrides: What was deployed, without the replicas.
-        replicas: Number of replicas; of an autoscaled fleet the most.
-        num_gpus: GPUs of the replicas.
-        encoder_gpus: GPUs of an encoder pool, which do not depend on the replicas.
-        requests: Requests of the run.
-        holds: Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
-        attainment: Share of requests within the SLO; None without an SLO.
-        by_metric: The same by term.
-        stability: ``stable``, ``backlogged`` or ``overloaded``.
-        mean_stay: Mean E2E, seconds; NaN if nothing was completed.
-        load_ratio: Offered load over what the fleet finishes with its queue never empty; None if it was not determined.
-        probability: That the SLO holds on a real server (`simserve.metrics.real_server`); None without an SLO.
-        probability_measured: The same after loads of the server have been measured, if it performs as predicted.
-        is_unsure: Whether it holds, but not on the required share of real servers.
-        error_basis: What the errors to expect of a real server are based on, in words.
-        latencies: ``p50_ttft_ms`` and so on.
-        usd_per_hour: Cost: GPUs from launch to end, and an API; None without a price.
-        mean_gpus: Mean number of GPUs that were paid for.
-        usd_per_million_tokens: Prompt and output tokens together; None without a price.
-        watts: Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.cost`).
-        busy: Share of the time in which a replica works.
-        duration: Seconds of the run.
-        figures: Rates: ``request_throughput`` and the like.
-        binding: The bottleneck, as `simserve run` names it.
-        fidelity: Fidelity of the step times.
-        share: Share of replicas and their clients that was simulated; all figures but ``requests`` are of the whole.
-        promise: Result of fresh runs, if they decided whether it holds; else None.
-    """
-
-    overrides: Overrides
-    replicas: int
-    num_gpus: int
-    requests: int
-    holds: bool
-    attainment: float | None
-    by_metric: Mapping[str, float | None]
-    stability: str
-    latencies: Mapping[str, float | None]
-    usd_per_hour: float | None
-    mean_gpus: float
-    usd_per_million_tokens: float | None
-    watts: float
-    busy: float
-    duration: float
-    figures: Mapping[str, float | None]
-    binding: str
-    fidelity: str
+    overrides: Overrides  # What was deployed, without the replicas.
+    replicas: int  # Number of replicas; of an autoscaled fleet the most.
+    num_gpus: int  # GPUs of the replicas.
+    requests: int  # Requests of the run.
+    holds: bool  # Whether the SLO and the thresholds are met, nothing fails and the queue does not grow.
+    attainment: float | None  # Share of requests within the SLO; None without an SLO.
+    by_metric: Mapping[str, float | None]  # The same by term.
+    stability: str  # ``stable``, ``backlogged`` or ``overloaded``.
+    latencies: Mapping[str, float | None]  # ``p50_ttft_ms`` and so on.
+    usd_per_hour: float | None  # Cost: GPUs from launch to end, and an API; None without a price.
+    mean_gpus: float  # Mean number of GPUs that were paid for.
+    usd_per_million_tokens: float | None  # Prompt and output tokens together; None without a price.
+    watts: float  # Mean electric power of the fleet's GPU boards, an estimate (`simserve.metrics.cost`).
+    busy: float  # Share of the time in which a replica works.
+    duration: float  # Seconds of the run.
+    figures: Mapping[str, float | None]  # Rates: ``request_throughput`` and the like.
+    binding: str  # The bottleneck, as `simserve run` names it.
+    fidelity: str  # Fidelity of the step times.
     share: float = 1.0
-    mean_stay: float = math.nan
+    """Share of replicas and their clients that was simulated; all figures but ``requests`` are of the whole."""
+    mean_stay: float = math.nan  # Mean E2E, seconds; NaN if nothing was completed.
     load_ratio: float | None = None
+    """Offered load over what the fleet finishes with its queue never empty; None if it was not determined."""
     probability: float | None = None
-    error_basis: str = ""
+    """That the SLO holds on a real server (`simserve.metrics.real_server`); None without an SLO."""
+    error_basis: str = ""  # What the errors to expect of a real server are based on, in words.
     probability_measured: float | None = None
-    is_unsure: bool = False
-    encoder_gpus: int = 0
-    promise: Promise | None = None
+    """The same after loads of the server have been measured, if it performs as predicted."""
+    is_unsure: bool = False  # Whether it holds, but not on the required share of real servers.
+    encoder_gpus: int = 0  # GPUs of an encoder pool, which do not depend on the replicas.
+    promise: Promise | None = None  # Result of fresh runs, if they decided whether it holds; else None.
 
     @property
     def most_missed(self) -> str | None:
@@ -164,7 +133,6 @@ def try_fleet(
     """Simulate a scenario with overrides on some replicas.
 
     Args:
-        scenario: The scenario.
         overrides: Dotted keys to replace.
         replicas: Number of replicas.
         num_requests: Most requests; None: all of the scenario's.

@@ -25,10 +25,8 @@ FAST_INT8_CAPABILITY = (8.0, 9.0)
 unpacks it: Ampere and Ada (NVIDIA data sheets of the A100 and L40S: INT8 as fast as FP8 or twice 16 bit)."""
 FOUR_BIT_FORMATS = ("awq-int4", "gptq-int4", "int4", "mxfp4", "nvfp4", "nvfp4-wo")
 """4-bit formats of the search, whose weights are unpacked: those of published checkpoints."""
-FOUR_BIT_ARITHMETIC = ("nvfp4", "mxfp4")
-"""4-bit formats that are also tried on GPUs that multiply in 4 bit."""
-FILE_FORMATS = ("gguf-q8_0", "gguf-q4_k_m")
-"""Formats of the search for engines that have a tool to make them."""
+FOUR_BIT_ARITHMETIC = ("nvfp4", "mxfp4")  # 4-bit formats that are also tried on GPUs that multiply in 4 bit.
+FILE_FORMATS = ("gguf-q8_0", "gguf-q4_k_m")  # Formats of the search for engines that have a tool to make them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,7 @@ TCP_PER_GPU = 5e9
 DOMAINS = {"nvlink": "NVLink", "infinity_fabric": "Infinity Fabric", "neuronlink": "NeuronLink", "ici": "ICI"}
 """Links inside a node over which a GPU reads another's memory at full speed -> their names."""
 NETWORKS = {"infiniband": "InfiniBand", "ethernet": "Ethernet with RDMA"}
-SLOWER = 0.95
-"""Share of a link's bandwidth below which another link counts as slower."""
+SLOWER = 0.95  # Share of a link's bandwidth below which another link counts as slower.
 
 
 @dataclass(frozen=True, slots=True)

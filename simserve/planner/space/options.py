@@ -31,24 +31,20 @@ from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario, objective
 from simserve.units import to_text
 
-LeftOut = str
-"""Why an option does not enter; empty if no reason is needed."""
+LeftOut = str  # Why an option does not enter; empty if no reason is needed.
 LONG_PROMPT_TOKENS = 1000.0
 """Mean prompt above which prefill delays decoding noticeably, so that separate pools may pay off."""
 MOST_CLASS_POOLS = 4
-_WEIGHTS = 10
-"""Weights of the pools of classes are in steps of one over this."""
+_WEIGHTS = 10  # Weights of the pools of classes are in steps of one over this.
 DRAFT_SHARE = 0.2
 """Most active parameters of a draft model as a share of its target's: beyond that, drafting costs what it saves."""
 DRAFT_TOKENS = 3
 DRAFT_ACCEPTANCE = 0.6
 """Acceptance of a small model of the same family: 2.2 tokens per step with three drafts. Spec-Bench measured 2.0 to 2.3
 for small draft models, over all its tasks (calibration/speculation.md)."""
-OFFLOAD_SIZE = "64 GiB"
-"""Host memory per replica: what a node of these GPUs has to spare."""
+OFFLOAD_SIZE = "64 GiB"  # Host memory per replica: what a node of these GPUs has to spare.
 TIERS_KEY = "deployment.engine.kv_tiers"
-TIER_SIZES = (0.5, 1.0, 2.0, 4.0)
-"""Multiples of the capacity of a scenario's first KV tier that a plan tries."""
+TIER_SIZES = (0.5, 1.0, 2.0, 4.0)  # Multiples of the capacity of a scenario's first KV tier that a plan tries.
 MTP_ACCEPTANCE = (0.88, 0.87)
 """Acceptance rate and decay: means of MTP layers on coding prompts (calibration/speculation.md)."""
 SCALINGS: tuple[tuple[str, float, int], ...] = (
@@ -58,8 +54,7 @@ SCALINGS: tuple[tuple[str, float, int], ...] = (
     ("kv_usage", 0.5, 2),
 )
 """Metric, target, and ratio of most to fewest replicas of autoscaled fleets."""
-QUEUES = (8, 32)
-"""Requests that may wait at a replica before one is refused, or goes to an API."""
+QUEUES = (8, 32)  # Requests that may wait at a replica before one is refused, or goes to an API.
 _STATIC_KEYS = ("batching", "static_batch_size", "static_max_wait")
 """Keys of the engine that only static batching has."""
 
@@ -224,7 +219,6 @@ def options_of(setting: Setting, taken: frozenset[str] = frozenset()) -> tuple[t
     """Return the options that enter the search, and for the others name -> why not.
 
     Args:
-        setting: What they depend on.
         taken: Keys for which the user set values: an option that sets one of them, or a key below it, stays out.
     """
     found: list[Option] = []

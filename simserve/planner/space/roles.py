@@ -22,40 +22,27 @@ from simserve.scenario.schema import Scenario
 PREFILL, DECODE = "prefill", "decode"
 SIZE_KEYS = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
 """Keys that a shape sets, below ``deployment`` or in a pool."""
-GPU, FORMAT = "hardware", "quantization"
-"""Keys in which a role may differ from the rest of the deployment."""
-NODES = "gpus_per_node"
-"""GPUs of a node: of the deployment for its own GPU, of a pool for that pool's."""
-KIND_KEYS = (GPU, FORMAT, *SIZE_KEYS)
-"""Keys that tell workers apart, besides the knob of their engine."""
+GPU, FORMAT = "hardware", "quantization"  # Keys in which a role may differ from the rest of the deployment.
+NODES = "gpus_per_node"  # GPUs of a node: of the deployment for its own GPU, of a pool for that pool's.
+KIND_KEYS = (GPU, FORMAT, *SIZE_KEYS)  # Keys that tell workers apart, besides the knob of their engine.
 KNOBS = {PREFILL: "max_num_batched_tokens", DECODE: "max_num_seqs"}
 """The engine knob of each role that its speed and memory depend on."""
 LINK_KEY = "deployment.disaggregation"
-POOL_KEYS = (POOLS_KEY, LINK_KEY, REPLICAS_KEY)
-"""Keys that deploy prefill and decode workers."""
+POOL_KEYS = (POOLS_KEY, LINK_KEY, REPLICAS_KEY)  # Keys that deploy prefill and decode workers.
 
-Pool = Mapping[str, Any]
-"""Keys of `deployment.pools`, without the number of replicas."""
+Pool = Mapping[str, Any]  # Keys of `deployment.pools`, without the number of replicas.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The possible prefill and decode workers.
+    """The possible prefill and decode workers."""
 
-    Attributes:
-        prefill: Shapes of a prefill worker, the scenario's own first.
-        decode: Likewise of a decode worker.
-        link: The scenario's link for KV transfers.
-        own: GPU, GPUs of a node and weight format of the deployment, which a pool need not repeat.
-        gpus: Kinds of GPU by name, in their usual nodes, which determine the links; empty if the scenario sets the
-            link.
-    """
-
-    prefill: tuple[Pool, ...]
-    decode: tuple[Pool, ...]
-    link: Mapping[str, Any]
-    own: Mapping[str, Any]
+    prefill: tuple[Pool, ...]  # Shapes of a prefill worker, the scenario's own first.
+    decode: tuple[Pool, ...]  # Likewise of a decode worker.
+    link: Mapping[str, Any]  # The scenario's link for KV transfers.
+    own: Mapping[str, Any]  # GPU, GPUs of a node and weight format of the deployment, which a pool need not repeat.
     gpus: Mapping[str, HardwareProfile] = field(default_factory=dict)
+    """Kinds of GPU by name, in their usual nodes, which determine the links; empty if the scenario sets the link."""
 
     def shapes(self, role: str) -> tuple[Pool, ...]:
         """Return the shapes of a role."""

@@ -36,13 +36,10 @@ SEATS_KEY = "deployment.engine.max_num_seqs"
 BUDGET_KEY = "deployment.engine.max_num_batched_tokens"
 DRAFTS_NAME = "speculate"
 """The option of drafts: like a shape it decides what a replica can do, and is never sampled."""
-POOL_NAME = "pool"
-"""The option of pools, with which shapes of prefill and decode workers are searched."""
+POOL_NAME = "pool"  # The option of pools, with which shapes of prefill and decode workers are searched.
 VERSION_KEY = "deployment.engine.version"
-VERSIONS_NAME = "version"
-"""Name of the versions that are left out because they do not support the model."""
-SPLIT_NAME = "split"
-"""Name that keeps prefill and decode on separate workers of any number and shape."""
+VERSIONS_NAME = "version"  # Name of the versions that are left out because they do not support the model.
+SPLIT_NAME = "split"  # Name that keeps prefill and decode on separate workers of any number and shape.
 ROUTE_NAME = "route"
 TENSOR_KEY = "deployment.tensor_parallel_size"
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
@@ -51,8 +48,7 @@ EXPERTS_KEY = "deployment.enable_expert_parallel"
 CONSUMER_MARK = "GeForce"
 """In the description of GPUs that are left out by default: their driver's licence bars data centres (NVIDIA GeForce
 software licence, section 2.1.3)."""
-NODE_GPUS = 8
-"""Most GPUs of a replica, unless the model needs more or a node is larger."""
+NODE_GPUS = 8  # Most GPUs of a replica, unless the model needs more or a node is larger.
 LARGEST_REPLICA = 32
 WIDE_PARTS = 4
 """A mixture of experts must need more than one over this of a node for replicas of two nodes to be tried."""
@@ -272,11 +268,7 @@ def space_on(
     """Return the deployments of a scenario on one kind of GPU.
 
     Args:
-        scenario: The scenario.
-        hardware: The GPU.
-        price: Overrides that set its price.
         own_choices: Key -> values that the user wants to search instead of the default ones.
-        traffic: Properties of the requests.
         wants_latency: Whether latency itself is minimised.
         has_spares: Whether spare replicas are required.
         kept: Dotted keys and options that stay as in the scenario.

@@ -16,8 +16,7 @@ from simserve.workload.requests import RequestSpecs
 SLOW_BIN_SECONDS = 300.0
 """Length of a bin, longer than a replica takes to start: a load that is constant over bins needs no autoscaling."""
 FEWEST_SLOW_BINS = 3
-UNEVEN = 1.3
-"""Busiest of those bins divided by their mean, above which a fleet may follow the load."""
+UNEVEN = 1.3  # Busiest of those bins divided by their mean, above which a fleet may follow the load.
 FAST_BIN_SECONDS = 10.0
 BURSTY = 2.0
 """Variance divided by mean of the arrivals in a short bin, above which there are bursts; 1 for Poisson arrivals."""

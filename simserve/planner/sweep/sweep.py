@@ -32,8 +32,7 @@ from simserve.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-Progress = Callable[[int, int], None]
-"""Called after each point with the number of points done and of all points."""
+Progress = Callable[[int, int], None]  # Called after each point with the number of points done and of all points.
 MOST_POINTS = 1_000_000
 ENDING = ".parquet"
 _FORCE_REMEDY = "choose another file, or --force to replace it"

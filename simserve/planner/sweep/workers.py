@@ -39,7 +39,6 @@ def rows_of(tasks: Sequence[Task], *, workers: int, backend: str, scheduler: str
     """Yield the row of every task as it is done, in any order.
 
     Args:
-        tasks: What to run.
         workers: Number of processes on this machine; a cluster has its own.
         backend: What runs them; `check_backend` has passed.
         scheduler: Address of a cluster; None: one on this machine, for the duration of the sweep.

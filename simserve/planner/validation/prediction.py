@@ -57,13 +57,9 @@ class Replayed:
 
 @dataclass(slots=True)
 class Pricer:
-    """Resolves and prices each deployment once, and keeps the figures of replays.
+    """Resolves and prices each deployment once, and keeps the figures of replays."""
 
-    Attributes:
-        replayed: Replays by `replay_key`.
-    """
-
-    replayed: dict[str, Replayed] = field(default_factory=dict)
+    replayed: dict[str, Replayed] = field(default_factory=dict)  # Replays by `replay_key`.
     _known: dict[str, tuple[ResolvedScenario, PricedDeployment]] = field(default_factory=dict)
 
     def of(self, scenario: Scenario, role: Role = "both") -> tuple[ResolvedScenario, PricedDeployment]:

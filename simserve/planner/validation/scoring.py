@@ -22,25 +22,19 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import resolve
 from simserve.units import GIB
 
-Part = Callable[[MeasuredPoint], str]
-"""What the points of a group share."""
+Part = Callable[[MeasuredPoint], str]  # What the points of a group share.
 CORE_GPUS = ("h100", "h200", "a100")
 """Beginnings of the names of the GPUs whose measurements the simulator should cover."""
 SCORED: tuple[Metric, ...] = ("tpot", "ttft", "throughput")
 """Metrics whose errors are learned; end-to-end times follow from the first two."""
-COPIES = ("published",)
-"""Sources whose figures also appear in another source."""
+COPIES = ("published",)  # Sources whose figures also appear in another source.
 REPORTS = "unseen reports"
 """Group of the reports that nothing was ever fitted to, however far they are from the other sources."""
-_SCORES = tuple(Coverage.model_fields)[4:11]
-"""What `Held.scores` returns, in that order."""
+_SCORES = tuple(Coverage.model_fields)[4:11]  # What `Held.scores` returns, in that order.
 _NUM_DRAWS = 2000
-_SEED = 0
-"""Draws of sources, with replacement, that give the range of a coverage; and their seed."""
-OF_GPU = 0.01
-"""Largest error allowed in the KV room, as a share of the GPU's memory."""
-OF_KV = 0.03
-"""Largest error allowed in the KV room, as a share of itself, where KV takes `MUCH_KV` of the GPU."""
+_SEED = 0  # Draws of sources, with replacement, that give the range of a coverage; and their seed.
+OF_GPU = 0.01  # Largest error allowed in the KV room, as a share of the GPU's memory.
+OF_KV = 0.03  # Largest error allowed in the KV room, as a share of itself, where KV takes `MUCH_KV` of the GPU.
 MUCH_KV = 1.0 / 3.0
 
 
@@ -243,9 +237,6 @@ def held(
     """Return the scored figures of a metric with the intervals that were made without their own sources.
 
     Args:
-        predictions: The predictions.
-        model: The model of errors.
-        metric: The metric.
         counted: The error of each scored figure as it counts, in order; None: today's.
     """
     rows, scored = [], [each for each in predictions if is_scored(each, metric)]
@@ -269,8 +260,6 @@ def coverage_rows(
     Only figures that no constant was fitted to count, and every source counts once.
 
     Args:
-        predictions: The predictions.
-        model: The model of errors.
         counted: By metric, the error of each scored figure as it counts; None: today's.
     """
     rows = []

@@ -35,10 +35,8 @@ from simserve.planner.workers import results_of
 from simserve.profiles import catalog
 from simserve.profiles.expected_errors import ErrorModel, MetricExpectation, expect, load_error_model
 
-Progress = Callable[[int, int], None]
-"""Called with the number of points done and of all points."""
-BATCH_POINTS = 16
-"""Points of one task: enough for starting a task to cost nothing, few enough for progress to show."""
+Progress = Callable[[int, int], None]  # Called with the number of points done and of all points.
+BATCH_POINTS = 16  # Points of one task: enough for starting a task to cost nothing, few enough for progress to show.
 HOME = "calibration/laboratory/command.py"
 """The laboratory's part of `simserve validate`, relative to the root of a checkout."""
 REMEDY = "clone the repository and run `pip install -e .` in it"

@@ -23,8 +23,7 @@ DEFINITIONS = {
     "tpot": "inter_token_latency: (latency - TTFT) / (output tokens - first chunk's) a request",
     "e2e": "request_latency",
 }
-SUMMARY = "profile_export_aiperf.json"
-"""AIPerf's name for the summary, in the folder of the records."""
+SUMMARY = "profile_export_aiperf.json"  # AIPerf's name for the summary, in the folder of the records.
 _KEYS = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
 _STATISTICS = {"avg": "mean", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 _LOADS = (

@@ -35,8 +35,7 @@ _KEYS = {
 _STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tgi": "tgi"}
 """Kind of server -> its engine profile, if there is one."""
-BEHIND = 0.05
-"""Share by which a client may fall behind the requested rate before the rate it achieved is used."""
+BEHIND = 0.05  # Share by which a client may fall behind the requested rate before the rate it achieved is used.
 
 
 def is_inference_perf(document: Mapping[str, Any]) -> bool:

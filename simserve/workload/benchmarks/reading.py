@@ -24,8 +24,7 @@ KNOWN = "vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf, inference-per
 
 _IN_FOLDERS = (SUMMARY, "benchmarks.json", "stage_*_lifecycle_metrics.json", "benchmark_report*.yaml", "*.jsonl")
 """Names of result files in the folders that tools write."""
-_NAMED = 4
-"""Most files of a folder that an error names."""
+_NAMED = 4  # Most files of a folder that an error names.
 _ONE_RUN = (
     (is_sglang, read_sglang),
     (is_vllm, read_vllm),

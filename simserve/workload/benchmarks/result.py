@@ -38,46 +38,29 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """One run of a benchmark tool.
+    """One run of a benchmark tool."""
 
-    Attributes:
-        label: Its name: the file, and which run if the file has several.
-        file: The file it was read from.
-        tool: The tool that wrote it.
-        arrivals: How requests were sent, by the keys of ``workload.arrivals``; without ``process`` if the file gives
-            only a rate, empty if it gives nothing.
-        num_requests: Requests that were answered.
-        prompt_tokens: Of each request, or only their mean; empty: not recorded.
-        output_tokens: Of each request, or only their mean; empty: not recorded.
-        arrival_time: Of each request, seconds from the first; None: not recorded.
-        measured: Figure (`FIGURES`) -> seconds, or tokens or requests per second.
-        definitions: Latency of a figure -> the tool's own key, and its meaning there.
-        notes: What was left out, and why.
-        model: Name of the model in the file; empty: not recorded.
-        engine: Engine profile that the file identifies; empty: none.
-        duration: Seconds from the first request to the last answer; None: not recorded.
-        num_failed: Requests that were not answered; None: not recorded.
-        length_range: Shortest and longest of equally likely lengths, as multiples of their mean; None: not recorded.
-        date: Day of the run, ``2026-11-23``; empty: not recorded.
-    """
-
-    label: str
-    file: str
-    tool: str
+    label: str  # Its name: the file, and which run if the file has several.
+    file: str  # The file it was read from.
+    tool: str  # The tool that wrote it.
     arrivals: Mapping[str, Any]
-    num_requests: int
-    prompt_tokens: Array
-    output_tokens: Array
-    arrival_time: Array | None = None
-    measured: Mapping[str, float]
+    """How requests were sent, by the keys of ``workload.arrivals``; without ``process`` if the file gives only a
+    rate, empty if it gives nothing."""
+    num_requests: int  # Requests that were answered.
+    prompt_tokens: Array  # Of each request, or only their mean; empty: not recorded.
+    output_tokens: Array  # Of each request, or only their mean; empty: not recorded.
+    arrival_time: Array | None = None  # Of each request, seconds from the first; None: not recorded.
+    measured: Mapping[str, float]  # Figure (`FIGURES`) -> seconds, or tokens or requests per second.
     definitions: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    model: str = ""
-    engine: str = ""
-    duration: float | None = None
-    num_failed: int | None = None
+    """Latency of a figure -> the tool's own key, and its meaning there."""
+    notes: Sequence[str] = ()  # What was left out, and why.
+    model: str = ""  # Name of the model in the file; empty: not recorded.
+    engine: str = ""  # Engine profile that the file identifies; empty: none.
+    duration: float | None = None  # Seconds from the first request to the last answer; None: not recorded.
+    num_failed: int | None = None  # Requests that were not answered; None: not recorded.
     length_range: tuple[float, float] | None = None
-    date: str = ""
+    """Shortest and longest of equally likely lengths, as multiples of their mean; None: not recorded."""
+    date: str = ""  # Day of the run, ``2026-11-23``; empty: not recorded.
 
     @property
     def load(self) -> str:

@@ -132,7 +132,6 @@ def summary_figures(fields: Fields, keys: Mapping[str, str]) -> dict[str, float]
     """Return the figures of a flat result: ``mean_ttft_ms`` ... in seconds, and throughputs.
 
     Args:
-        fields: The result.
         keys: The tool's name of a latency -> the name in `FIGURES`.
     """
     found: dict[str, float] = {}

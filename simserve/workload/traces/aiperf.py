@@ -26,12 +26,9 @@ from simserve.workload.traces.texts import BLOCK_TOKENS, REMARK, Context, Contex
 from simserve.workload.traces.trace import Trace
 
 TEXT_FIELDS = ("messages", "text_input", "text")
-MOST_CALLS = 1_000_000
-"""Most calls of a file of conversations; a conversation may be started repeatedly."""
-MOST_NESTED = 200
-"""Most levels of conversations that start others."""
-MOST_ANSWER_TOKENS = 1_000_000
-"""Most tokens of an answer: more than any model's context."""
+MOST_CALLS = 1_000_000  # Most calls of a file of conversations; a conversation may be started repeatedly.
+MOST_NESTED = 200  # Most levels of conversations that start others.
+MOST_ANSWER_TOKENS = 1_000_000  # Most tokens of an answer: more than any model's context.
 _ISOLATED = "message_array_with_responses"
 _MILLISECOND = 1e-3
 

@@ -53,8 +53,7 @@ those of Gemini (``promptTokenCount``), Bedrock (``inputTokenCount``), OpenRoute
 (``inputUsage``)."""
 _MODELS = ("model", "modelname", "modelgroup")
 """Usual names of the column that says which model served a request, without punctuation."""
-_MOST_MODELS = 3
-"""Most models of a log that are named."""
+_MOST_MODELS = 3  # Most models of a log that are named.
 _IS_USAGE = re.compile(r"usage|token", re.IGNORECASE)
 """What a nested field, or an object that holds it, is called where it counts tokens: ``usage.input``."""
 _MISSING = ("", "null", "none", "nan", "-")
@@ -153,7 +152,6 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     and is left out. Without a column of times the trace has none.
 
     Args:
-        path: The file.
         columns: Column of each field of a trace (``arrival_time`` ``prompt_tokens`` ``output_tokens`` ``max_tokens``
             ``session`` ``num_images`` ``image_sizes`` ``audio_seconds``), dotted within objects (``usage.input``);
             absent ones are found by their usual names.

@@ -41,13 +41,10 @@ from simserve.workload.traces.usage import is_usage, read_buckets
 from simserve.workload.traces.vllm_bench import read_vllm_bench
 from simserve.workload.traces.weka import read_weka
 
-_REMEMBERED = 2
-"""Traces that are cached: a search serves the same one on every deployment."""
-_MOST_COLUMNS = 12
-"""Most columns that an error names."""
+_REMEMBERED = 2  # Traces that are cached: a search serves the same one on every deployment.
+_MOST_COLUMNS = 12  # Most columns that an error names.
 AUTO = "auto"
-COLUMNS = "columns"
-"""Format of any table, read by the names of its columns."""
+COLUMNS = "columns"  # Format of any table, read by the names of its columns.
 READERS: dict[str, Callable[[Path], Trace]] = {
     "azure": read_azure,
     "csv": read_csv,

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.workload.dependencies import ranges
 
-MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")
-"""Columns of a table about them."""
-MOST_PIECES = 1_000
-"""Most images, or recordings, of one row."""
+MEDIA_COLUMNS = ("num_images", "image_sizes", "audio_seconds")  # Columns of a table about them.
+MOST_PIECES = 1_000  # Most images, or recordings, of one row.
 MOST_PIXELS, MOST_SECONDS, MOST_FRAMES = 100_000, 1_000_000, 10_000
 """Most pixels on a side of an image, seconds of a recording, and frames of a video."""
 _SIZE = re.compile(r"(\d{1,6})\s*[xX*]\s*(\d{1,6})(?:\s*[xX*]\s*(\d{1,6}))?")
@@ -24,16 +22,12 @@ Refusal = Callable[[int, str, str, str | None], TraceError]
 
 @dataclass(frozen=True, slots=True)
 class RecordedMedia:
-    """The images, or the recordings, of some requests.
+    """The images, or the recordings, of some requests."""
 
-    Attributes:
-        counts: Number in each request, int64, shape [N].
-        sizes: Sizes of all of them, in the order of the requests, float64: width and height in pixels and the frames of
-            a video (0: an image), shape [M, 3], or seconds, shape [M, 1]; None: the trace gives only their numbers.
-    """
-
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # Number in each request, int64, shape [N].
     sizes: NDArray[np.float64] | None = None
+    """Sizes of all of them, in the order of the requests, float64: width and height in pixels and the frames of a
+    video (0: an image), shape [M, 3], or seconds, shape [M, 1]; None: the trace gives only their numbers."""
 
     def of_rows(self, rows: NDArray[np.int64]) -> RecordedMedia:
         """Return those of some requests, in that order."""

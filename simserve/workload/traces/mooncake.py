@@ -25,16 +25,12 @@ from simserve.workload.traces.table import LATEST, MAX_TOKENS, is_number
 from simserve.workload.traces.tasks import RecordedTasks
 from simserve.workload.traces.trace import PrefixBlocks, Trace, numbered
 
-MOONCAKE_BLOCK_TOKENS = 512
-"""Tokens per block in the published traces (Mooncake repository, FAST25-release)."""
-SESSION_FIELD = "session_id"
-"""Field that AIPerf adds to the rows of a conversation."""
+MOONCAKE_BLOCK_TOKENS = 512  # Tokens per block in the published traces (Mooncake repository, FAST25-release).
+SESSION_FIELD = "session_id"  # Field that AIPerf adds to the rows of a conversation.
 _MILLISECOND = 1e-3
-BAILIAN_BLOCK_TOKENS = 16
-"""Tokens per block in the published traces (alibaba-edu/qwen-bailian-usagetraces-anon)."""
+BAILIAN_BLOCK_TOKENS = 16  # Tokens per block in the published traces (alibaba-edu/qwen-bailian-usagetraces-anon).
 _NO_PARENT = -1
-TIMED_BLOCK_TOKENS = 16
-"""Tokens per block by default (`--timed-trace-chunk-hash-size`)."""
+TIMED_BLOCK_TOKENS = 16  # Tokens per block by default (`--timed-trace-chunk-hash-size`).
 WAIT_FIELD = "wait_for"
 _REQUEST_FIELD = "request_id"
 DELAY_FIELDS = ("delay_ms", "delay")
@@ -50,7 +46,6 @@ def read_mooncake(path: Path, unit: float = _MILLISECOND, block_tokens: int = MO
     Without ``hash_ids``, shared prefixes are unknown.
 
     Args:
-        path: The file.
         unit: Seconds per unit of the timestamps, which count from the start.
         block_tokens: Tokens per block of ``hash_ids``.
 

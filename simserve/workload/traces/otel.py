@@ -31,8 +31,7 @@ _PARENT_KEYS = ("parentSpanId", "parent_span_id", "parent_id")
 _END_KEYS = ("endTimeUnixNano", "end_time_unix_nano", "end_time", "endTime")
 _START_KEYS = ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime")
 _VALUE_KEYS = ("intValue", "doubleValue", "stringValue")
-_NANOSECONDS_ABOVE = 1e14
-"""Larger numbers are nanoseconds since 1970, smaller ones seconds."""
+_NANOSECONDS_ABOVE = 1e14  # Larger numbers are nanoseconds since 1970, smaller ones seconds.
 
 
 _Key = tuple[str | None, str | None]
@@ -117,7 +116,6 @@ def _agents_around(span: _Span, known: Mapping[_Key, _Span], agents: dict[_Key, 
     """Return the two innermost agents that contain a span; one of them may be the trace itself.
 
     Args:
-        span: The span.
         known: All spans, by trace and name.
         agents: The agents around the direct children of each span, as far as known; filled in.
     """

@@ -26,17 +26,11 @@ _NUM_SAMPLED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Objects of a file.
+    """Objects of a file."""
 
-    Attributes:
-        file: The file they were read from.
-        rows: The objects.
-        lines: Row of each in the file; with several files ``3 of NAME``.
-    """
-
-    file: Path
-    rows: Sequence[Mapping[str, Any]]
-    lines: Sequence[int | str]
+    file: Path  # The file they were read from.
+    rows: Sequence[Mapping[str, Any]]  # The objects.
+    lines: Sequence[int | str]  # Row of each in the file; with several files ``3 of NAME``.
 
     def row(self, index: int) -> Fields:
         """Return one of the objects, counted from 0."""
@@ -75,7 +69,6 @@ class Records:
         """Return a field of times from the start of the run in seconds, >= 0 and ascending.
 
         Args:
-            field: The field.
             unit: Seconds per unit of the field.
 
         Raises:

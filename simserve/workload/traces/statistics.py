@@ -19,43 +19,27 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalStatistics:
-    """When requests arrive.
+    """When requests arrive."""
 
-    Attributes:
-        span_s: From the first to the last request, seconds.
-        mean_rate: Requests per second over the span; NaN for a single instant.
-        peak_rate: Requests per second in the busiest minute; minutes count from the first request.
-        interarrival_cv: Standard deviation over mean of the times between requests: 1 for Poisson.
-        dispersion_index: Variance over mean of the requests per minute: 1 for Poisson, more for bursts that last; NaN
-            for less than two whole minutes.
-    """
-
-    span_s: float
-    mean_rate: float
-    peak_rate: float
-    interarrival_cv: float
+    span_s: float  # From the first to the last request, seconds.
+    mean_rate: float  # Requests per second over the span; NaN for a single instant.
+    peak_rate: float  # Requests per second in the busiest minute; minutes count from the first request.
+    interarrival_cv: float  # Standard deviation over mean of the times between requests: 1 for Poisson.
     dispersion_index: float
+    """Variance over mean of the requests per minute: 1 for Poisson, more for bursts that last; NaN for less than two
+    whole minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthStatistics:
-    """Lengths of prompts or answers, tokens.
+    """Lengths of prompts or answers, tokens."""
 
-    Attributes:
-        total: Sum.
-        mean: Mean.
-        cv: Standard deviation over the mean.
-        minimum: Shortest.
-        maximum: Longest.
-        percentiles: Percentile -> length.
-    """
-
-    total: int
-    mean: float
-    cv: float
-    minimum: int
-    maximum: int
-    percentiles: dict[int, float]
+    total: int  # Sum.
+    mean: float  # Mean.
+    cv: float  # Standard deviation over the mean.
+    minimum: int  # Shortest.
+    maximum: int  # Longest.
+    percentiles: dict[int, float]  # Percentile -> length.
 
     def as_mapping(self) -> dict[str, Any]:
         """Return them by name, percentiles as ``p50``."""
@@ -108,36 +92,24 @@ def _cv(values: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatistics:
-    """The tasks of a trace.
+    """The tasks of a trace."""
 
-    Attributes:
-        num_tasks: Number of tasks.
-        calls: Calls of each main agent, one that no other agent of its task has started.
-        fan_out: Sub-agents started by each call that starts any.
-        subagent_calls: Calls of each sub-agent.
-        subagent_share: Share of the main agents' calls, except the last ones, that start sub-agents.
-        fork_share: Share of the sub-agents whose first prompt begins with all blocks, except perhaps the last, of the
-            call that starts them; NaN if there are no sub-agents, or the trace names no blocks.
-        tool_time: Seconds from an agent's answer to its next call, if that waits for no sub-agent.
-        new_tokens: For an agent's calls after its first, except those that wait for sub-agents: tokens of the prompt
-            beyond the previous prompt and answer, at least 1.
-        first_tokens: Prompt tokens of the first calls of the main agents.
-        num_shortened: Calls after an agent's first with a prompt shorter than the previous prompt and answer: the
-            context was cut.
-        starts: When each task begins, seconds; NaN if the trace does not say.
-    """
-
-    num_tasks: int
-    calls: Integers
-    fan_out: Integers
-    subagent_calls: Integers
-    subagent_share: float
+    num_tasks: int  # Number of tasks.
+    calls: Integers  # Calls of each main agent, one that no other agent of its task has started.
+    fan_out: Integers  # Sub-agents started by each call that starts any.
+    subagent_calls: Integers  # Calls of each sub-agent.
+    subagent_share: float  # Share of the main agents' calls, except the last ones, that start sub-agents.
     fork_share: float
-    tool_time: NDArray[np.float64]
+    """Share of the sub-agents whose first prompt begins with all blocks, except perhaps the last, of the call that
+    starts them; NaN if there are no sub-agents, or the trace names no blocks."""
+    tool_time: NDArray[np.float64]  # Seconds from an agent's answer to its next call, if that waits for no sub-agent.
     new_tokens: Integers
-    first_tokens: Integers
+    """For an agent's calls after its first, except those that wait for sub-agents: tokens of the prompt beyond the
+    previous prompt and answer, at least 1."""
+    first_tokens: Integers  # Prompt tokens of the first calls of the main agents.
     num_shortened: int
-    starts: NDArray[np.float64]
+    """Calls after an agent's first with a prompt shorter than the previous prompt and answer: the context was cut."""
+    starts: NDArray[np.float64]  # When each task begins, seconds; NaN if the trace does not say.
 
     def as_mapping(self) -> dict[str, Any]:
         """Return them by name; NaN where undefined."""

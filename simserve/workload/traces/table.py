@@ -27,33 +27,23 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 MAX_TOKENS = 1_000_000_000
-MAX_TRACE_BYTES = 1_000 * MEGABYTE
-"""Largest table that is read, after decompression: some 20 million requests."""
+MAX_TRACE_BYTES = 1_000 * MEGABYTE  # Largest table that is read, after decompression: some 20 million requests.
 MAX_COMPRESSION = 100
 """Most times that a decompressed table may be larger than its file; public traces are 3 to 8 times larger. Files that
 decompress to at most `MAX_DOCUMENT_BYTES` are exempt."""
-LATEST = 1e8
-"""Seconds; three years. A larger arrival time is a date, not a time from the start of the run."""
+LATEST = 1e8  # Seconds; three years. A larger arrival time is a date, not a time from the start of the run.
 
-LARGEST = 1e19
-"""Larger numbers are not times: nanoseconds since 1970 are 2e18."""
+LARGEST = 1e19  # Larger numbers are not times: nanoseconds since 1970 are 2e18.
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of text cells.
+    """Columns of text cells."""
 
-    Attributes:
-        file: The file it was read from.
-        text: The whole file.
-        columns: Cells by column name, from the first row below the header.
-        num_header_rows: 1, or 0 for a file without a header.
-    """
-
-    file: Path
-    text: str
-    columns: dict[str, Sequence[str]]
-    num_header_rows: int = 1
+    file: Path  # The file it was read from.
+    text: str  # The whole file.
+    columns: dict[str, Sequence[str]]  # Cells by column name, from the first row below the header.
+    num_header_rows: int = 1  # 1, or 0 for a file without a header.
 
     def error(self, index: int, column: str, rule: str, remedy: str | None = None) -> TraceError:
         """Return the error about one cell; ``index`` counts the rows below the header from 0."""
@@ -103,8 +93,7 @@ class Table:
                 raise self.error(index, column, rule)
 
 
-_JSON_ENDINGS = (".json", ".jsonl", ".ndjson", ".gz")
-"""Endings of the files that are read if a trace is a folder."""
+_JSON_ENDINGS = (".json", ".jsonl", ".ndjson", ".gz")  # Endings of the files that are read if a trace is a folder.
 
 
 def files_of(path: Path) -> list[Path]:

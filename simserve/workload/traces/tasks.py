@@ -16,23 +16,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTasks:
-    """The tasks of a trace; row i is call i.
+    """The tasks of a trace; row i is call i."""
 
-    Attributes:
-        task: Number of the task of each call, negative: it stands alone, int64.
-        agent: Number of the agent that makes it, int64.
-        dependencies: What it waits for; parents come before it.
-        tool_time: Seconds from the last answer that it waited for to its sending; 0 if it waits for none.
-        offset: For calls that wait for no answer: seconds after the first call of the task.
-        earliest: For the others: least seconds after the first call of the task at which they are sent; None: no limit.
-    """
-
-    task: Integers
-    agent: Integers
-    dependencies: Dependencies
-    tool_time: Floats
-    offset: Floats
+    task: Integers  # Number of the task of each call, negative: it stands alone, int64.
+    agent: Integers  # Number of the agent that makes it, int64.
+    dependencies: Dependencies  # What it waits for; parents come before it.
+    tool_time: Floats  # Seconds from the last answer that it waited for to its sending; 0 if it waits for none.
+    offset: Floats  # For calls that wait for no answer: seconds after the first call of the task.
     earliest: Floats | None = None
+    """For the others: least seconds after the first call of the task at which they are sent; None: no limit."""
 
     def first(self, num_calls: int) -> RecordedTasks:
         """Return those of the first calls only."""
@@ -49,27 +41,17 @@ class RecordedTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """A recorded call.
+    """A recorded call."""
 
-    Attributes:
-        task: Name of its task; None: it stands alone.
-        agent: Name of the agent that made it.
-        started_by: Name of the agent that started that one; None: it was there from the beginning.
-        start: When it was sent, seconds on any clock that the calls of a task share.
-        end: When it was answered.
-        prompt_tokens: Tokens of its prompt.
-        output_tokens: Tokens of its answer.
-        blocks: Numbers of the blocks of tokens that its prompt begins with; None: not known.
-    """
-
-    task: Hashable
-    agent: Hashable
-    started_by: Hashable
-    start: float
-    end: float
-    prompt_tokens: int
-    output_tokens: int
+    task: Hashable  # Name of its task; None: it stands alone.
+    agent: Hashable  # Name of the agent that made it.
+    started_by: Hashable  # Name of the agent that started that one; None: it was there from the beginning.
+    start: float  # When it was sent, seconds on any clock that the calls of a task share.
+    end: float  # When it was answered.
+    prompt_tokens: int  # Tokens of its prompt.
+    output_tokens: int  # Tokens of its answer.
     blocks: Sequence[int] | None = None
+    """Numbers of the blocks of tokens that its prompt begins with; None: not known."""
 
 
 @dataclass(slots=True)

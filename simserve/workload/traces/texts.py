@@ -14,10 +14,8 @@ from typing import Any
 from simserve.workload.traces.sharegpt import CHARACTERS_PER_TOKEN
 from simserve.workload.traces.trace import PrefixBlocks
 
-BLOCK_TOKENS = 16
-"""Tokens of the blocks by which prompts are compared: vLLM's block size."""
-MOST_BLOCKS = 20_000_000
-"""Most blocks of all prompts together: 320 million tokens."""
+BLOCK_TOKENS = 16  # Tokens of the blocks by which prompts are compared: vLLM's block size.
+MOST_BLOCKS = 20_000_000  # Most blocks of all prompts together: 320 million tokens.
 REMARK = f"lengths are estimated, {CHARACTERS_PER_TOKEN} characters a token, and answers are as long as they may be"
 _TOLD_AGAIN = 50
 """Blocks that a message counts as if it is processed again after other tools: the work that this takes."""
@@ -30,23 +28,15 @@ class TooLongError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """The content of a prompt.
+    """The content of a prompt."""
 
-    Attributes:
-        number: Number of the context.
-        blocks: Ids of its full blocks.
-        tail: What follows them: pieces of texts, or ranges of tokens of answers.
-        tokens: Estimated number of tokens.
-        images: Number of images.
-        recordings: Number of recordings.
-    """
-
-    number: int
-    blocks: tuple[int, ...] = ()
+    number: int  # Number of the context.
+    blocks: tuple[int, ...] = ()  # Ids of its full blocks.
     tail: tuple[tuple[object, int, int], ...] = ()
-    tokens: int = 0
-    images: int = 0
-    recordings: int = 0
+    """What follows them: pieces of texts, or ranges of tokens of answers."""
+    tokens: int = 0  # Estimated number of tokens.
+    images: int = 0  # Number of images.
+    recordings: int = 0  # Number of recordings.
 
 
 class Contexts:
@@ -130,20 +120,14 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A conversation so far: the definitions of its tools, and what came after them.
+    """A conversation so far: the definitions of its tools, and what came after them."""
 
-    Attributes:
-        contexts: The contexts of the trace.
-        context: The context of a prompt that contains all of it.
-        tools: The definitions of tools; None: there are none.
-        pieces: (All pieces before the last, the last), a piece being messages, or the call and the tokens of an answer;
-            None: empty.
-    """
-
-    contexts: Contexts
-    context: Context
-    tools: object = None
+    contexts: Contexts  # The contexts of the trace.
+    context: Context  # The context of a prompt that contains all of it.
+    tools: object = None  # The definitions of tools; None: there are none.
     pieces: tuple[Any, Any] | None = None
+    """(All pieces before the last, the last), a piece being messages, or the call and the tokens of an answer; None:
+    empty."""
 
     @classmethod
     def new(cls, contexts: Contexts) -> History:

@@ -14,17 +14,11 @@ from simserve.workload.traces.tasks import RecordedCall, RecordedTasks, tasks_by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixBlocks:
-    """The blocks of tokens that prompts begin with; equal ids mean equal tokens up to the block's end.
+    """The blocks of tokens that prompts begin with; equal ids mean equal tokens up to the block's end."""
 
-    Attributes:
-        block_tokens: Tokens of a block; the last one of a prompt may be shorter.
-        ids: The ids of all requests, one request after another, int64.
-        counts: Blocks of each request, int64.
-    """
-
-    block_tokens: int
-    ids: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    block_tokens: int  # Tokens of a block; the last one of a prompt may be shorter.
+    ids: NDArray[np.int64]  # The ids of all requests, one request after another, int64.
+    counts: NDArray[np.int64]  # Blocks of each request, int64.
 
     @classmethod
     def of(cls, block_tokens: int, lists: Sequence[Sequence[int]]) -> PrefixBlocks:
@@ -45,35 +39,24 @@ class PrefixBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Recorded requests in order of arrival; row i is request i.
-
-    Attributes:
-        arrival_time: Seconds from the start of the run, ascending, float64; all NaN if the format has none.
-        prompt_tokens: >= 1, int64.
-        output_tokens: >= 1, int64.
-        max_tokens: Most tokens that clients asked for, >= output_tokens, int64; None if the trace does not say.
-        prefix_blocks: What prompts share; None if the trace does not say.
-        session: Number of the conversation of each request, negative: none, int64; None if no row says.
-        tasks: Which requests are calls of agents' tasks, and what they waited for; None if the trace does not say.
-        images: Images of each request; None if the trace does not say.
-        audio: Recordings of each request; None if the trace does not say.
-        counts_media: Whether ``prompt_tokens`` include the tokens of images and recordings.
-        num_unserved: Rows left out because nothing was served.
-        remark: A caution about the figures, for example that lengths are estimated.
-    """
+    """Recorded requests in order of arrival; row i is request i."""
 
     arrival_time: NDArray[np.float64]
-    prompt_tokens: NDArray[np.int64]
-    output_tokens: NDArray[np.int64]
+    """Seconds from the start of the run, ascending, float64; all NaN if the format has none."""
+    prompt_tokens: NDArray[np.int64]  # >= 1, int64.
+    output_tokens: NDArray[np.int64]  # >= 1, int64.
     max_tokens: NDArray[np.int64] | None = None
-    prefix_blocks: PrefixBlocks | None = None
+    """Most tokens that clients asked for, >= output_tokens, int64; None if the trace does not say."""
+    prefix_blocks: PrefixBlocks | None = None  # What prompts share; None if the trace does not say.
     session: NDArray[np.int64] | None = None
+    """Number of the conversation of each request, negative: none, int64; None if no row says."""
     tasks: RecordedTasks | None = None
-    images: RecordedMedia | None = None
-    audio: RecordedMedia | None = None
-    counts_media: bool = False
-    num_unserved: int = 0
-    remark: str | None = None
+    """Which requests are calls of agents' tasks, and what they waited for; None if the trace does not say."""
+    images: RecordedMedia | None = None  # Images of each request; None if the trace does not say.
+    audio: RecordedMedia | None = None  # Recordings of each request; None if the trace does not say.
+    counts_media: bool = False  # Whether ``prompt_tokens`` include the tokens of images and recordings.
+    num_unserved: int = 0  # Rows left out because nothing was served.
+    remark: str | None = None  # A caution about the figures, for example that lengths are estimated.
 
     def blocks_of(self, block_tokens: int | None) -> PrefixBlocks | None:
         """Return what prompts share, in blocks of ``block_tokens``; None: the block size of the format."""

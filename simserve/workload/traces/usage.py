@@ -27,29 +27,20 @@ ANSWERS = (
 )
 TIMES = ("date", "day", "timestamp", "start_time_iso", "start_time", "usage_date_utc", "time", "datetime", "hour_start")
 HOURS = ("hour", "hour_of_day")
-_HOUR = re.compile(r"(\d{1,2})(?:\.0)?(?::\d{2}){0,2}")
-"""An hour of the day: ``9``, ``09:00``."""
+_HOUR = re.compile(r"(\d{1,2})(?:\.0)?(?::\d{2}){0,2}")  # An hour of the day: ``9``, ``09:00``.
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an export of usage comes to.
+    """What an export of usage comes to."""
 
-    Attributes:
-        rows: Rows in it.
-        requests: Requests in all.
-        prompt_tokens: Their prompt tokens in all.
-        output_tokens: Their output tokens in all.
-        days: Days that it covers; None where it has no dates.
-        hourly: Requests in each hour of a mean day, in the times of the file; None where rows are whole days.
-    """
-
-    rows: int
-    requests: int
-    prompt_tokens: int
-    output_tokens: int
-    days: int | None
+    rows: int  # Rows in it.
+    requests: int  # Requests in all.
+    prompt_tokens: int  # Their prompt tokens in all.
+    output_tokens: int  # Their output tokens in all.
+    days: int | None  # Days that it covers; None where it has no dates.
     hourly: tuple[float, ...] | None
+    """Requests in each hour of a mean day, in the times of the file; None where rows are whole days."""
 
     @property
     def requests_per_month(self) -> float | None:

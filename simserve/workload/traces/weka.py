@@ -25,32 +25,23 @@ from simserve.workload.traces.trace import Trace, trace_of_calls
 
 Blocks = NDArray[np.int64]
 SUBAGENT = "subagent"
-_MOST_NESTED = 50
-"""Most levels of nested sub-agents; captures have one or two."""
+_MOST_NESTED = 50  # Most levels of nested sub-agents; captures have one or two.
 MOST_CHAINS = 2_000
 """Most contexts of one agent that are separated; captures have some dozens. An agent with more is left unchanged."""
 FEWEST_SUSPICIOUS, SUSPICIOUS_SHARE = 8, 0.5
 """An agent with at least this many contexts, of which more than this share have no beginning in common with another, is
 left unchanged: its block ids, such as hashes over something new in each prompt, show nothing."""
-_EPSILON = 1e-6
-"""Seconds by which two calls may overlap and still follow each other."""
+_EPSILON = 1e-6  # Seconds by which two calls may overlap and still follow each other.
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A call, and where it is in the file.
+    """A call, and where it is in the file."""
 
-    Attributes:
-        request: The call.
-        agent: Its agent.
-        started_by: The agent that started that one.
-        markers: Times of the sub-agent entries that it is in, seconds, the outermost first.
-    """
-
-    request: Fields
-    agent: str
-    started_by: str | None
-    markers: tuple[float, ...] = ()
+    request: Fields  # The call.
+    agent: str  # Its agent.
+    started_by: str | None  # The agent that started that one.
+    markers: tuple[float, ...] = ()  # Times of the sub-agent entries that it is in, seconds, the outermost first.
 
     @property
     def time(self) -> float:
@@ -136,21 +127,13 @@ def _call(entry: _Entry, start: float, number: int, known: dict[tuple[int, int],
 
 @dataclass(slots=True)
 class _Chain:
-    """Calls each of which continues the one before.
+    """Calls each of which continues the one before."""
 
-    Attributes:
-        rows: The calls, in the order in which they were sent.
-        tail: Blocks of the last call that names any.
-        tail_row: That call.
-        fork: The call whose context its first call shares a beginning with; -1: none.
-        depth: Number of blocks that both share.
-    """
-
-    rows: list[int]
-    tail: Blocks
-    tail_row: int
-    fork: int = -1
-    depth: int = 0
+    rows: list[int]  # The calls, in the order in which they were sent.
+    tail: Blocks  # Blocks of the last call that names any.
+    tail_row: int  # That call.
+    fork: int = -1  # The call whose context its first call shares a beginning with; -1: none.
+    depth: int = 0  # Number of blocks that both share.
 
 
 def told_apart(calls: Sequence[RecordedCall], models: Sequence[Hashable]) -> list[RecordedCall]:
