@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -67,7 +67,7 @@ def _whole(value: object) -> object:
 
 
 class FrozenModel(BaseModel):
-    """Base class of all configuration: immutable, unknown keys refused, fields documented beside or below.
+    """Base class of all configuration: immutable, unknown keys refused, fields documented by docstrings.
 
     A number must be a number: switches and texts are not converted, unlike in pydantic. Lists become tuples.
 
@@ -91,7 +91,7 @@ class FrozenModel(BaseModel):
 
     @classmethod
     def model_json_schema(cls, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return pydantic's JSON Schema; a field's description is the text beside or below it."""
+        """Return pydantic's JSON Schema; a field's description is the docstring below it."""
         _describe_fields(cls, set())
         return super().model_json_schema(*arguments, **options)
 
@@ -130,29 +130,31 @@ def _models_within(schema: Any) -> list[type[BaseModel]]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, dict[str, str]]:
-    """Return the texts below or beside the annotated names of each class of a module, by the class's qualified name."""
+    """Return the docstrings below the annotated names of each class of a module, by the class's qualified name."""
     try:
-        source = inspect.getsource(sys.modules[module])
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError):  # defined at a prompt: there is no source
         return {}
     found: dict[str, dict[str, str]] = {}
-    _find_docstrings(ast.parse(source), source.splitlines(), "", found)
+    _find_docstrings(tree, "", found)
     return found
 
 
-def _find_docstrings(node: ast.AST, lines: Sequence[str], inside: str, found: dict[str, dict[str, str]]) -> None:
+def _find_docstrings(node: ast.AST, inside: str, found: dict[str, dict[str, str]]) -> None:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef):
-            texts = found[inside + child.name] = {}
-            for field, below in itertools.pairwise([*child.body, None]):
-                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    text = lines[(field.end_lineno or 0) - 1].partition("  # ")[2]
-                    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                        text = inspect.cleandoc(str(below.value.value))
-                    texts |= {field.target.id: text} if text else {}
-            _find_docstrings(child, lines, f"{inside}{child.name}.", found)
+            found[inside + child.name] = {
+                field.target.id: inspect.cleandoc(text.value.value)
+                for field, text in itertools.pairwise(child.body)
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
+            }
+            _find_docstrings(child, f"{inside}{child.name}.", found)
         elif isinstance(child, ast.FunctionDef):
-            _find_docstrings(child, lines, f"{inside}{child.name}.<locals>.", found)
+            _find_docstrings(child, f"{inside}{child.name}.<locals>.", found)
 
 
 def validate(

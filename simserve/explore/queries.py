@@ -450,13 +450,18 @@ class ParallelQuery(DeploymentQuery):
 class TwinQuery(FrozenModel):
     """Changes to a deployment that the twin watches; settings left as they are stay those of the scenario."""
 
-    hardware: Annotated[Name, _name_of("hardware", may_be_empty=True)] = ""  # The GPU; empty: as it is.
-    replicas: Annotated[int, Field(ge=0, le=1024)] = 0  # Replicas; 0: as they are.
+    hardware: Annotated[Name, _name_of("hardware", may_be_empty=True)] = ""
+    """The GPU; empty: as it is."""
+    replicas: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Replicas; 0: as they are."""
     tensor_parallel_size: Annotated[int, Field(ge=0, le=64)] = 0
     """GPUs that share every layer of a replica; 0: as they are."""
-    quantization: Quantization | Literal[""] = ""  # Format of the weights; empty: as it is.
-    kv_cache_dtype: KVCacheDtype | Literal[""] = ""  # Format of the KV cache; empty: as it is.
-    max_num_seqs: Annotated[int, Field(ge=0, le=65_536)] = 0  # Batch limit of a replica; 0: as it is.
+    quantization: Quantization | Literal[""] = ""
+    """Format of the weights; empty: as it is."""
+    kv_cache_dtype: KVCacheDtype | Literal[""] = ""
+    """Format of the KV cache; empty: as it is."""
+    max_num_seqs: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """Batch limit of a replica; 0: as it is."""
 
     def overrides(self) -> list[str]:
         """Return the changes, as ``--set`` takes them.

@@ -27,38 +27,55 @@ Verdict = Literal["within", "below", "above"]
 class Framework(FrozenModel):
     """One framework, as it was when it was compared."""
 
-    name: str = Field(min_length=1)  # Its name in the ratios.
-    engine: str = Field(min_length=1)  # Engine profile.
-    version: str = Field(min_length=1)  # Its version.
-    overrides: tuple[str, ...] = ()  # Scenario keys that differ from the profile, ``KEY=VALUE``.
-    about: str = Field(min_length=1)  # What it does, in one line.
+    name: str = Field(min_length=1)
+    """Its name in the ratios."""
+    engine: str = Field(min_length=1)
+    """Engine profile."""
+    version: str = Field(min_length=1)
+    """Its version."""
+    overrides: tuple[str, ...] = ()
+    """Scenario keys that differ from the profile, ``KEY=VALUE``."""
+    about: str = Field(min_length=1)
+    """What it does, in one line."""
 
 
 class PublishedRatio(FrozenModel):
     """Published ratio of the throughput of one framework to that of another."""
 
-    of: str  # The faster framework.
-    over: str  # The slower framework.
-    low: float = Field(gt=0)  # Lower end of the published range.
-    high: float = Field(gt=0)  # Upper end.
-    conditions: str  # What was measured, as far as it differs from the scenario.
-    source: str = Field(min_length=1)  # Where it was published.
+    of: str
+    """The faster framework."""
+    over: str
+    """The slower framework."""
+    low: float = Field(gt=0)
+    """Lower end of the published range."""
+    high: float = Field(gt=0)
+    """Upper end."""
+    conditions: str
+    """What was measured, as far as it differs from the scenario."""
+    source: str = Field(min_length=1)
+    """Where it was published."""
 
 
 class PublishedThroughput(FrozenModel):
     """A throughput at a price, for a deployment that is not named."""
 
-    tokens_per_second: float = Field(gt=0)  # Tokens/s.
-    usd_per_hour: float = Field(gt=0)  # Dollars an hour.
+    tokens_per_second: float = Field(gt=0)
+    """Tokens/s."""
+    usd_per_hour: float = Field(gt=0)
+    """Dollars an hour."""
 
 
 class Publications(FrozenModel):
     """Everything that `simserve frameworks` compares with."""
 
-    frameworks: tuple[Framework, ...] = Field(min_length=2)  # The frameworks; the oldest way of batching comes first.
-    ratios: tuple[PublishedRatio, ...]  # Published ratios.
-    throughputs: tuple[PublishedThroughput, ...]  # Published throughputs.
-    throughput_source: str  # Source of those throughputs.
+    frameworks: tuple[Framework, ...] = Field(min_length=2)
+    """The frameworks; the oldest way of batching comes first."""
+    ratios: tuple[PublishedRatio, ...]
+    """Published ratios."""
+    throughputs: tuple[PublishedThroughput, ...]
+    """Published throughputs."""
+    throughput_source: str
+    """Source of those throughputs."""
 
 
 @cache

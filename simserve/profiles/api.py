@@ -26,8 +26,10 @@ _Z95 = 1.6448536269514722  # 95th percentile of the standard normal distribution
 class TokenPrice(FrozenModel):
     """Dollars per million tokens."""
 
-    input: Usd  # Prompt tokens.
-    output: Usd  # Generated tokens, reasoning included.
+    input: Usd
+    """Prompt tokens."""
+    output: Usd
+    """Generated tokens, reasoning included."""
     cached_input: Usd | None = None
     """Prompt tokens found in the provider's cache; absent: same price as other prompt tokens."""
 
@@ -47,9 +49,12 @@ class TokenPrice(FrozenModel):
 class PeakHours(FrozenModel):
     """Hours of a week in which a provider charges more."""
 
-    factor: float = Field(gt=1)  # Price in these hours over the price in the others.
-    hours_per_week: float = Field(gt=0, lt=_HOURS_PER_WEEK)  # How many hours of a week they are.
-    source: str = Field(min_length=1)  # Which hours they are, and where this was read.
+    factor: float = Field(gt=1)
+    """Price in these hours over the price in the others."""
+    hours_per_week: float = Field(gt=0, lt=_HOURS_PER_WEEK)
+    """How many hours of a week they are."""
+    source: str = Field(min_length=1)
+    """Which hours they are, and where this was read."""
 
     @property
     def mean_factor(self) -> float:
@@ -60,12 +65,16 @@ class PeakHours(FrozenModel):
 class PromptCaching(FrozenModel):
     """How a provider bills a prompt's beginning that an earlier prompt had too."""
 
-    min_tokens: int = Field(ge=1)  # Shorter prefixes are neither stored nor found.
-    step_tokens: int = Field(default=1, ge=1)  # Prefixes are stored and found in multiples of this number of tokens.
-    lifetime: PositiveSeconds  # Time for which a prefix is kept after its last use.
+    min_tokens: int = Field(ge=1)
+    """Shorter prefixes are neither stored nor found."""
+    step_tokens: int = Field(default=1, ge=1)
+    """Prefixes are stored and found in multiples of this number of tokens."""
+    lifetime: PositiveSeconds
+    """Time for which a prefix is kept after its last use."""
     write_factor: float = Field(default=1.0, ge=1)
     """Price of tokens written to the cache, relative to other prompt tokens."""
-    source: str = Field(min_length=1)  # Where the rules were read.
+    source: str = Field(min_length=1)
+    """Where the rules were read."""
 
     def kept(self, tokens: float) -> int:
         """Return how many tokens of a prefix the cache stores."""
@@ -75,25 +84,34 @@ class PromptCaching(FrozenModel):
 class PromptTier(TokenPrice):
     """Price of a whole request whose prompt is longer than a limit."""
 
-    above_prompt_tokens: int = Field(ge=1)  # Prompts with more tokens than this pay this price for all their tokens.
+    above_prompt_tokens: int = Field(ge=1)
+    """Prompts with more tokens than this pay this price for all their tokens."""
 
 
 class VolumeDiscount(FrozenModel):
     """Discount on monthly spending beyond a sum."""
 
-    above_usd_per_month: Usd  # Spending beyond this sum, before any discount, gets the discount.
-    discount: float = Field(gt=0, lt=1)  # Share of the price that is deducted.
+    above_usd_per_month: Usd
+    """Spending beyond this sum, before any discount, gets the discount."""
+    discount: float = Field(gt=0, lt=1)
+    """Share of the price that is deducted."""
 
 
 class ApiLatency(FrozenModel):
     """How fast a provider answers, as measured by somebody: typical latency, not a promise."""
 
-    ttft: PositiveSeconds  # Median time to first token.
-    ttft_p95: PositiveSeconds | None = None  # Its 95th percentile; absent: not stated.
-    tokens_per_second: float = Field(gt=0)  # Median tokens per second of one answer after the first token.
-    measured: str = Field(min_length=1)  # Who measured, which model, with which requests.
-    date: Date  # When: YYYY-MM-DD, YYYY-MM or YYYY.
-    source: str = Field(min_length=1)  # Where this was read.
+    ttft: PositiveSeconds
+    """Median time to first token."""
+    ttft_p95: PositiveSeconds | None = None
+    """Its 95th percentile; absent: not stated."""
+    tokens_per_second: float = Field(gt=0)
+    """Median tokens per second of one answer after the first token."""
+    measured: str = Field(min_length=1)
+    """Who measured, which model, with which requests."""
+    date: Date
+    """When: YYYY-MM-DD, YYYY-MM or YYYY."""
+    source: str = Field(min_length=1)
+    """Where this was read."""
 
     @model_validator(mode="after")
     def _check_percentile(self) -> Self:
@@ -119,25 +137,35 @@ class ApiLatency(FrozenModel):
 class ApiProfile(FrozenModel):
     """A model behind an API: its cost per token, and how fast it answers if that was measured."""
 
-    name: str = Field(min_length=1)  # Catalogue name and file name.
-    provider: str = Field(min_length=1)  # Who sells it.
-    model_id: str = Field(min_length=1)  # The provider's name for the model.
-    description: str = Field(min_length=1)  # One line by which a person recognises it.
+    name: str = Field(min_length=1)
+    """Catalogue name and file name."""
+    provider: str = Field(min_length=1)
+    """Who sells it."""
+    model_id: str = Field(min_length=1)
+    """The provider's name for the model."""
+    description: str = Field(min_length=1)
+    """One line by which a person recognises it."""
     weights: str | None = None
     """Model profile of the same weights, if they are open: what a deployment of your own can run."""
-    price: TokenPrice  # List price, dollars per million tokens; with peak hours: outside them.
+    price: TokenPrice
+    """List price, dollars per million tokens; with peak hours: outside them."""
     peak_hours: PeakHours | None = None
     """Hours in which every price is higher, if the provider has such; a load is taken to be even over the week."""
-    prompt_tiers: tuple[PromptTier, ...] = ()  # Prices of long prompts, if the provider sets them; ascending.
+    prompt_tiers: tuple[PromptTier, ...] = ()
+    """Prices of long prompts, if the provider sets them; ascending."""
     prompt_caching: tuple[PromptCaching, ...] = ()
     """Offers to cache prompts: the cheapest for the traffic is used, which may be none. If absent, with a price of
     cached tokens: prefixes of any length, kept forever."""
     batch_discount: float | None = Field(default=None, gt=0, lt=1)
     """Discount for requests that may wait (batch interface); absent: no such offer is known."""
-    volume_discounts: tuple[VolumeDiscount, ...] = ()  # Discounts by monthly spending, if any; ascending.
-    latency: ApiLatency | None = None  # How fast it answers; absent: no dated public measurement is on record.
-    date: Date  # When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY if no more is known.
-    source: str = Field(min_length=1)  # Where the price was read.
+    volume_discounts: tuple[VolumeDiscount, ...] = ()
+    """Discounts by monthly spending, if any; ascending."""
+    latency: ApiLatency | None = None
+    """How fast it answers; absent: no dated public measurement is on record."""
+    date: Date
+    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY if no more is known."""
+    source: str = Field(min_length=1)
+    """Where the price was read."""
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

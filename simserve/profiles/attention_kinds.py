@@ -33,12 +33,16 @@ def indexer_key_bytes(head_dim: int) -> int:
 class LatentAttention(FrozenModel):
     """Multi-head latent attention (MLA): one low-rank vector is cached as keys and values of all heads."""
 
-    kv_lora_rank: PositiveInt  # Width of the cached latent vector.
-    q_lora_rank: PositiveInt | None = None  # Width of the low-rank query; null for a full-rank query projection.
+    kv_lora_rank: PositiveInt
+    """Width of the cached latent vector."""
+    q_lora_rank: PositiveInt | None = None
+    """Width of the low-rank query; null for a full-rank query projection."""
     qk_rope_head_dim: NonNegativeInt
     """Width of the rotary part of keys, cached once for all heads; not rotated in Kimi Linear, 0 in GLM-5.3-Flash."""
-    qk_nope_head_dim: PositiveInt  # Width per head of the part of queries and keys without rotation.
-    v_head_dim: PositiveInt  # Width per head of the values.
+    qk_nope_head_dim: PositiveInt
+    """Width per head of the part of queries and keys without rotation."""
+    v_head_dim: PositiveInt
+    """Width per head of the values."""
 
     @property
     def width(self) -> int:
@@ -56,18 +60,23 @@ class LatentAttention(FrozenModel):
 class SparseIndexer(FrozenModel):
     """The indexer of sparse attention: chooses the tokens that a query attends to, and caches its own keys."""
 
-    num_heads: PositiveInt  # Heads of the indexer.
-    head_dim: PositiveInt  # Width of its keys.
-    topk: PositiveInt  # Most tokens that a query attends to; with compressed attention, most entries.
+    num_heads: PositiveInt
+    """Heads of the indexer."""
+    head_dim: PositiveInt
+    """Width of its keys."""
+    topk: PositiveInt
+    """Most tokens that a query attends to; with compressed attention, most entries."""
     num_layers: PositiveInt | None = None
     """Layers with an indexer of their own; null: all that choose. Each other layer uses the choice of the last layer
     with an indexer (GLM-5.2)."""
-    num_unsparse_layers: NonNegativeInt = 0  # First layers, which attend to everything (MiniMax-M3).
+    num_unsparse_layers: NonNegativeInt = 0
+    """First layers, which attend to everything (MiniMax-M3)."""
     key_format: Literal["fp8", "bf16"] = "fp8"
     """Format of its cached keys, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
     pooled_tokens: PositiveInt = 1
     """Tokens whose keys are pooled into one, with weights from a separate projection (4 in GLM-5.3-Flash); 1: none."""
-    is_mean_pooled: bool = False  # Whether pooled keys are plain means, without weights (Qwen3.8-Flash-Next).
+    is_mean_pooled: bool = False
+    """Whether pooled keys are plain means, without weights (Qwen3.8-Flash-Next)."""
 
     @property
     def has_pool_weights(self) -> bool:
@@ -89,10 +98,14 @@ class SparseIndexer(FrozenModel):
 class SlidingHeads(FrozenModel):
     """Heads of the layers with a window, if they differ from those of other layers."""
 
-    num_attention_heads: PositiveInt  # Query heads.
-    num_key_value_heads: PositiveInt  # Key-value heads.
-    head_dim: PositiveInt  # Width of a query-key head.
-    v_head_dim: PositiveInt | None = None  # Width of a value head; null: as wide as keys.
+    num_attention_heads: PositiveInt
+    """Query heads."""
+    num_key_value_heads: PositiveInt
+    """Key-value heads."""
+    head_dim: PositiveInt
+    """Width of a query-key head."""
+    v_head_dim: PositiveInt | None = None
+    """Width of a value head; null: as wide as keys."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SlidingHeads:
@@ -108,14 +121,20 @@ class CompressedAttention(FrozenModel):
     heavily compressed attention (HCA) keeps one per many tokens and attends to all.
     """
 
-    q_lora_rank: PositiveInt  # Width of the low-rank query.
-    qk_rope_head_dim: PositiveInt  # Width of the vector's rotary part, at the end of ``head_dim``.
-    num_output_groups: PositiveInt  # Groups of heads with separate output projections.
-    output_lora_rank: PositiveInt  # Width of each group's low-rank output.
-    window: PositiveInt  # Tokens kept complete.
+    q_lora_rank: PositiveInt
+    """Width of the low-rank query."""
+    qk_rope_head_dim: PositiveInt
+    """Width of the vector's rotary part, at the end of ``head_dim``."""
+    num_output_groups: PositiveInt
+    """Groups of heads with separate output projections."""
+    output_lora_rank: PositiveInt
+    """Width of each group's low-rank output."""
+    window: PositiveInt
+    """Tokens kept complete."""
     indexed_ratio: PositiveInt
     """Tokens per entry in the layers whose indexer chooses; entries there overlap by this number of tokens."""
-    ratios: tuple[NonNegativeInt, ...]  # Tokens per entry in each layer; 0: only the window.
+    ratios: tuple[NonNegativeInt, ...]
+    """Tokens per entry in each layer; 0: only the window."""
 
     @property
     def entry_bytes(self) -> float:

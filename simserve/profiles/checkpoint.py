@@ -49,7 +49,8 @@ class OtherFormat(FrozenModel):
 
     parts: tuple[Part | Literal["mtp"], ...] = Field(min_length=1)
     """Which matrices; ``mtp``: all of the layers for multi-token prediction."""
-    format: WeightFormatName = "none"  # The format in which they are stored.
+    format: WeightFormatName = "none"
+    """The format in which they are stored."""
     layers: tuple[NonNegativeInt, ...] | None = None
     """Layers, counted from 0, to which this applies; absent: all that have such a part."""
 
@@ -57,12 +58,15 @@ class OtherFormat(FrozenModel):
 class Checkpoint(FrozenModel):
     """One published set of weights."""
 
-    format: WeightFormatName  # Format of the linear layers; ``none``: the model's ``dtype``.
-    repository: str | None = None  # Its repository on huggingface.co, as engines take it; null if it has none.
+    format: WeightFormatName
+    """Format of the linear layers; ``none``: the model's ``dtype``."""
+    repository: str | None = None
+    """Its repository on huggingface.co, as engines take it; null if it has none."""
     method: str | None = None
     """Name of the quantisation method in its configuration (``quant_method``): fp8, fbgemm_fp8, compressed-tensors,
     modelopt, gptq, awq, mxfp4 ...; ``gguf`` for a file of llama.cpp; null if not quantised."""
-    other_formats: tuple[OtherFormat, ...] = ()  # Parts stored in another format; later entries win.
+    other_formats: tuple[OtherFormat, ...] = ()
+    """Parts stored in another format; later entries win."""
     rest_format: WeightFormatName | None = None
     """Format of embeddings, LM head, norms and routers; null: 16 bit unless ``format`` is a GGUF format."""
     engine: str | None = None
@@ -73,7 +77,8 @@ class Checkpoint(FrozenModel):
     """Weights that share a scale in an integer format; null: as usual for the format."""
     kv_cache: Literal["fp8"] | None = None
     """Format of the KV cache that the checkpoint asks for; each engine decides whether to follow it."""
-    source: str  # Where this comes from.
+    source: str
+    """Where this comes from."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Checkpoint:
@@ -101,5 +106,7 @@ class Checkpoint(FrozenModel):
 class TunedWeights(FrozenModel):
     """Weights that were fine-tuned from a model, with checkpoints of their own in other formats."""
 
-    weights: str  # Their repository, in the format that the model's name refers to.
-    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)  # The same weights in other formats.
+    weights: str
+    """Their repository, in the format that the model's name refers to."""
+    checkpoints: tuple[Checkpoint, ...] = Field(min_length=1)
+    """The same weights in other formats."""

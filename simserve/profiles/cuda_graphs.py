@@ -14,9 +14,12 @@ from simserve.validation import FrozenModel
 class SizeRange(FrozenModel):
     """Equally spaced sizes, both ends included."""
 
-    start: int = Field(alias="from", ge=1)  # First size.
-    stop: int = Field(alias="to", ge=1)  # Last size.
-    step: int = Field(ge=1)  # Distance.
+    start: int = Field(alias="from", ge=1)
+    """First size."""
+    stop: int = Field(alias="to", ge=1)
+    """Last size."""
+    step: int = Field(ge=1)
+    """Distance."""
 
     @property
     def sizes(self) -> range:
@@ -47,25 +50,33 @@ class PromptGraphs(FrozenModel):
 
     off_with: tuple[KeptOff, ...]
     """What keeps a server from them; `latent` attention is here what is not also `sparse`."""
-    off_for_families: tuple[str, ...] = ()  # Model families without them.
-    pictured_families: tuple[str, ...] = ()  # Model families with a vision tower that have them all the same.
-    latent_tokens: int = Field(default=0, ge=0)  # Largest graph with latent attention, tokens; otherwise a chunk.
+    off_for_families: tuple[str, ...] = ()
+    """Model families without them."""
+    pictured_families: tuple[str, ...] = ()
+    """Model families with a vision tower that have them all the same."""
+    latent_tokens: int = Field(default=0, ge=0)
+    """Largest graph with latent attention, tokens; otherwise a chunk."""
 
 
 class CudaGraphs(FrozenModel):
     """Decode batch sizes that are captured. A batch between two sizes is padded to the larger."""
 
-    sizes: tuple[int | SizeRange, ...] = ()  # Captured sizes, ascending; empty: no graphs.
+    sizes: tuple[int | SizeRange, ...] = ()
+    """Captured sizes, ascending; empty: no graphs."""
     exact_sizes: tuple[int | SizeRange, ...] = ()
     """Captured sizes where batches are not padded and others run without a graph; empty: batches are always padded."""
     exact_max_batch: int | None = Field(default=None, ge=1)
     """Largest of them unless the user sets it; absent: as with padding."""
-    max_batch: Tiered | None = None  # Largest captured size; absent: the last of `sizes`.
+    max_batch: Tiered | None = None
+    """Largest captured size; absent: the last of `sizes`."""
     max_batch_per_seq: int | None = Field(default=None, ge=1)
     """Largest captured size as a multiple of `max_num_seqs`, if that is lower."""
-    counts_drafts: bool = False  # Whether it is a multiple of their tokens with drafts, the sizes being tokens.
-    captures_limit: bool = False  # Whether `max_num_seqs` itself is captured, and nothing above it.
-    sizes_with_drafts: tuple[int | SizeRange, ...] = ()  # The same with speculative decoding; empty: as `sizes`.
+    counts_drafts: bool = False
+    """Whether it is a multiple of their tokens with drafts, the sizes being tokens."""
+    captures_limit: bool = False
+    """Whether `max_num_seqs` itself is captured, and nothing above it."""
+    sizes_with_drafts: tuple[int | SizeRange, ...] = ()
+    """The same with speculative decoding; empty: as `sizes`."""
     stays_within_seats: bool = False
     """Whether a `max_num_seqs` that is set, of all groups, is captured, and nothing above it."""
     max_batch_of_family: dict[str, int] = Field(default_factory=dict)
@@ -80,10 +91,12 @@ class CudaGraphs(FrozenModel):
     """Whether steps with prompts also run on graphs, up to the largest captured size in tokens (vLLM V1)."""
     prompts: PromptGraphs | None = None
     """Graphs of prompts up to a chunk, which launch Triton's experts as one operator; absent: none."""
-    memory: Bytes  # Memory of the captured graphs, bytes.
+    memory: Bytes
+    """Memory of the captured graphs, bytes."""
     is_budgeted: bool
     """Whether that memory is subtracted before KV (vLLM from 0.21); otherwise it comes out of the rest."""
-    source: str  # Where the sizes come from.
+    source: str
+    """Where the sizes come from."""
 
     def every_size(self, *, is_padded: bool = True, drafts: bool = False) -> set[int]:
         """Return the captured sizes, one by one, with padding and speculative decoding or without."""

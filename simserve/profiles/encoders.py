@@ -28,36 +28,50 @@ class ImageShape(NamedTuple):
 class VisionTower(FrozenModel):
     """An encoder of images, and the rule by which it splits them."""
 
-    source: str  # Where the numbers come from.
+    source: str
+    """Where the numbers come from."""
     rule: Literal["grid", "tiles", "proportions", "fixed"]
     """`grid`: the image is scaled to whole patches, and `merge` x `merge` of them become a token (Qwen-VL). `tiles`: it
     is split into tiles of `image_size`, plus the whole image as one more (Llama 4). `proportions`: likewise, on the
     canvas whose proportions are nearest to its own (InternVL). `fixed`: it is scaled to `image_size`, and becomes
     `tokens` (Gemma)."""
-    patch_size: PositiveInt  # Side of a patch, pixels.
-    merge: PositiveInt  # Patches per side of the square that becomes one token.
-    min_pixels: PositiveInt | None = None  # `grid`: images with fewer pixels are scaled up to this number.
-    max_pixels: PositiveInt | None = None  # `grid`: images with more pixels are scaled down to this number.
+    patch_size: PositiveInt
+    """Side of a patch, pixels."""
+    merge: PositiveInt
+    """Patches per side of the square that becomes one token."""
+    min_pixels: PositiveInt | None = None
+    """`grid`: images with fewer pixels are scaled up to this number."""
+    max_pixels: PositiveInt | None = None
+    """`grid`: images with more pixels are scaled down to this number."""
     frames_per_patch: PositiveInt | None = None
     """`grid`: frames of a video that are encoded together; absent: no videos."""
     min_video_pixels: PositiveInt | None = None
     """`grid`: videos with fewer pixels in all frames together are scaled up."""
-    max_video_pixels: PositiveInt | None = None  # `grid`: videos with more pixels are scaled down.
+    max_video_pixels: PositiveInt | None = None
+    """`grid`: videos with more pixels are scaled down."""
     image_size: PositiveInt | None = None
     """`tiles`, `proportions`, `fixed`: side of a tile, or of the image, pixels; if absent with `fixed`, the patches
     follow from the tokens."""
     max_tiles: PositiveInt | None = None
     """`tiles`, `proportions`: most tiles per image, not counting the whole image."""
-    tokens: PositiveInt | None = None  # `fixed`: tokens per image.
-    num_hidden_layers: PositiveInt  # Layers of the tower.
-    hidden_size: PositiveInt  # Its width.
-    num_attention_heads: PositiveInt  # Its heads.
-    num_key_value_heads: PositiveInt | None = None  # Its key-value heads; null: as many as heads.
-    intermediate_size: PositiveInt  # Width of its MLPs.
-    is_gated_mlp: bool = False  # Whether its MLPs have a gate (Qwen2.5-VL: three matrices) or not (two).
+    tokens: PositiveInt | None = None
+    """`fixed`: tokens per image."""
+    num_hidden_layers: PositiveInt
+    """Layers of the tower."""
+    hidden_size: PositiveInt
+    """Its width."""
+    num_attention_heads: PositiveInt
+    """Its heads."""
+    num_key_value_heads: PositiveInt | None = None
+    """Its key-value heads; null: as many as heads."""
+    intermediate_size: PositiveInt
+    """Width of its MLPs."""
+    is_gated_mlp: bool = False
+    """Whether its MLPs have a gate (Qwen2.5-VL: three matrices) or not (two)."""
     window: PositiveInt | None = None
     """Patches that attend to each other in layers with a window; null: every layer attends to the whole image."""
-    num_full_layers: PositiveInt | None = None  # Layers that attend to the whole image if the others have a window.
+    num_full_layers: PositiveInt | None = None
+    """Layers that attend to the whole image if the others have a window."""
     num_mergers: NonNegativeInt = 1
     """MLPs that project merged patches to the width of the language model: one, and one per layer whose output is also
     passed on (Qwen3-VL's deepstack)."""
@@ -237,9 +251,12 @@ class AudioShape(NamedTuple):
 class Convolution(FrozenModel):
     """A convolution before the layers of an encoder, or the product that projects its output to their width."""
 
-    outputs_per_position: PositiveFloat  # Outputs computed per position of the layers.
-    inputs: PositiveInt  # Inputs of each output: those under the kernel, of all channels.
-    channels: PositiveInt  # Channels of each output.
+    outputs_per_position: PositiveFloat
+    """Outputs computed per position of the layers."""
+    inputs: PositiveInt
+    """Inputs of each output: those under the kernel, of all channels."""
+    channels: PositiveInt
+    """Channels of each output."""
 
 
 class AudioTower(FrozenModel):
@@ -248,24 +265,35 @@ class AudioTower(FrozenModel):
     Frames of 10 ms go through convolutions; positions of a window attend to each other; several become a token.
     """
 
-    source: str  # Where the numbers come from.
+    source: str
+    """Where the numbers come from."""
     stride: PositiveInt
     """Frames per position after the convolutions: 2 with Whisper's two, 8 with Qwen3-Omni's three."""
     conv_frames: PositiveInt | None = None
     """Frames that the convolutions process at a time, rounding up each piece's positions; absent: the whole
     recording."""
-    window_frames: PositiveInt  # Frames whose positions attend to each other: 3,000 (30 s) in Whisper.
-    is_padded: bool  # Whether the last window is filled with silence and encoded completely.
-    keeps_padding: bool = False  # Whether that silence becomes tokens too (Voxtral).
-    max_frames: PositiveInt | None = None  # Longer recordings are truncated to this; absent: they are not.
-    positions_per_token: PositiveInt  # Positions combined into one token.
-    num_hidden_layers: PositiveInt  # Layers of the encoder.
-    hidden_size: PositiveInt  # Its width.
-    num_attention_heads: PositiveInt  # Its heads.
-    intermediate_size: PositiveInt  # Width of its MLPs, which have no gate.
+    window_frames: PositiveInt
+    """Frames whose positions attend to each other: 3,000 (30 s) in Whisper."""
+    is_padded: bool
+    """Whether the last window is filled with silence and encoded completely."""
+    keeps_padding: bool = False
+    """Whether that silence becomes tokens too (Voxtral)."""
+    max_frames: PositiveInt | None = None
+    """Longer recordings are truncated to this; absent: they are not."""
+    positions_per_token: PositiveInt
+    """Positions combined into one token."""
+    num_hidden_layers: PositiveInt
+    """Layers of the encoder."""
+    hidden_size: PositiveInt
+    """Its width."""
+    num_attention_heads: PositiveInt
+    """Its heads."""
+    intermediate_size: PositiveInt
+    """Width of its MLPs, which have no gate."""
     convolutions: tuple[Convolution, ...] = ()
     """The convolutions that turn the spectrogram into positions; absent: priced at nothing."""
-    num_mergers: PositiveInt = 1  # MLPs that project positions to the width of the language model.
+    num_mergers: PositiveInt = 1
+    """MLPs that project positions to the width of the language model."""
 
     @model_validator(mode="after")
     def _check_padding(self) -> AudioTower:

@@ -484,7 +484,8 @@ class Devices(FrozenModel):
     """Maker -> weight formats below 16 bit that run there; makers not named: all that the engine has."""
     capability_at_least: float | None = None
     """Least CUDA compute capability on which it runs; absent: every GPU of the catalogue."""
-    source: str  # Where this is stated.
+    source: str
+    """Where this is stated."""
 
     def runs_on(self, maker: str, compute_capability: str | None) -> bool:
         """Return whether it runs on a GPU; the capability is None for makers other than NVIDIA."""
@@ -512,16 +513,20 @@ class Devices(FrozenModel):
 class KernelBlock(FrozenModel):
     """KV block size that an attention kernel forces if nobody sets one."""
 
-    since: str  # First version that forces it.
-    until: str | None = None  # First version that no longer does; absent: none.
+    since: str
+    """First version that forces it."""
+    until: str | None = None
+    """First version that no longer does; absent: none."""
     attention: Literal["latent", "sparse"]
     """Kind of attention: latent attention that reads all keys, or attention whose indexer chooses them."""
     capability_at_least: float | None = Field(default=None, gt=0)
     """Least CUDA compute capability for which this holds; absent: any."""
     capability_below: float | None = Field(default=None, gt=0)
     """CUDA compute capability from which this no longer holds; absent: none."""
-    tokens: int = Field(ge=1)  # Tokens per block.
-    source: str  # Where this is stated.
+    tokens: int = Field(ge=1)
+    """Tokens per block."""
+    source: str
+    """Where this is stated."""
 
     def holds(self, version: str, attention: str | None, compute_capability: str | None) -> bool:
         """Return whether a version forces it for a kind of attention on a GPU; never on those of other makers."""
@@ -536,26 +541,33 @@ class KernelBlock(FrozenModel):
 class MeasuredFactors(FrozenModel):
     """How far one server's times differ from the rest of the profile; `calibrate serving` fits the factors."""
 
-    gpu: PositiveFloat = 1.0  # Factor on the time that the GPU (or the CPU that computes) takes for every step.
+    gpu: PositiveFloat = 1.0
+    """Factor on the time that the GPU (or the CPU that computes) takes for every step."""
     host: PositiveFloat = 1.0
     """Factor on the host time per step and per request, and on the start-up time of kernels."""
-    prompts: PositiveFloat = 1.0  # Factor, besides `gpu`, on steps with prompts.
+    prompts: PositiveFloat = 1.0
+    """Factor, besides `gpu`, on steps with prompts."""
     batch: PositiveFloat = 1.0
     """Factor, besides `gpu`, on the part of a decode step that exceeds one request without context."""
     frontend: PositiveFloat = 1.0
     """Factor on the time from a request's arrival to the scheduler; no effect if a scenario sets that time."""
     measured_on: str
     """Model, GPUs and engine of that server, and number of runs; results that use the factors name them."""
-    date: str | None = None  # Day of the measurements, according to their files or their owner.
+    date: str | None = None
+    """Day of the measurements, according to their files or their owner."""
     model: str | None = None
     """Catalogue name of that server's model; expected errors of similar servers are based on its runs."""
-    hardware: str | None = None  # Catalogue name of its GPU.
-    gpus: PositiveInt | None = None  # GPUs per replica of that server.
-    runs: PositiveInt | None = None  # Number of measured loads.
+    hardware: str | None = None
+    """Catalogue name of its GPU."""
+    gpus: PositiveInt | None = None
+    """GPUs per replica of that server."""
+    runs: PositiveInt | None = None
+    """Number of measured loads."""
     own_errors: dict[Literal["ttft", "tpot", "throughput"], PositiveFloat] = Field(default_factory=dict)
     """Metric -> what holds 90 % of ``|log(simulated / measured)|`` at the measured loads with the factors; of up to ten
     loads the largest. Intervals of a run on that server are no narrower."""
-    source: str  # Files, and the result of the fit.
+    source: str
+    """Files, and the result of the fit."""
 
     @property
     def values(self) -> dict[str, float]:
@@ -566,8 +578,10 @@ class MeasuredFactors(FrozenModel):
 class TowerReserve(FrozenModel):
     """Reduction of the share that SGLang computes itself for a model with a vision tower."""
 
-    factor: float = Field(gt=0, le=1)  # Factor on the share for a usual tower.
-    grows_with_tower: bool = False  # Whether larger towers leave less.
+    factor: float = Field(gt=0, le=1)
+    """Factor on the share for a usual tower."""
+    grows_with_tower: bool = False
+    """Whether larger towers leave less."""
 
     def share(self, num_layers: int, width: int) -> float:
         """Return the factor on the share of GPU memory for a tower with that many layers and that width."""
@@ -580,12 +594,16 @@ class TowerReserve(FrozenModel):
 class SecondRunner(FrozenModel):
     """Servers that run on vLLM's second model runner, which verifies no drafts before it sizes the KV cache."""
 
-    drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] = ()  # Drafters that run there.
-    families: tuple[str, ...] = ()  # Model families that run there; empty: all.
-    except_experts: bool = False  # Whether models with routed experts are excluded.
+    drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] = ()
+    """Drafters that run there."""
+    families: tuple[str, ...] = ()
+    """Model families that run there; empty: all."""
+    except_experts: bool = False
+    """Whether models with routed experts are excluded."""
     except_states: bool = False
     """Whether models with layers that keep a state, Mamba or linear attention, are excluded."""
-    except_quantized: bool = False  # Whether weights below 16 bit are excluded.
+    except_quantized: bool = False
+    """Whether weights below 16 bit are excluded."""
 
 
 class StatePool(FrozenModel):
@@ -596,27 +614,33 @@ class StatePool(FrozenModel):
 
     padding_limit: float = Field(default=1.0, ge=1)
     """As `WindowedKV.padding_limit`, for the layers that keep states and those with full attention."""
-    holds_seats: bool = False  # Whether the engine refuses to start with more seats than the pool has blocks.
+    holds_seats: bool = False
+    """Whether the engine refuses to start with more seats than the pool has blocks."""
 
 
 class RuntimeMemory(FrozenModel):
     """Inputs of the rule for memory that is neither weights nor KV; `perf` computes the bytes."""
 
-    non_torch_single: Bytes  # CUDA context and libraries on a single GPU, bytes.
-    non_torch_parallel: Bytes  # The same per GPU under tensor parallelism, with communication buffers, bytes.
+    non_torch_single: Bytes
+    """CUDA context and libraries on a single GPU, bytes."""
+    non_torch_parallel: Bytes
+    """The same per GPU under tensor parallelism, with communication buffers, bytes."""
     non_torch_pcie: Bytes | None = None
     """The same if only PCIe joins the GPUs, without buffers for NVLink; absent: as `non_torch_parallel`."""
     activation_token_factor: float = Field(ge=0)
     """Peak activations: factor on `max_num_batched_tokens` x (hidden + intermediate / TP) x bytes per element."""
     activation_hidden_share: float = Field(default=1.0, ge=0, le=1)
     """Share of the hidden vectors counted by `activation_token_factor` that exist at the same time."""
-    activation_logit: Bytes  # Peak of sampling: bytes per logit, times `max_num_seqs` x vocabulary.
-    flashinfer_sampler: bool = False  # Whether the version's official image samples with FlashInfer's kernels.
+    activation_logit: Bytes
+    """Peak of sampling: bytes per logit, times `max_num_seqs` x vocabulary."""
+    flashinfer_sampler: bool = False
+    """Whether the version's official image samples with FlashInfer's kernels."""
     flashinfer_activation_logit: Bytes | None = None
     """`activation_logit` with FlashInfer's kernels; absent: the version has no choice."""
     draft_activation_logit: Bytes = 0.0
     """The same if the dummy step also verifies a draft of every seat, with either sampler; 0: it never does."""
-    second_runner: SecondRunner | None = None  # Servers whose dummy step verifies no drafts; absent: none.
+    second_runner: SecondRunner | None = None
+    """Servers whose dummy step verifies no drafts; absent: none."""
     activation_base: Bytes = 0.0
     """Peak of sampling: bytes besides the logits, for any number of seats (workspaces of kernels and sampler)."""
     linear_states_per_cached_seat: int = Field(default=1, ge=1)
@@ -638,7 +662,8 @@ class RuntimeMemory(FrozenModel):
     """Reduction by a vision tower of a memory share that nobody set; absent: none."""
     keeps_reduced: bool = False
     """Whether memory of sums over ranks is freed only at the end of a step, so that each layer takes new memory."""
-    source: str  # Where the figures come from.
+    source: str
+    """Where the figures come from."""
 
     def logit_bytes(self, flashinfer: bool) -> float:
         """Return the bytes per logit at the peak of sampling, with FlashInfer's kernels or without."""
@@ -676,7 +701,8 @@ class WindowedKV(FrozenModel):
     layers with a window (SGLang), or a fixed number of tokens per slot in these layers (llama.cpp).
     """
 
-    since: str  # Version from which this holds, until the next entry.
+    since: str
+    """Version from which this holds, until the next entry."""
     own_pool_ratio: float | None = Field(default=None, gt=0, le=1)
     """Tokens in the pool of window layers per token of the other pool; absent: all share one pool."""
     sizes_by_seats: bool = False
@@ -689,15 +715,20 @@ class WindowedKV(FrozenModel):
     """Slots: window plus micro-batch are rounded up to a multiple of this, tokens; absent: KV on demand."""
     recheck_windows: NonNegativeInt = 0
     """Growth of a request, in windows, after which the engine looks for tokens outside its window."""
-    recheck_tokens: NonNegativeInt = 0  # The same in tokens.
-    keeps_with_connector: bool = False  # Whether this also holds if a KV connector moves caches between servers.
+    recheck_tokens: NonNegativeInt = 0
+    """The same in tokens."""
+    keeps_with_connector: bool = False
+    """Whether this also holds if a KV connector moves caches between servers."""
     counts_steps_ahead: bool = False
     """Whether the start-up check also counts the chunk of a step that is scheduled ahead."""
     families: tuple[str, ...] = ()
     """Model families for which this holds, by the beginnings of their names; empty: all."""
-    except_families: tuple[str, ...] = ()  # Model families for which it does not.
-    below_capability: float | None = None  # CUDA compute capability from which it is off; absent: none.
-    source: str  # Where the rules come from.
+    except_families: tuple[str, ...] = ()
+    """Model families for which it does not."""
+    below_capability: float | None = None
+    """CUDA compute capability from which it is off; absent: none."""
+    source: str
+    """Where the rules come from."""
 
     def keeps(self, family: str) -> bool:
         """Return whether this holds for a model family."""
@@ -708,21 +739,27 @@ class WindowedKV(FrozenModel):
 class TransformersBackend(FrozenModel):
     """Text models without code of their own that an engine runs through transformers, and from which version."""
 
-    since: str  # First version of the engine that does so.
-    classes: Mapping[str, str]  # Classes that it runs this way -> first version of transformers that has them.
-    source: str  # Where the versions come from.
+    since: str
+    """First version of the engine that does so."""
+    classes: Mapping[str, str]
+    """Classes that it runs this way -> first version of transformers that has them."""
+    source: str
+    """Where the versions come from."""
 
 
 class KVTransfer(FrozenModel):
     """How an engine sends KV caches from prefill servers to decode servers, and from which version."""
 
-    since: str  # Version from which this holds, until the next entry.
-    latency: Seconds = 0.001  # From the last byte of a cache to the decode server's scheduler, seconds.
+    since: str
+    """Version from which this holds, until the next entry."""
+    latency: Seconds = 0.001
+    """From the last byte of a cache to the decode server's scheduler, seconds."""
     repeats_frontend: bool = False
     """Whether a request also passes the decode server's API server once its prompt is computed."""
     recomputes_last_token: bool = False
     """Whether the decode server computes the last prompt token again, and with it the first of the answer."""
-    source: str  # Where the rules come from.
+    source: str
+    """Where the rules come from."""
 
 
 PLAIN_TRANSFER = KVTransfer(
@@ -734,12 +771,16 @@ PLAIN_TRANSFER = KVTransfer(
 class NewTokenRatio(FrozenModel):
     """SGLang's decaying estimate of the share of `max_tokens` that a running request still needs."""
 
-    initial: float = Field(ge=0, le=1)  # Initial share.
-    minimum_factor: float = Field(ge=0, le=1)  # The share stops decaying at this factor of `initial`.
-    decay_steps: int = Field(ge=1)  # Decode steps from `initial` to the minimum.
+    initial: float = Field(ge=0, le=1)
+    """Initial share."""
+    minimum_factor: float = Field(ge=0, le=1)
+    """The share stops decaying at this factor of `initial`."""
+    decay_steps: int = Field(ge=1)
+    """Decode steps from `initial` to the minimum."""
     groups_factor: float = Field(default=1.0, gt=0, le=1)
     """Factor on `initial` if there are several groups of data-parallel attention."""
-    source: str  # Where the constants come from.
+    source: str
+    """Where the constants come from."""
 
     def first(self, groups: int) -> float:
         """Return the initial share for that many groups of data-parallel attention."""

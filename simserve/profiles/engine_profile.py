@@ -117,14 +117,18 @@ class Scheduling(UbatchRules):
     """What a request needs to be admitted: blocks for the next chunk, an estimate, or all of `max_tokens`."""
     kv_allocation: Literal["paged", "static", "none"]
     """`paged` blocks, `static` slots of `max_model_len`, or no KV cache."""
-    enable_prefix_caching: bool  # Whether equal prefixes share KV blocks.
+    enable_prefix_caching: bool
+    """Whether equal prefixes share KV blocks."""
     state_caching: Literal["off", "synchronous", "on"] = "on"
     """Prefix caching with Mamba or linear attention: off, on only without `async_scheduling` and drafts, or on."""
-    async_scheduling: bool  # Whether the host prepares the next step while the GPU computes this one.
+    async_scheduling: bool
+    """Whether the host prepares the next step while the GPU computes this one."""
     async_drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] | None = None
     """Drafters of speculative decoding with which `async_scheduling` stays on by default; absent: all."""
-    async_pipeline: bool = True  # Whether `async_scheduling` stays on by default with more than one pipeline stage.
-    async_prefill: bool = True  # Whether `async_scheduling` stays on by default in a worker that only runs prefill.
+    async_pipeline: bool = True
+    """Whether `async_scheduling` stays on by default with more than one pipeline stage."""
+    async_prefill: bool = True
+    """Whether `async_scheduling` stays on by default in a worker that only runs prefill."""
     releases_late: bool = False
     """With `async_scheduling`: whether a finished request keeps seat and blocks until the next step is scheduled."""
     overlaps_results: bool = False
@@ -139,7 +143,8 @@ class Scheduling(UbatchRules):
     """`on_demand`: whether preempted requests keep their KV cache, and other rules of `simserve.engine.suspension`."""
     max_used_share: float = Field(default=1.0, gt=0, le=1)
     """`suspends`: share of the blocks in use above which no request begins."""
-    aligns_chunks: bool = False  # Whether a chunk that does not complete its prompt is as long as whole KV blocks.
+    aligns_chunks: bool = False
+    """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
     overlaps_chunks: bool = False
     """Pipeline stages: whether a chunk of a prompt enters the first while the one before it is in a later one."""
     keeps_micro_batches: bool = False
@@ -172,7 +177,8 @@ class Scheduling(UbatchRules):
     """`waits_for_prefix`: whether a prompt is shared only once its request has ended, or once it is computed."""
     ignores_found: bool = False
     """`waits_for_prefix`: whether admission and the budget take a request as if it found nothing."""
-    reserves_page: bool = False  # `estimate`: whether admission requires one block beyond a request's tokens.
+    reserves_page: bool = False
+    """`estimate`: whether admission requires one block beyond a request's tokens."""
     expects_max_tokens: bool = False
     """`estimate`: whether requests with `workload.ignore_eos` are expected to take all of `max_tokens`."""
     strikes_at_once: bool = False
@@ -190,60 +196,77 @@ class Scheduling(UbatchRules):
     """`overlaps_results`: whether no request decodes beyond an end set by `max_tokens`; steps wait for their blocks."""
     reserved_decode_tokens: int = Field(default=0, ge=0)
     """Tokens that a decode server keeps free for each running request when it takes another one."""
-    watermark: float = Field(default=0.0, ge=0, lt=1)  # Share of the blocks that admission keeps free.
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the blocks that admission keeps free."""
     static_batch_size: int | None = Field(default=None, ge=1)
     """Most requests of a static batch; absent: `max_num_seqs`."""
-    static_max_wait: Seconds = 0.0  # Longest wait of a static batch's first request, seconds.
-    source: str  # Where the rules come from.
+    static_max_wait: Seconds = 0.0
+    """Longest wait of a static batch's first request, seconds."""
+    source: str
+    """Where the rules come from."""
 
 
 class ChunkedPrefill(FrozenModel):
     """Whether a prompt may be split over steps, and what changes when it may."""
 
-    enable_chunked_prefill: bool  # The default.
+    enable_chunked_prefill: bool
+    """The default."""
     enable_above_model_len: int | None = None
     """On by default if `max_model_len` is longer than this, tokens (vLLM V0)."""
-    scheduler: Literal["mixed", "prefill_first"] | None = None  # Scheduler while chunking is on, where it differs.
-    max_num_batched_tokens: Tiered | None = None  # Token budget of a step while chunking is on, where it differs.
+    scheduler: Literal["mixed", "prefill_first"] | None = None
+    """Scheduler while chunking is on, where it differs."""
+    max_num_batched_tokens: Tiered | None = None
+    """Token budget of a step while chunking is on, where it differs."""
     must_cover_model_len: bool = False
     """Whether the engine requires a budget of at least `max_model_len` tokens while chunking is off."""
-    source: str  # Where the rules come from.
+    source: str
+    """Where the rules come from."""
 
 
 class Limits(FrozenModel):
     """Seats, token budget, block size and context length."""
 
-    max_num_seqs: Tiered  # Most requests that hold KV memory at once.
+    max_num_seqs: Tiered
+    """Most requests that hold KV memory at once."""
     max_num_seqs_with_drafts: int | None = Field(default=None, ge=1)
     """The same of a server with speculative decoding, which data-parallel groups divide; absent: unchanged."""
     max_num_seqs_of_families: Mapping[str, int] = {}
     """The same of a server for families of models; it goes before drafts."""
-    max_num_batched_tokens: Tiered  # Token budget of a step.
+    max_num_batched_tokens: Tiered
+    """Token budget of a step."""
     budget_of_exchanges: Mapping[str, int] = Field(default_factory=dict)
     """`deployment.all2all_backend` -> that budget for each of several data-parallel ranks that use it."""
     groups_share_budget: bool = False
     """Whether groups of data-parallel attention divide a budget that nobody set; it does not limit the seats then."""
     seat_tokens: int | None = Field(default=None, ge=1)
     """Tokens by which a `max_num_seqs` that is set is multiplied for the default budget; absent: no effect."""
-    block_size: int = Field(ge=1)  # Tokens per KV block.
-    max_model_len: Tiered | None = None  # Context length if the engine does not take the model's, tokens.
-    is_model_len_shared: bool = False  # Whether the seats divide the context length among them (llama.cpp slots).
+    block_size: int = Field(ge=1)
+    """Tokens per KV block."""
+    max_model_len: Tiered | None = None
+    """Context length if the engine does not take the model's, tokens."""
+    is_model_len_shared: bool = False
+    """Whether the seats divide the context length among them (llama.cpp slots)."""
     ubatch_size: int | None = Field(default=None, ge=1)
     """Tokens of a step that all kernels run for at once, a micro-batch, which pipeline stages hand on; absent: all."""
-    source: str  # Where the limits come from.
+    source: str
+    """Where the limits come from."""
 
 
 class Memory(FrozenModel):
     """The share of GPU memory that the engine takes, and of which memory."""
 
-    rule: MemoryRule  # Base of the share: `total` memory (vLLM), `free_after_load`, or SGLang's `static_fraction`.
-    gpu_memory_utilization: Tiered | None = None  # The share; absent: computed from `static_reserve`.
+    rule: MemoryRule
+    """Base of the share: `total` memory (vLLM), `free_after_load`, or SGLang's `static_fraction`."""
+    gpu_memory_utilization: Tiered | None = None
+    """The share; absent: computed from `static_reserve`."""
     static_reserve: tuple[StaticReserve, ...] = ()
     """SGLang's reserve by GPU memory, largest first; the first that fits counts."""
-    attention_share: AttentionShare | None = None  # Kernels of attention that make the share smaller; absent: none.
+    attention_share: AttentionShare | None = None
+    """Kernels of attention that make the share smaller; absent: none."""
     loads_encoders: bool = True
     """Whether encoders of images and audio are loaded with the model; in llama.cpp they are a separate file."""
-    source: str  # Where the rule and the share come from.
+    source: str
+    """Where the rule and the share come from."""
 
     @model_validator(mode="after")
     def _has_one_share(self) -> Self:
@@ -259,10 +282,12 @@ class Memory(FrozenModel):
 class Host(FrozenModel):
     """CPU time per step and per request."""
 
-    seconds_per_step: Seconds  # Scheduling and input preparation per step, seconds.
+    seconds_per_step: Seconds
+    """Scheduling and input preparation per step, seconds."""
     seconds_per_parallel_step: Seconds = Field(default=0.0, ge=0)
     """Additional time where several ranks have to agree on the step, seconds."""
-    seconds_per_request: Seconds  # Bookkeeping, sampling and output per request of a step, seconds.
+    seconds_per_request: Seconds
+    """Bookkeeping, sampling and output per request of a step, seconds."""
     sampling_seconds_per_vocabulary_entry: Seconds = Field(default=0.0, ge=0)
     """Additional time per vocabulary entry where the CPU samples, request by request, seconds; 0: the GPU samples."""
     seconds_per_further_request: Seconds = Field(default=0.0, ge=0)
@@ -291,7 +316,8 @@ class Host(FrozenModel):
     streams, seconds: the host cannot launch its kernels faster; 0: as any other layer."""
     eager_seconds_per_expert_layer: Seconds = Field(default=0.0, ge=0)
     """Additional time for routed experts whose many small kernels are launched one by one (Triton), seconds."""
-    eager_expert_formats: tuple[str, ...] = ()  # Weight formats whose experts are launched that way; empty: all.
+    eager_expert_formats: tuple[str, ...] = ()
+    """Weight formats whose experts are launched that way; empty: all."""
     eager_expert_rank_share: float = Field(default=0.0, ge=0)
     """Relative increase of that for each doubling of the tensor-parallel ranks: all wait for the slowest host."""
     row_split_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
@@ -323,7 +349,8 @@ class Host(FrozenModel):
     piecewise_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in steps on piecewise graphs, between which the host launches attention, seconds: short
     prompts, unless `cudagraph_mode` is FULL, and decode steps where it is PIECEWISE."""
-    source: str  # Where the figures come from.
+    source: str
+    """Where the figures come from."""
 
     @model_validator(mode="before")
     @classmethod
@@ -339,9 +366,12 @@ class Host(FrozenModel):
 class LoadedMethod(FrozenModel):
     """A quantisation method whose checkpoints an engine loads."""
 
-    method: str  # Name in checkpoints (``quant_method``): fp8, modelopt, mxfp4 ...
-    formats: tuple[WeightFormatName, ...] = ()  # Formats that it may have produced; empty: all.
-    fp8_scales: tuple[Fp8Scales, ...] = ()  # Scales that its FP8 weights may have; empty: all.
+    method: str
+    """Name in checkpoints (``quant_method``): fp8, modelopt, mxfp4 ..."""
+    formats: tuple[WeightFormatName, ...] = ()
+    """Formats that it may have produced; empty: all."""
+    fp8_scales: tuple[Fp8Scales, ...] = ()
+    """Scales that its FP8 weights may have; empty: all."""
 
     def covers(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint was made by this method."""
@@ -365,26 +395,37 @@ class Checkpoints(FrozenModel):
     """CUDA compute capability from which ``auto`` keeps the latent keys of sparse attention in FP8; absent: never."""
     narrow_kv_families: Mapping[str, int] = Field(default_factory=dict)
     """Model family -> CUDA compute capability, before the point, on which ``auto`` keeps its KV in FP8."""
-    casts_float32: bool = False  # Whether it loads 32-bit weights in 16 bit unless 32 is asked for.
-    source: str  # Where that is stated.
+    casts_float32: bool = False
+    """Whether it loads 32-bit weights in 16 bit unless 32 is asked for."""
+    source: str
+    """Where that is stated."""
 
 
 class EngineVersion(FrozenModel):
     """Every default of one version. The file writes only what changed."""
 
-    version: str  # Version from which these defaults hold.
+    version: str
+    """Version from which these defaults hold."""
     is_default: bool = True
     """Whether scenarios that name no version may get it; not one of which there are only a few release candidates."""
-    scheduling: Scheduling  # Scheduler family and rules.
-    chunked_prefill: ChunkedPrefill  # Splitting prompts over steps.
-    limits: Limits  # Seats, budget, blocks.
+    scheduling: Scheduling
+    """Scheduler family and rules."""
+    chunked_prefill: ChunkedPrefill
+    """Splitting prompts over steps."""
+    limits: Limits
+    """Seats, budget, blocks."""
     new_token_ratio: NewTokenRatio | None = None
     """Constants of `estimate` admission; absent: the engine does not estimate."""
-    memory: Memory  # Share of GPU memory.
-    runtime_memory: RuntimeMemory  # Memory that is neither weights nor KV.
-    cuda_graphs: CudaGraphs  # Captured decode batches.
-    host: Host  # CPU time.
-    kernels: Kernels  # Kernel quality and weight formats.
+    memory: Memory
+    """Share of GPU memory."""
+    runtime_memory: RuntimeMemory
+    """Memory that is neither weights nor KV."""
+    cuda_graphs: CudaGraphs
+    """Captured decode batches."""
+    host: Host
+    """CPU time."""
+    kernels: Kernels
+    """Kernel quality and weight formats."""
     checkpoints: Checkpoints = Checkpoints(source="quantises nothing itself, and keeps KV in 16 bit")
     """What it makes of a checkpoint."""
     measured_factors: MeasuredFactors | None = None
@@ -394,12 +435,16 @@ class EngineVersion(FrozenModel):
 class FeatureRange(FrozenModel):
     """Versions that have a feature, and the GPUs on which they have it."""
 
-    since: str  # First version with it.
-    until: str | None = None  # First version without it again; absent: no such version.
+    since: str
+    """First version with it."""
+    until: str | None = None
+    """First version without it again; absent: no such version."""
     capability_at_least: float | None = Field(default=None, gt=0)
     """Least CUDA compute capability on which it runs; ignored for other makers' GPUs."""
-    note: str = ""  # What a reader of a result with it should know.
-    source: str  # Where first and last version come from.
+    note: str = ""
+    """What a reader of a result with it should know."""
+    source: str
+    """Where first and last version come from."""
 
     def holds(self, version: str) -> bool:
         """Return whether a version lies in the range."""
@@ -422,13 +467,16 @@ class FeatureRange(FrozenModel):
 class ModelCode(FrozenModel):
     """Models for which an engine has code of its own, and the versions that have it."""
 
-    since: str  # First version with it; ``"0"``: all that are known here, or the first is unknown.
-    until: str | None = None  # First version without it again; absent: no such version.
+    since: str
+    """First version with it; ``"0"``: all that are known here, or the first is unknown."""
+    until: str | None = None
+    """First version without it again; absent: no such version."""
     architectures: tuple[str, ...] = Field(min_length=1)
     """Classes, as the ``architectures`` of a Hugging Face ``config.json`` name them."""
     needs: Literal["experts"] | None = None
     """What the version added to a class that was already supported; absent: the class itself."""
-    source: str  # Where the version comes from.
+    source: str
+    """Where the version comes from."""
 
     def covers(self, architecture: str, has_experts: bool) -> bool:
         """Return whether a model of a class needs this version."""
@@ -450,18 +498,23 @@ def _joined(ranges: Sequence[FeatureRange]) -> list[FeatureRange]:
 class LeftOut(FrozenModel):
     """A feature that versions of an engine have and that is not simulated."""
 
-    since: str  # First version with it.
-    why: Annotated[str, Field(min_length=1)]  # What it does there, as a clause whose subject is the engine.
-    source: str  # Where version and clause come from.
+    since: str
+    """First version with it."""
+    why: Annotated[str, Field(min_length=1)]
+    """What it does there, as a clause whose subject is the engine."""
+    source: str
+    """Where version and clause come from."""
 
 
 class EngineProfile(FrozenModel):
     """A serving engine: its versions, oldest first, each with every default."""
 
-    name: str  # Catalogue name.
+    name: str
+    """Catalogue name."""
     base: str | None = None
     """Engine that it is a calibration of, whose kernels, formats, features, models and flags hold; absent: none."""
-    description: str  # What it is and what the profile leaves out.
+    description: str
+    """What it is and what the profile leaves out."""
     new_from: str | None = None
     """Version that changed how it serves: errors measured before it and from it on are reported apart; absent: none."""
     features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
@@ -477,12 +530,14 @@ class EngineProfile(FrozenModel):
     """Models without code of their own that run through transformers, and since which version; absent: none."""
     windowed_kv: tuple[WindowedKV, ...] = ()
     """How the KV of layers with a sliding window is kept, oldest first; empty: like that of all other layers."""
-    devices: Devices | None = None  # Makers whose devices it runs on; absent: not known, any is accepted.
+    devices: Devices | None = None
+    """Makers whose devices it runs on; absent: not known, any is accepted."""
     kv_transfers: tuple[KVTransfer, ...] = ()
     """How it sends KV caches from prefill to decode servers, oldest first; empty: `PLAIN_TRANSFER`."""
     kernel_blocks: tuple[KernelBlock, ...] = ()
     """KV block sizes that attention kernels force; the first that applies counts."""
-    versions: tuple[EngineVersion, ...] = Field(min_length=1)  # Known versions, oldest first.
+    versions: tuple[EngineVersion, ...] = Field(min_length=1)
+    """Known versions, oldest first."""
 
     @model_validator(mode="after")
     def _has_a_clear_table(self) -> Self:

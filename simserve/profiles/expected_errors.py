@@ -188,18 +188,30 @@ class MetricErrors(FrozenModel):
     center: float
     """Median of ``log(predicted / measured)`` of dense models on servers that nobody looked at; above 0, the simulator
     predicts too much."""
-    examined_center: float  # The same for sources whose figures were known while the simulator was built.
-    experts_center: float  # For mixtures of experts, on servers that nobody looked at.
-    examined_experts_center: float  # For mixtures of experts, sources whose figures were known.
-    log_scale: dict[str, float]  # Feature -> its contribution to the logarithm of the scale.
-    p50: float = Field(gt=0)  # Median of absolute error over scale, for servers that nobody looked at.
-    examined_p50: float = Field(gt=0)  # The same for sources whose figures were known.
-    p90: float = Field(gt=0)  # 90th percentile of absolute error over scale, for servers that nobody looked at.
-    examined_p90: float = Field(gt=0)  # The same for sources whose figures were known.
-    constant_center: float  # Median of all errors, the center of one interval for every server.
-    constant_90: float = Field(gt=0)  # Half-width of that 90 % interval, for comparison.
-    sources: int = Field(ge=1)  # Number of sources, each counted once.
-    figures: int = Field(ge=1)  # Number of measured figures.
+    examined_center: float
+    """The same for sources whose figures were known while the simulator was built."""
+    experts_center: float
+    """For mixtures of experts, on servers that nobody looked at."""
+    examined_experts_center: float
+    """For mixtures of experts, sources whose figures were known."""
+    log_scale: dict[str, float]
+    """Feature -> its contribution to the logarithm of the scale."""
+    p50: float = Field(gt=0)
+    """Median of absolute error over scale, for servers that nobody looked at."""
+    examined_p50: float = Field(gt=0)
+    """The same for sources whose figures were known."""
+    p90: float = Field(gt=0)
+    """90th percentile of absolute error over scale, for servers that nobody looked at."""
+    examined_p90: float = Field(gt=0)
+    """The same for sources whose figures were known."""
+    constant_center: float
+    """Median of all errors, the center of one interval for every server."""
+    constant_90: float = Field(gt=0)
+    """Half-width of that 90 % interval, for comparison."""
+    sources: int = Field(ge=1)
+    """Number of sources, each counted once."""
+    figures: int = Field(ge=1)
+    """Number of measured figures."""
 
     def center_of(self, *, has_experts: bool, is_examined: bool) -> float:
         """Return the median of ``log(predicted / measured)`` for a class of model and a kind of source."""
@@ -220,11 +232,16 @@ class MetricErrors(FrozenModel):
 class Family(FrozenModel):
     """What was measured for one engine generation, GPU and class of model."""
 
-    engine: str  # Engine and generation: ``vllm from 0.8``.
-    hardware: str  # GPU, by its catalogue name.
-    has_experts: bool  # Whether the models are mixtures of experts.
-    servers: dict[str, int]  # Metric -> number of measured servers.
-    sources: tuple[str, ...]  # Their sources.
+    engine: str
+    """Engine and generation: ``vllm from 0.8``."""
+    hardware: str
+    """GPU, by its catalogue name."""
+    has_experts: bool
+    """Whether the models are mixtures of experts."""
+    servers: dict[str, int]
+    """Metric -> number of measured servers."""
+    sources: tuple[str, ...]
+    """Their sources."""
 
 
 def distance_of(
@@ -260,17 +277,28 @@ def distance_of(
 class Coverage(FrozenModel):
     """How well intervals made without each figure's own source hold, for one metric; a source counts once."""
 
-    metric: str  # The metric.
-    group: str  # ``all``, or one of `GROUPS`.
-    sources: int  # Sources with figures in the group.
-    figures: int  # Measured figures that no constant was fitted to.
-    coverage_90: float  # Share of figures inside the 90 % interval.
-    coverage_50: float  # Share inside the 50 % interval.
-    log_width: float  # Mean width of the 90 % interval, in logarithms.
-    interval_score: float  # Mean interval score of the 90 % interval; lower is better.
-    constant_coverage_90: float  # Share inside one 90 % interval for all servers.
-    constant_log_width: float  # Its width.
-    constant_interval_score: float  # Its score.
+    metric: str
+    """The metric."""
+    group: str
+    """``all``, or one of `GROUPS`."""
+    sources: int
+    """Sources with figures in the group."""
+    figures: int
+    """Measured figures that no constant was fitted to."""
+    coverage_90: float
+    """Share of figures inside the 90 % interval."""
+    coverage_50: float
+    """Share inside the 50 % interval."""
+    log_width: float
+    """Mean width of the 90 % interval, in logarithms."""
+    interval_score: float
+    """Mean interval score of the 90 % interval; lower is better."""
+    constant_coverage_90: float
+    """Share inside one 90 % interval for all servers."""
+    constant_log_width: float
+    """Its width."""
+    constant_interval_score: float
+    """Its score."""
     range_90: tuple[float, float] = (0.0, 1.0)
     """Range of ``coverage_90`` in 90 % of draws of its sources with replacement: the uncertainty from few sources."""
 
@@ -281,16 +309,20 @@ class Attainable(FrozenModel):
     For draws: the median and the range of 90 % of them.
     """
 
-    metric: str  # The metric.
-    draws: int  # Sets of errors drawn from the model of errors.
+    metric: str
+    """The metric."""
+    draws: int
+    """Sets of errors drawn from the model of errors."""
     own_width: float
     """Mean width over sources that holds 90 % of each source's own figures, with the spread of every server known."""
     known_width: tuple[float, float, float]
     """In draws, the mean width if the model from which they are drawn is known."""
-    known_score: tuple[float, float, float]  # The interval score in that case.
+    known_score: tuple[float, float, float]
+    """The interval score in that case."""
     learnt_width: tuple[float, float, float]
     """In the same draws, the mean width if the model is learnt again with the source left out."""
-    learnt_score: tuple[float, float, float]  # The interval score in that case.
+    learnt_score: tuple[float, float, float]
+    """The interval score in that case."""
 
 
 class PairErrors(FrozenModel):
@@ -299,30 +331,45 @@ class PairErrors(FrozenModel):
     Errors common to both cancel. In logarithms, every source counted once.
     """
 
-    p50: float = Field(gt=0)  # Median size.
-    p90: float = Field(gt=0)  # 90th percentile.
-    pairs: int = Field(ge=1)  # Number of pairs.
-    sources: int = Field(ge=1)  # Number of their sources.
-    coverage_90: float  # Share of pairs within the 90th percentile learnt without their own source.
+    p50: float = Field(gt=0)
+    """Median size."""
+    p90: float = Field(gt=0)
+    """90th percentile."""
+    pairs: int = Field(ge=1)
+    """Number of pairs."""
+    sources: int = Field(ge=1)
+    """Number of their sources."""
+    coverage_90: float
+    """Share of pairs within the 90th percentile learnt without their own source."""
 
 
 class ErrorModel(FrozenModel):
     """The file that ships with the package."""
 
-    made_by: str  # The command that made it.
-    simserve: str  # Version that was validated.
-    date: str  # Date.
-    left_out: str  # Which measured figures do not count, and which have more weight.
-    metrics: dict[str, MetricErrors]  # Metric (``tpot``, ``ttft``, ``throughput``) -> model of its error.
+    made_by: str
+    """The command that made it."""
+    simserve: str
+    """Version that was validated."""
+    date: str
+    """Date."""
+    left_out: str
+    """Which measured figures do not count, and which have more weight."""
+    metrics: dict[str, MetricErrors]
+    """Metric (``tpot``, ``ttft``, ``throughput``) -> model of its error."""
     without: dict[str, dict[str, MetricErrors]]
     """Source -> metric -> the model learnt without that source, used for the source's own figures."""
-    families: tuple[Family, ...]  # What was measured.
+    families: tuple[Family, ...]
+    """What was measured."""
     mechanisms: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Unusual mechanism -> sources that measured it."""
-    examined: tuple[str, ...] = ()  # Sources whose figures were known while the simulator was built.
-    coverage: tuple[Coverage, ...] = ()  # How well the model holds with whole sources left out.
-    pairs: dict[str, PairErrors] = Field(default_factory=dict)  # Metric -> error of the ratio of two servers.
-    attainable: tuple[Attainable, ...] = ()  # How narrow its intervals could be.
+    examined: tuple[str, ...] = ()
+    """Sources whose figures were known while the simulator was built."""
+    coverage: tuple[Coverage, ...] = ()
+    """How well the model holds with whole sources left out."""
+    pairs: dict[str, PairErrors] = Field(default_factory=dict)
+    """Metric -> error of the ratio of two servers."""
+    attainable: tuple[Attainable, ...] = ()
+    """How narrow its intervals could be."""
 
     def distance(self, server: Server, left_out: str = "") -> Distance:
         """Return how far a server is from the measured ones, one source left out."""
@@ -336,24 +383,35 @@ class ErrorModel(FrozenModel):
 class CalibratedMetric(FrozenModel):
     """The error of one metric on calibrated servers at loads not used for calibration, in logarithms."""
 
-    center: float  # Median of ``log(predicted / measured)``.
-    p50: float = Field(gt=0)  # Half-width of the interval about it that holds half of the figures.
-    p90: float = Field(gt=0)  # Half-width of the interval that holds `LEVEL` of them.
-    servers: int = Field(ge=1)  # Number of servers.
-    sources: int = Field(ge=1)  # Number of their sources, each counted once.
-    figures: int = Field(ge=1)  # Number of figures.
+    center: float
+    """Median of ``log(predicted / measured)``."""
+    p50: float = Field(gt=0)
+    """Half-width of the interval about it that holds half of the figures."""
+    p90: float = Field(gt=0)
+    """Half-width of the interval that holds `LEVEL` of them."""
+    servers: int = Field(ge=1)
+    """Number of servers."""
+    sources: int = Field(ge=1)
+    """Number of their sources, each counted once."""
+    figures: int = Field(ge=1)
+    """Number of figures."""
     coverage_90: float
     """Share of the figures inside the 90 % interval made without their own source; a source counts once."""
-    coverage_50: float  # Share inside the 50 % interval.
+    coverage_50: float
+    """Share inside the 50 % interval."""
 
 
 class CalibratedErrors(FrozenModel):
     """The error that remains after two loads of a server were given to `simserve calibrate serving`; a file."""
 
-    made_by: str  # The command that made it.
-    simserve: str  # Version that made the predictions.
-    date: str  # Date.
-    metrics: dict[str, CalibratedMetric]  # Metric (``tpot``, ``ttft``, ``throughput``) -> its error.
+    made_by: str
+    """The command that made it."""
+    simserve: str
+    """Version that made the predictions."""
+    date: str
+    """Date."""
+    metrics: dict[str, CalibratedMetric]
+    """Metric (``tpot``, ``ttft``, ``throughput``) -> its error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,21 +55,29 @@ GPUs; 10 % root mean square residual), which ``tests/profiles/test_gpu_prices.py
 class GpuPrice(FrozenModel):
     """The price of one GPU at one provider on one date."""
 
-    usd_per_hour: float = Field(gt=0)  # Dollars per hour for one GPU, including its share of the host.
-    provider: str = Field(min_length=1)  # Who sells it.
+    usd_per_hour: float = Field(gt=0)
+    """Dollars per hour for one GPU, including its share of the host."""
+    provider: str = Field(min_length=1)
+    """Who sells it."""
     kind: RentalKind
     """Terms of the offer: `on_demand`; `reserved` for a term; `spot`, which may be interrupted at any time."""
-    term: str | None = None  # Length of a reservation, in words.
-    date: Date  # When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY if no more is known.
-    source: Source  # Where the price was read.
+    term: str | None = None
+    """Length of a reservation, in words."""
+    date: Date
+    """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY if no more is known."""
+    source: Source
+    """Where the price was read."""
 
 
 class GpuPurchase(FrozenModel):
     """The purchase price of one GPU, with its share of the server."""
 
-    usd: float = Field(gt=0)  # Dollars for one GPU and its share of its server.
-    date: Date  # When the price was seen.
-    source: Source  # Where the price was read.
+    usd: float = Field(gt=0)
+    """Dollars for one GPU and its share of its server."""
+    date: Date
+    """When the price was seen."""
+    source: Source
+    """Where the price was read."""
 
 
 def offers(prices: Sequence[GpuPrice], kind: RentalKind, provider: str | None = None) -> list[GpuPrice]:

@@ -71,15 +71,22 @@ the libraries' kernels with swapped operands show, whose tiles take 16 rows."""
 class Calibration(FrozenModel):
     """A run of ``simserve calibrate kernels``."""
 
-    run: str = Field(min_length=1)  # Name of its folder.
-    device: str = Field(min_length=1)  # Device name reported by its driver.
-    date: str = Field(min_length=1)  # Day of the measurement.
-    software: str = Field(min_length=1)  # PyTorch and driver.
-    is_complete: bool  # Whether every planned call was measured.
+    run: str = Field(min_length=1)
+    """Name of its folder."""
+    device: str = Field(min_length=1)
+    """Device name reported by its driver."""
+    date: str = Field(min_length=1)
+    """Day of the measurement."""
+    software: str = Field(min_length=1)
+    """PyTorch and driver."""
+    is_complete: bool
+    """Whether every planned call was measured."""
     ended: str = Field(min_length=1)
     """How the measurement ended: complete, budget, interrupted, killed, out of memory, device failed."""
-    num_points: int = Field(ge=0)  # Calls that were measured.
-    num_planned: int = Field(ge=0)  # Calls that were planned.
+    num_points: int = Field(ge=0)
+    """Calls that were measured."""
+    num_planned: int = Field(ge=0)
+    """Calls that were planned."""
     not_fitted: tuple[str, ...] = ()
     """Kinds of kernels with too few calls, which keep class efficiencies or the base profile's curves."""
 
@@ -96,30 +103,40 @@ class Calibration(FrozenModel):
 class Memory(FrozenModel):
     """Device memory of one GPU."""
 
-    total: PositiveBytes  # Memory that the CUDA driver offers to one process; engines apply their memory share to it.
-    bandwidth: PositiveBytesPerSecond  # Peak read bandwidth.
-    source: Source  # Where the numbers of this block come from.
+    total: PositiveBytes
+    """Memory that the CUDA driver offers to one process; engines apply their memory share to it."""
+    bandwidth: PositiveBytesPerSecond
+    """Peak read bandwidth."""
+    source: Source
+    """Where the numbers of this block come from."""
 
 
 class Compute(FrozenModel):
     """Dense peak rates of one GPU. A multiply-add counts as two operations; an absent dtype is unsupported."""
 
-    fp32: PositiveFlopsPerSecond | None = None  # FP32 on the ordinary cores.
-    tf32: PositiveFlopsPerSecond | None = None  # TF32 on the tensor cores.
-    fp16: PositiveFlopsPerSecond | None = None  # FP16 on the tensor cores, accumulated in FP32.
+    fp32: PositiveFlopsPerSecond | None = None
+    """FP32 on the ordinary cores."""
+    tf32: PositiveFlopsPerSecond | None = None
+    """TF32 on the tensor cores."""
+    fp16: PositiveFlopsPerSecond | None = None
+    """FP16 on the tensor cores, accumulated in FP32."""
     fp16_accumulated: PositiveFlopsPerSecond | None = None
     """FP16 on the tensor cores, accumulated in FP16, if that is faster (GeForce); absent: as `fp16`."""
-    bf16: PositiveFlopsPerSecond | None = None  # BF16 on the tensor cores, accumulated in FP32.
-    fp8: PositiveFlopsPerSecond | None = None  # FP8 on the tensor cores, accumulated in FP32.
+    bf16: PositiveFlopsPerSecond | None = None
+    """BF16 on the tensor cores, accumulated in FP32."""
+    fp8: PositiveFlopsPerSecond | None = None
+    """FP8 on the tensor cores, accumulated in FP32."""
     fp4: PositiveFlopsPerSecond | None = None
     """FP4 on the tensor cores with one scale per 16 elements (NVFP4), accumulated in FP32."""
-    int8: PositiveFlopsPerSecond | None = None  # INT8 on the tensor cores, accumulated in INT32.
+    int8: PositiveFlopsPerSecond | None = None
+    """INT8 on the tensor cores, accumulated in INT32."""
     int4: PositiveFlopsPerSecond | None = None
     """INT4 on the tensor cores: 4-bit weights and activations, which no weight-only format uses."""
     num_multiprocessors: int | None = Field(default=None, ge=1)
     """Streaming multiprocessors over which the tiles of a kernel are distributed; absent: unknown, and no kernel waits
     for a partly filled round of tiles."""
-    source: Source  # Where the numbers of this block come from.
+    source: Source
+    """Where the numbers of this block come from."""
 
     @model_validator(mode="after")
     def _has_a_peak(self) -> Self:
@@ -131,10 +148,14 @@ class Compute(FrozenModel):
 class _Link(FrozenModel):
     """A link of one GPU; ``none`` has neither bandwidth nor latency, any other kind has both."""
 
-    kind: str  # What the link is.
-    bandwidth: BytesPerSecond = 0.0  # Peak bandwidth per direction and per GPU.
-    latency: Seconds = 0.0  # Time of a message too small for the bandwidth to matter.
-    source: Source  # Where the numbers of this block come from.
+    kind: str
+    """What the link is."""
+    bandwidth: BytesPerSecond = 0.0
+    """Peak bandwidth per direction and per GPU."""
+    latency: Seconds = 0.0
+    """Time of a message too small for the bandwidth to matter."""
+    source: Source
+    """Where the numbers of this block come from."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -188,7 +209,8 @@ class IntraNodeLink(_Link):
 class InterNodeLink(_Link):
     """Network between nodes. The latency is that of one small message between GPUs of two nodes."""
 
-    kind: Literal["infiniband", "ethernet", "none"]  # InfiniBand, Ethernet, or no network.
+    kind: Literal["infiniband", "ethernet", "none"]
+    """InfiniBand, Ethernet, or no network."""
 
 
 class HostLink(FrozenModel):
@@ -196,16 +218,21 @@ class HostLink(FrozenModel):
 
     kind: Literal["pcie", "nvlink_c2c", "unified"]
     """PCIe, NVLink-C2C (Grace), or one memory shared by both, without copies."""
-    bandwidth: PositiveBytesPerSecond  # Peak bandwidth per direction.
-    source: Source  # Where the numbers of this block come from.
+    bandwidth: PositiveBytesPerSecond
+    """Peak bandwidth per direction."""
+    source: Source
+    """Where the numbers of this block come from."""
 
 
 class Power(FrozenModel):
     """Electric power of one GPU board."""
 
-    board: PositiveWatts  # Most power that the board draws by default.
-    idle: PositiveWatts  # Power that the driver reports while no process uses the GPU.
-    source: Source  # Where the numbers of this block come from.
+    board: PositiveWatts
+    """Most power that the board draws by default."""
+    idle: PositiveWatts
+    """Power that the driver reports while no process uses the GPU."""
+    source: Source
+    """Where the numbers of this block come from."""
 
     @model_validator(mode="after")
     def _idle_below_board(self) -> Self:
@@ -217,7 +244,8 @@ class Power(FrozenModel):
 class Efficiency(FrozenModel):
     """Shares of the peaks that large kernels reach: class defaults, until kernels are measured or fitted."""
 
-    gemm: Share  # Share of the compute peak in large matrix products.
+    gemm: Share
+    """Share of the compute peak in large matrix products."""
     gemm_overlap: float | None = Field(default=None, ge=1)
     """Exponent p in the time of large products, (arithmetic^p + memory^p)^(1/p): 1 where loads and arithmetic
     alternate, as before Ampere's asynchronous copies; absent: that of the GPUs whose products were fitted."""
@@ -227,40 +255,59 @@ class Efficiency(FrozenModel):
     unpacking: Share | None = None
     """Share of a 16-bit product's FLOP/s that remains if weights below 16 bits are unpacked inside the kernel for any
     number of rows (Metal); absent: as the weight format says."""
-    attention_prefill: Share  # Share of the compute peak in flash attention over long prompts.
+    attention_prefill: Share
+    """Share of the compute peak in flash attention over long prompts."""
     attention_decode: Share | None = None
     """Share of the bandwidth, if decode attention on long contexts was measured; absent: 1.05 times `memory`."""
     triton_attention_decode: Share | None = None
     """The same for Triton's kernels, if they differ much from the GPU's own; absent: the same value."""
-    memory: Share  # Share of the bandwidth peak in kernels that stream weights or KV.
+    memory: Share
+    """Share of the bandwidth peak in kernels that stream weights or KV."""
     sampling: Share | None = None
     """The same for sampling, if measured (on a CPU, whose arithmetic limits it); absent: as `memory`."""
-    kernel_latency: PositiveSeconds  # Least time of a kernel inside a CUDA graph.
-    source: Source  # Where the numbers of this block come from.
+    kernel_latency: PositiveSeconds
+    """Least time of a kernel inside a CUDA graph."""
+    source: Source
+    """Where the numbers of this block come from."""
 
 
 class HardwareProfile(FrozenModel):
     """One GPU, its node and its cost."""
 
-    name: str = Field(min_length=1)  # Catalogue name and file name.
-    vendor: str = Field(min_length=1)  # Maker of the GPU.
-    description: str = Field(min_length=1)  # One line by which a person recognises the GPU.
-    aliases: tuple[str, ...] = ()  # Short names of this GPU, in any case (``H100``).
-    slices: tuple[str, ...] = ()  # Maker's name for several of them, before ``-N`` for N: ``v6e`` of ``v6e-8``.
+    name: str = Field(min_length=1)
+    """Catalogue name and file name."""
+    vendor: str = Field(min_length=1)
+    """Maker of the GPU."""
+    description: str = Field(min_length=1)
+    """One line by which a person recognises the GPU."""
+    aliases: tuple[str, ...] = ()
+    """Short names of this GPU, in any case (``H100``)."""
+    slices: tuple[str, ...] = ()
+    """Maker's name for several of them, before ``-N`` for N: ``v6e`` of ``v6e-8``."""
     sizes: dict[str, PositiveBytes] = Field(default_factory=dict)
     """Other memory sizes of the same GPU: name -> memory available to one process."""
-    memory: Memory  # Device memory.
-    compute: Compute  # Dense compute peaks.
-    is_cpu: bool = False  # Whether it is a CPU: one thread calls and runs the kernels, and there are no CUDA graphs.
+    memory: Memory
+    """Device memory."""
+    compute: Compute
+    """Dense compute peaks."""
+    is_cpu: bool = False
+    """Whether it is a CPU: one thread calls and runs the kernels, and there are no CUDA graphs."""
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
     """CUDA compute capability as text (``"9.0"``); none for other makers."""
-    intra_node: IntraNodeLink  # Links between the GPUs of a node.
-    inter_node: InterNodeLink  # Network between nodes.
-    host_link: HostLink  # Link to host memory.
-    host: Host | None = None  # Host memory and cores of the node; absent: those of a two-socket server.
-    host_cores: HostCores | None = None  # Speed of its cores at an engine's own work; absent: as in H100 nodes.
-    power: Power  # Electric power.
-    efficiency: Efficiency  # Default efficiencies of its class; absent in a file: those of `kernels_of`.
+    intra_node: IntraNodeLink
+    """Links between the GPUs of a node."""
+    inter_node: InterNodeLink
+    """Network between nodes."""
+    host_link: HostLink
+    """Link to host memory."""
+    host: Host | None = None
+    """Host memory and cores of the node; absent: those of a two-socket server."""
+    host_cores: HostCores | None = None
+    """Speed of its cores at an engine's own work; absent: as in H100 nodes."""
+    power: Power
+    """Electric power."""
+    efficiency: Efficiency
+    """Default efficiencies of its class; absent in a file: those of `kernels_of`."""
     kernels_of: str | None = None
     """GPU of the same architecture whose fitted curves replace missing ones, scaled to this GPU's peaks and class
     efficiencies, and whose class efficiencies apply if this file states none; absent: class efficiencies."""
@@ -268,14 +315,18 @@ class HardwareProfile(FrozenModel):
     """Fitted matrix products by number format; a format without a curve runs at the class efficiencies."""
     grouped_gemm_curves: dict[GemmClass, tuple[GroupedGemmCurve, ...]] = Field(default_factory=dict)
     """Fitted routed experts by number format."""
-    activation_quantisation: ActivationQuantisation | None = None  # Fitted rounding of activations to 8 bits.
-    attention_curves: AttentionCurves | None = None  # Fitted attention kernels; absent: class efficiencies.
+    activation_quantisation: ActivationQuantisation | None = None
+    """Fitted rounding of activations to 8 bits."""
+    attention_curves: AttentionCurves | None = None
+    """Fitted attention kernels; absent: class efficiencies."""
     collective_curves: CollectiveCurves | None = None
     """Fitted collectives inside a node; absent: latency and bandwidth of the link."""
     calibration: Calibration | None = None
     """The measurement to which its curves were fitted, if made by ``simserve calibrate fit``."""
-    prices: tuple[GpuPrice, ...] = ()  # Observed prices, each with date and source.
-    purchase: GpuPurchase | None = None  # Purchase cost; absent: no price is known.
+    prices: tuple[GpuPrice, ...] = ()
+    """Observed prices, each with date and source."""
+    purchase: GpuPurchase | None = None
+    """Purchase cost; absent: no price is known."""
 
     @model_validator(mode="after")
     def _check_reservations(self) -> Self:
@@ -533,10 +584,14 @@ def _read(path: Path) -> HardwareProfile:
 class Host(FrozenModel):
     """One node without its GPUs."""
 
-    memory_total: PositiveBytes  # Host memory of the node.
-    memory_bandwidth: PositiveBytesPerSecond  # Peak read bandwidth of the host memory, all sockets.
-    compute: PositiveFlopsPerSecond  # Peak rate of the CPU cores in 32-bit floats, vector units included.
-    source: Annotated[str, Field(min_length=1)]  # Where the numbers of this block come from.
+    memory_total: PositiveBytes
+    """Host memory of the node."""
+    memory_bandwidth: PositiveBytesPerSecond
+    """Peak read bandwidth of the host memory, all sockets."""
+    compute: PositiveFlopsPerSecond
+    """Peak rate of the CPU cores in 32-bit floats, vector units included."""
+    source: Annotated[str, Field(min_length=1)]
+    """Where the numbers of this block come from."""
 
 
 class HostCores(FrozenModel):
@@ -544,7 +599,8 @@ class HostCores(FrozenModel):
 
     slowdown: Annotated[float, Field(gt=0)]
     """Factor on the time for scheduling, launching kernels and handing over tokens, relative to an H100 node."""
-    source: Annotated[str, Field(min_length=1)]  # Where the number comes from.
+    source: Annotated[str, Field(min_length=1)]
+    """Where the number comes from."""
 
 
 SERVER_HOST = Host.model_construct(

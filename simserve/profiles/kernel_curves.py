@@ -28,10 +28,14 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class CurveFit(FrozenModel):
     """Quality of a fit."""
 
-    points: int = Field(ge=1)  # Rows of the table; a fit sees at most 5,000 of them.
-    median_error: NotNegative  # Median absolute error over the calls of the table above 10 us, in sample.
-    valid_to: str = Field(min_length=1)  # Largest sizes in the table.
-    held_out_error: NotNegative | None = None  # The same median over calls left out of a fit; None: not computed.
+    points: int = Field(ge=1)
+    """Rows of the table; a fit sees at most 5,000 of them."""
+    median_error: NotNegative
+    """Median absolute error over the calls of the table above 10 us, in sample."""
+    valid_to: str = Field(min_length=1)
+    """Largest sizes in the table."""
+    held_out_error: NotNegative | None = None
+    """The same median over calls left out of a fit; None: not computed."""
     intervals: dict[str, str] = Field(default_factory=dict)
     """95 % intervals of the fitted constants, in words: ``"3.1 us to 3.4 us"``."""
 
@@ -39,39 +43,54 @@ class CurveFit(FrozenModel):
 class DecodeAttentionCurve(FrozenModel):
     """One decode step of one layer: start, waves of thread blocks, and bytes or flops of the keys."""
 
-    start: Seconds  # Time of a call with almost no keys.
-    start_per_width: Seconds  # Further start-up per 128 of head width.
-    context_doubling: Seconds  # Further start-up per doubling of the context beyond 128: more splits to combine.
+    start: Seconds
+    """Time of a call with almost no keys."""
+    start_per_width: Seconds
+    """Further start-up per 128 of head width."""
+    context_doubling: Seconds
+    """Further start-up per doubling of the context beyond 128: more splits to combine."""
     wave: Seconds
     """Time of a wave of blocks after the first, with one key-value head of one sequence per multiprocessor."""
-    wave_per_width: Seconds  # Further time of a wave per 128 of head width and four query heads per key-value head.
+    wave_per_width: Seconds
+    """Further time of a wave per 128 of head width and four query heads per key-value head."""
     overlap: float = Field(ge=1)
     """Overlap of waves and keys: the p of ``(waves^p + keys^p)^(1/p)``; 1 adds, a large p takes the longer."""
-    compute: Positive  # Share of the 16-bit peak that the padded products over the keys reach.
-    extra_width: NotNegative  # Equivalent head width of further work per key: softmax, and conversion of 8-bit KV.
+    compute: Positive
+    """Share of the 16-bit peak that the padded products over the keys reach."""
+    extra_width: NotNegative
+    """Equivalent head width of further work per key: softmax, and conversion of 8-bit KV."""
     wide_penalty: float = Field(ge=1)
     """Factor on the products of heads wider than 128; with ``splits: waves`` also on their waves."""
-    memory: Annotated[float, Field(gt=0, le=1)]  # Share of the memory bandwidth that reading keys and values reaches.
-    cache_bandwidth: PositiveBytesPerSecond  # Bandwidth of keys and values that are still in the L2 cache.
+    memory: Annotated[float, Field(gt=0, le=1)]
+    """Share of the memory bandwidth that reading keys and values reaches."""
+    cache_bandwidth: PositiveBytesPerSecond
+    """Bandwidth of keys and values that are still in the L2 cache."""
     splits: Literal["none", "waves", "filling"] = "none"
     """How contexts are split over thread blocks, if it shows (`simserve.perf.attention_curve`): ``waves`` as in
     TensorRT-LLM's XQA kernels, ``filling`` as in its MMHA kernel; ``none``: too smoothly to see."""
     tail: Annotated[float, Field(ge=0, le=1)] = 0.0
     """``filling``: time of a piece alone relative to one in a full wave, which shares the memory."""
-    combine: Seconds = 0.0  # ``filling``: further start-up if contexts are split, as their pieces are summed.
+    combine: Seconds = 0.0
+    """``filling``: further start-up if contexts are split, as their pieces are summed."""
 
 
 class PrefillAttentionCurve(FrozenModel):
     """Attention over prompts of one layer: start, rows, attended pairs, the longest tile, and waves."""
 
-    start: Seconds  # Time of a call with almost no tokens.
-    compute: Positive  # Share of the 16-bit peak reached by the products of attended pairs, extra width included.
-    extra_width: NotNegative  # Equivalent head width of further work per pair: softmax.
-    query_element: Seconds  # Time to load and store one element of a token's queries.
-    kv_element: Seconds  # Time to load (and cache) one element of a token's keys.
+    start: Seconds
+    """Time of a call with almost no tokens."""
+    compute: Positive
+    """Share of the 16-bit peak reached by the products of attended pairs, extra width included."""
+    extra_width: NotNegative
+    """Equivalent head width of further work per pair: softmax."""
+    query_element: Seconds
+    """Time to load and store one element of a token's queries."""
+    kv_element: Seconds
+    """Time to load (and cache) one element of a token's keys."""
     tile_compute: Positive
     """Share of one multiprocessor's peak at which the longest tile runs, for which a lone short prompt waits."""
-    wave: Seconds  # Time of a wave of tiles (128 tokens of a head) after the first.
+    wave: Seconds
+    """Time of a wave of tiles (128 tokens of a head) after the first."""
     widest_compute: Positive | None = None
     """Share of the 16-bit peak for pairs of heads wider than 256, which have their own kernel (FlashAttention-4,
     Triton, FlashInfer); absent: as for other heads."""
@@ -80,24 +99,35 @@ class PrefillAttentionCurve(FrozenModel):
 class AttentionKernel(FrozenModel):
     """The curves of one engine's kernels for one kind of attention and one width of KV elements."""
 
-    engine: CurveEngine  # Engine whose kernels these are.
-    kind: Literal["heads", "latent"]  # ``heads`` (MHA, GQA, MQA) or ``latent`` (MLA).
-    kv_bits: Literal[16, 8]  # Bits per KV element.
-    min_group: int = Field(default=1, ge=1)  # Fewest query heads per key-value head for which the kernel is used.
-    decode: DecodeAttentionCurve  # Curve of decode steps.
-    decode_fit: CurveFit  # Quality of its fit.
-    prefill: PrefillAttentionCurve  # Curve of prefill.
-    prefill_fit: CurveFit  # Quality of its fit.
+    engine: CurveEngine
+    """Engine whose kernels these are."""
+    kind: Literal["heads", "latent"]
+    """``heads`` (MHA, GQA, MQA) or ``latent`` (MLA)."""
+    kv_bits: Literal[16, 8]
+    """Bits per KV element."""
+    min_group: int = Field(default=1, ge=1)
+    """Fewest query heads per key-value head for which the kernel is used."""
+    decode: DecodeAttentionCurve
+    """Curve of decode steps."""
+    decode_fit: CurveFit
+    """Quality of its fit."""
+    prefill: PrefillAttentionCurve
+    """Curve of prefill."""
+    prefill_fit: CurveFit
+    """Quality of its fit."""
 
 
 class AttentionCurves(FrozenModel):
     """Attention on one GPU."""
 
-    num_multiprocessors: int = Field(ge=1)  # Streaming multiprocessors.
-    l2_cache: Bytes  # Capacity of the L2 cache.
+    num_multiprocessors: int = Field(ge=1)
+    """Streaming multiprocessors."""
+    l2_cache: Bytes
+    """Capacity of the L2 cache."""
     kernels: tuple[AttentionKernel, ...] = Field(min_length=1)
     """One entry per engine, kind and width; other engines use the first of the kind."""
-    source: str = Field(min_length=1)  # Where the constants come from.
+    source: str = Field(min_length=1)
+    """Where the constants come from."""
 
     def kernel(self, engine: str, kind: str, kv_bits: int, group: float) -> AttentionKernel | None:
         """Return the kernel of an engine, or of the first engine with one of the kind; None if there is none.
@@ -117,41 +147,59 @@ class AttentionCurves(FrozenModel):
 class AllReduceCurve(FrozenModel):
     """All-reduce of one engine: the fastest of one-shot, two-shot, ring, and reduction in the switch."""
 
-    engine: CurveEngine | Literal["nccl"]  # Whose kernels these are: an engine's own, or NCCL's.
-    start: Seconds  # Time of a small all-reduce over two ranks, minus one doubling.
-    start_per_doubling: Seconds  # Further time per doubling of the ranks.
-    one_shot: Positive  # Share of the link bandwidth at which every rank reads the messages of all others.
+    engine: CurveEngine | Literal["nccl"]
+    """Whose kernels these are: an engine's own, or NCCL's."""
+    start: Seconds
+    """Time of a small all-reduce over two ranks, minus one doubling."""
+    start_per_doubling: Seconds
+    """Further time per doubling of the ranks."""
+    one_shot: Positive
+    """Share of the link bandwidth at which every rank reads the messages of all others."""
     two_shot_start_per_doubling: Seconds
     """Further start-up of reduce-scatter and all-gather in one kernel, per doubling of the ranks."""
-    two_shot: Positive  # Share of the link bandwidth reached by that kernel.
-    ring_start: Seconds  # Further start-up of NCCL's all-reduce.
-    ring: Positive  # Share of the link bandwidth reached by NCCL's ring.
+    two_shot: Positive
+    """Share of the link bandwidth reached by that kernel."""
+    ring_start: Seconds
+    """Further start-up of NCCL's all-reduce."""
+    ring: Positive
+    """Share of the link bandwidth reached by NCCL's ring."""
     switch: Positive | None = None
     """Share of the link bandwidth of reduction in the NVSwitch (NVLS), from 8 ranks; absent: not available."""
     skew_kernels: Positive | None = None
     """Kernel latencies between the arrivals of the engine's ranks at a collective, per doubling of their number;
     absent: `simserve.perf.efficiency.COLLECTIVE_SKEW_KERNELS`."""
-    fit: CurveFit  # Quality of its fit.
+    fit: CurveFit
+    """Quality of its fit."""
 
 
 class TransferCurve(FrozenModel):
     """Another collective: the faster of a low-latency and a high-bandwidth protocol."""
 
-    kind: Literal["all_gather", "reduce_scatter", "all_to_all"]  # Which collective.
-    start: Seconds  # Time of a small one over two ranks, minus one doubling.
-    start_per_doubling: Seconds  # Further time per doubling of the ranks.
-    small: Positive  # Share of the link bandwidth reached by the low-latency protocol.
-    large_start: Seconds  # Further start-up of the high-bandwidth protocol.
-    large: Positive  # Share of the link bandwidth reached by that protocol.
-    fit: CurveFit  # Quality of its fit.
+    kind: Literal["all_gather", "reduce_scatter", "all_to_all"]
+    """Which collective."""
+    start: Seconds
+    """Time of a small one over two ranks, minus one doubling."""
+    start_per_doubling: Seconds
+    """Further time per doubling of the ranks."""
+    small: Positive
+    """Share of the link bandwidth reached by the low-latency protocol."""
+    large_start: Seconds
+    """Further start-up of the high-bandwidth protocol."""
+    large: Positive
+    """Share of the link bandwidth reached by that protocol."""
+    fit: CurveFit
+    """Quality of its fit."""
 
 
 class CollectiveCurves(FrozenModel):
     """Collectives between the GPUs of one node."""
 
-    all_reduce: tuple[AllReduceCurve, ...] = Field(min_length=1)  # One entry per engine; other engines use the first.
-    transfers: tuple[TransferCurve, ...] = ()  # NCCL's other collectives.
-    source: str = Field(min_length=1)  # Where the constants come from.
+    all_reduce: tuple[AllReduceCurve, ...] = Field(min_length=1)
+    """One entry per engine; other engines use the first."""
+    transfers: tuple[TransferCurve, ...] = ()
+    """NCCL's other collectives."""
+    source: str = Field(min_length=1)
+    """Where the constants come from."""
 
     @model_validator(mode="after")
     def _no_two_of_a_kind(self) -> Self:
@@ -172,10 +220,14 @@ class CollectiveCurves(FrozenModel):
 class Fit(FrozenModel):
     """Where the parameters of a curve come from and how far to trust them."""
 
-    source: str = Field(min_length=1)  # Measurements to which the curve was fitted.
-    num_points: PositiveInt  # Calls on which it was fitted or tested, whichever ``median_error`` describes.
-    median_error: float = Field(ge=0)  # Median of the absolute relative error over those calls.
-    range: str = Field(min_length=1)  # Sizes that the measurements cover; beyond, the curve extrapolates.
+    source: str = Field(min_length=1)
+    """Measurements to which the curve was fitted."""
+    num_points: PositiveInt
+    """Calls on which it was fitted or tested, whichever ``median_error`` describes."""
+    median_error: float = Field(ge=0)
+    """Median of the absolute relative error over those calls."""
+    range: str = Field(min_length=1)
+    """Sizes that the measurements cover; beyond, the curve extrapolates."""
     held_out_error: float | None = Field(default=None, ge=0)
     """The same median over calls left out of a fit; None: not computed."""
     intervals: dict[str, str] = Field(default_factory=dict)
@@ -187,13 +239,18 @@ class TileCurve(FrozenModel):
 
     engines: tuple[str, ...] = ()
     """Engines whose kernels these are; empty: any engine not named by another curve of the class."""
-    start_latency: Seconds  # Least seconds of a call.
-    efficiency: Share  # Share of the compute peak in the main loop of short calls.
-    loop_overhead: float = Field(ge=0)  # Time of a tile outside its main loop, in columns of the reduction (k).
+    start_latency: Seconds
+    """Least seconds of a call."""
+    efficiency: Share
+    """Share of the compute peak in the main loop of short calls."""
+    loop_overhead: float = Field(ge=0)
+    """Time of a tile outside its main loop, in columns of the reduction (k)."""
     overlap: float = Field(ge=1)
     """Exponent p of ``(compute^p + memory^p)^(1/p)``: 1 adds them up, infinity is the hard roofline."""
-    memory_efficiency: Share  # Share of the memory bandwidth reached by a call that streams weights.
-    fit: Fit | None = None  # Measurements on which it is based; None: class defaults.
+    memory_efficiency: Share
+    """Share of the memory bandwidth reached by a call that streams weights."""
+    fit: Fit | None = None
+    """Measurements on which it is based; None: class defaults."""
 
 
 class GemmCurve(TileCurve):
@@ -203,8 +260,10 @@ class GemmCurve(TileCurve):
     """Share of the compute peak reached by long calls (10 TFLOP and more): the clock falls under power."""
     wave_quantisation: Share
     """Share of the last, partly filled round of tiles for which a call waits: 1 all of it, near 0 nothing."""
-    split_latency: Seconds = 0.0  # Seconds added by splitting the reduction over more than one SM.
-    max_splits: PositiveInt = 1  # Most SMs that share one tile's reduction.
+    split_latency: Seconds = 0.0
+    """Seconds added by splitting the reduction over more than one SM."""
+    max_splits: PositiveInt = 1
+    """Most SMs that share one tile's reduction."""
     step_latency: Seconds = 0.0
     """Least seconds of a tile per 128 columns of the reduction, for any number of columns."""
     narrow_memory_efficiency: Share | None = None
@@ -234,14 +293,18 @@ class GroupedGemmCurve(TileCurve):
 
     backend: Literal["marlin", "triton"] | None = None
     """`moe_backend` that runs these kernels; absent: any not named by an earlier curve of the class."""
-    expert_latency: Seconds  # Seconds added per expert that the rank holds, used or not.
+    expert_latency: Seconds
+    """Seconds added per expert that the rank holds, used or not."""
     routed_passes: float = Field(ge=0)
     """Passes of the expert activations through memory for every routed pair, including other ranks' experts."""
-    local_passes: float = Field(ge=0)  # Further passes for the pairs that this rank computes, quantisation included.
-    tile_rows: PositiveInt = 64  # Rows of a tile: 64, or 16 in kernels made for few tokens per expert (Marlin).
+    local_passes: float = Field(ge=0)
+    """Further passes for the pairs that this rank computes, quantisation included."""
+    tile_rows: PositiveInt = 64
+    """Rows of a tile: 64, or 16 in kernels made for few tokens per expert (Marlin)."""
     narrow_tile_rows: PositiveInt | None = None
     """The same in steps of few tokens, for kernels with tiles for them; absent: as `tile_rows`."""
-    narrow_tokens: PositiveInt | None = None  # Most tokens for which those tiles are used.
+    narrow_tokens: PositiveInt | None = None
+    """Most tokens for which those tiles are used."""
     step_latency: Seconds = 0.0
     """Additional seconds of a call per 128 columns of each reduction: a tile's steps, for which its first waits."""
 
@@ -249,6 +312,9 @@ class GroupedGemmCurve(TileCurve):
 class ActivationQuantisation(FrozenModel):
     """The kernel that rounds 16-bit activations to 8 bits with one scale per token."""
 
-    start_latency: Seconds  # Least seconds of a call.
-    memory_efficiency: Share  # Share of the memory bandwidth that it reaches.
-    fit: Fit  # Measurements on which it is based.
+    start_latency: Seconds
+    """Least seconds of a call."""
+    memory_efficiency: Share
+    """Share of the memory bandwidth that it reaches."""
+    fit: Fit
+    """Measurements on which it is based."""

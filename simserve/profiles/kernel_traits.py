@@ -37,7 +37,8 @@ class KernelTraits(FrozenModel):
     """Formats that on Hopper run on Machete, a kernel for Hopper alone, instead."""
     has_weight_only_floats: bool = True
     """Whether FP8 and NVFP4 weights run in 16 bit on a GPU without arithmetic for them."""
-    padded_expert_formats: tuple[str, ...] = ()  # Weight formats whose experts are padded to Marlin's tiles.
+    padded_expert_formats: tuple[str, ...] = ()
+    """Weight formats whose experts are padded to Marlin's tiles."""
     pads_experts: bool = True
     """Whether experts in MXFP4 are padded in memory to the tiles of the kernels that multiply them."""
     triton_expert_capabilities: tuple[float, float] | None = None
@@ -58,7 +59,8 @@ class KernelTraits(FrozenModel):
     """Least message whose all-reduce over more than two ranks also crosses the host link once, bytes; absent: none."""
     fuses_all_reduce_norm: bool = False
     """Whether a small all-reduce and the norm after it are one kernel (Hopper and Blackwell)."""
-    all_reduce_norm_families: tuple[str, ...] = ()  # Model families whose layers have that kernel; absent: all.
+    all_reduce_norm_families: tuple[str, ...] = ()
+    """Model families whose layers have that kernel; absent: all."""
     fuses_activation_quantisation: bool = False
     """Whether norms and activation functions write the inputs of 8-bit products themselves, where weights have one
     scale per tensor or channel; otherwise a separate kernel does."""
@@ -77,7 +79,8 @@ class KernelTraits(FrozenModel):
     wide_mxfp4_since: float | None = None
     """CUDA compute capability from which MXFP4 weights meet inputs in 16 bit (Marlin's kernels) on GPUs that have
     arithmetic in 4 bit; absent: their inputs are in 8 bit there."""
-    narrow_mxfp4_families: tuple[str, ...] = ()  # Model families whose inputs are in 8 bit there all the same.
+    narrow_mxfp4_families: tuple[str, ...] = ()
+    """Model families whose inputs are in 8 bit there all the same."""
     wide_nvfp4_families: tuple[str, ...] = ()
     """Model families whose experts in NVFP4 run on Marlin, beside inputs in 16 bit, on workstations' Blackwell
     (`simserve.profiles.resolved_engine.NVFP4_ON_MARLIN_SINCE`), as no kernel in 4 bit has their activation function."""
@@ -89,7 +92,8 @@ class KernelTraits(FrozenModel):
     """Share of the fitted FLOP/s that products with FP8 block scales reach: kernels older than DeepGEMM."""
     block_scaled_bandwidth: float = Field(default=1.0, gt=0, le=1)
     """Share of the fitted bandwidth at which they read weights."""
-    block_scaled_gap: Seconds = Field(default=0, ge=0)  # Additional start-up time of one of them, seconds.
+    block_scaled_gap: Seconds = Field(default=0, ge=0)
+    """Additional start-up time of one of them, seconds."""
     block_scaled_gap_since: float = 0.0
     """CUDA compute capability from which `block_scaled_gap` and `block_scaled_step` apply."""
     block_scaled_step: Seconds = Field(default=0, ge=0)
@@ -102,7 +106,8 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> factor on the start-up time of kernels that its profile states."""
     shown_start: float = Field(default=1.0, gt=0, le=1)
     """Share of its start-up that shows: with programmatic dependent launch a kernel starts before the last one ends."""
-    shown_start_since: float = 0.0  # CUDA compute capability from which `shown_start` applies.
+    shown_start_since: float = 0.0
+    """CUDA compute capability from which `shown_start` applies."""
     attention_backends: Mapping[str, str] = Field(default_factory=dict)
     """Maker of the GPU -> default of `deployment.engine.attention_backend`."""
     expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
@@ -144,4 +149,5 @@ class Kernels(KernelTraits):
 
     quantizations: tuple[WeightFormatName, ...]
     """Weight formats that the version can run, besides `FORMAT_FEATURES`, whose versions are in `features`."""
-    source: str  # Where efficiency and formats come from.
+    source: str
+    """Where efficiency and formats come from."""

@@ -53,46 +53,69 @@ class ModelProfile(FrozenModel):
     Everything derived (parameters, KV bytes, matrix shapes) follows from these fields alone.
     """
 
-    name: str  # Name by which it is requested.
-    family: str  # Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it.
+    name: str
+    """Name by which it is requested."""
+    family: str
+    """Architecture family, as the ``model_type`` of a Hugging Face ``config.json`` spells it."""
     architecture: str | None = None
     """Class that its ``config.json`` names first under ``architectures``, by which engines choose their code; absent:
     not on record."""
-    source: str  # Where the figures below come from.
+    source: str
+    """Where the figures below come from."""
     shape_of: str | None = None
     """Profile from which the architecture is taken if these weights have none of their own; absent: this profile's."""
-    is_named_like: bool = False  # Whether ``shape_of`` is inferred from the name alone.
-    is_assumed: bool = False  # Whether its architecture is unknown and assumed to be Llama's with other sizes.
-    dtype: DType  # Type of activations, and of weights that are not quantised.
+    is_named_like: bool = False
+    """Whether ``shape_of`` is inferred from the name alone."""
+    is_assumed: bool = False
+    """Whether its architecture is unknown and assumed to be Llama's with other sizes."""
+    dtype: DType
+    """Type of activations, and of weights that are not quantised."""
     checkpoints: tuple[Checkpoint, ...] = ()
     """Its published weights. The first is the one that the model's name refers to (``quantization: auto``), the first
     of a format the one that the format refers to; absent: weights in ``dtype`` that are not on record."""
     tuned: tuple[TunedWeights, ...] = ()
     """Weights of the same shape that were fine-tuned from it and are also published in other formats."""
-    hidden_size: PositiveInt  # Width of the residual stream.
-    num_hidden_layers: PositiveInt  # Transformer layers, without layers for multi-token prediction.
+    hidden_size: PositiveInt
+    """Width of the residual stream."""
+    num_hidden_layers: PositiveInt
+    """Transformer layers, without layers for multi-token prediction."""
     num_mtp_layers: NonNegativeInt = 0
     """Further layers in its checkpoint for multi-token prediction, used in speculative decoding."""
-    num_attention_heads: PositiveInt  # Query heads.
-    num_key_value_heads: PositiveInt  # Key-value heads: as many as query heads in MHA, fewer in GQA, one in MQA.
+    num_attention_heads: PositiveInt
+    """Query heads."""
+    num_key_value_heads: PositiveInt
+    """Key-value heads: as many as query heads in MHA, fewer in GQA, one in MQA."""
     head_dim: PositiveInt
     """Width of a query-key head; not always ``hidden_size / num_attention_heads``. With MLA: the rotary part plus the
     rest."""
-    v_head_dim: PositiveInt | None = None  # Width of a value head; null: as wide as keys. With MLA it is in ``mla``.
-    intermediate_size: PositiveInt  # Width of the dense MLP.
-    vocab_size: PositiveInt  # Rows of the embedding.
-    max_position_embeddings: PositiveInt  # Longest context that the model supports, tokens.
-    tie_word_embeddings: bool  # Whether the LM head is the embedding matrix.
-    is_gated_mlp: bool = True  # Whether the MLP has a gate (SwiGLU, GeGLU: three matrices) or not (two).
-    norm: Literal["rms", "layer"] = "rms"  # RMSNorm has one weight per channel, LayerNorm a weight and a bias.
-    num_norms_per_layer: PositiveInt = 2  # Norms of width ``hidden_size`` per layer.
-    has_embedding_norm: bool = False  # Whether the embedding is normalised (BLOOM).
+    v_head_dim: PositiveInt | None = None
+    """Width of a value head; null: as wide as keys. With MLA it is in ``mla``."""
+    intermediate_size: PositiveInt
+    """Width of the dense MLP."""
+    vocab_size: PositiveInt
+    """Rows of the embedding."""
+    max_position_embeddings: PositiveInt
+    """Longest context that the model supports, tokens."""
+    tie_word_embeddings: bool
+    """Whether the LM head is the embedding matrix."""
+    is_gated_mlp: bool = True
+    """Whether the MLP has a gate (SwiGLU, GeGLU: three matrices) or not (two)."""
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm has one weight per channel, LayerNorm a weight and a bias."""
+    num_norms_per_layer: PositiveInt = 2
+    """Norms of width ``hidden_size`` per layer."""
+    has_embedding_norm: bool = False
+    """Whether the embedding is normalised (BLOOM)."""
     qk_norm: Literal["none", "per_head", "full"] = "none"
     """Weights of query and key norms: none, one head wide (Qwen3), or as wide as all heads (MiniMax)."""
-    has_qkv_bias: bool = False  # Whether query, key and value projections have biases.
-    has_output_bias: bool = False  # Whether the output projection of attention has a bias.
-    has_mlp_bias: bool = False  # Whether the matrices of the dense MLP have biases.
-    has_lm_head_bias: bool = False  # Whether the LM head has a bias.
+    has_qkv_bias: bool = False
+    """Whether query, key and value projections have biases."""
+    has_output_bias: bool = False
+    """Whether the output projection of attention has a bias."""
+    has_mlp_bias: bool = False
+    """Whether the matrices of the dense MLP have biases."""
+    has_lm_head_bias: bool = False
+    """Whether the LM head has a bias."""
     has_attention_sinks: bool | Literal["sliding"] = False
     """Whether each query head has a learned sink (gpt-oss); ``sliding``: only in layers with a window (MiMo-V2)."""
     has_attention_gate: bool = False
@@ -108,18 +131,24 @@ class ModelProfile(FrozenModel):
     has_parallel_attention: bool = False
     """Whether attention and MLP read the same input and are summed once (Falcon, GPT-J): one all-reduce per layer
     instead of two."""
-    num_learned_positions: NonNegativeInt = 0  # Rows of a learned position embedding; 0 for rotary or ALiBi.
-    sliding_window: PositiveInt | None = None  # Tokens visible to a sliding layer (window or attention chunk).
-    num_sliding_layers: NonNegativeInt = 0  # Layers that see only the window.
+    num_learned_positions: NonNegativeInt = 0
+    """Rows of a learned position embedding; 0 for rotary or ALiBi."""
+    sliding_window: PositiveInt | None = None
+    """Tokens visible to a sliding layer (window or attention chunk)."""
+    num_sliding_layers: NonNegativeInt = 0
+    """Layers that see only the window."""
     sliding_heads: SlidingHeads | None = None
     """Heads of those layers if they differ; null: the same as in other layers."""
     layer_pattern: str | None = None
     """One letter per layer if each layer is attention (``*``), Mamba (``M``), both side by side (``H``), experts
     (``E``) or a dense MLP (``-``), as in Nemotron-H's ``hybrid_override_pattern``; null: every layer mixes tokens and
     has an MLP."""
-    moe: MixtureOfExperts | None = None  # Routed experts; null for a dense model.
-    mla: LatentAttention | None = None  # Latent attention; null for MHA, GQA and MQA.
-    indexer: SparseIndexer | None = None  # Sparse-attention indexer; null for dense attention.
+    moe: MixtureOfExperts | None = None
+    """Routed experts; null for a dense model."""
+    mla: LatentAttention | None = None
+    """Latent attention; null for MHA, GQA and MQA."""
+    indexer: SparseIndexer | None = None
+    """Sparse-attention indexer; null for dense attention."""
     compressed_attention: CompressedAttention | None = None
     """Compressed attention (DeepSeek-V4); null for every other kind."""
     linear_attention: LinearAttention | None = None
@@ -134,8 +163,10 @@ class ModelProfile(FrozenModel):
     """Encoder of images; null for a text-only model, or if its tower is not described."""
     audio: AudioTower | None = None
     """Encoder of audio; null for a model without audio input, or if its encoder is not described."""
-    mamba: Mamba2 | None = None  # The Mamba-2 layers of ``layer_pattern``; null if none.
-    mamba1: Mamba1 | None = None  # Its ``M`` layers if they are of the first Mamba (Jamba); null: Mamba-2.
+    mamba: Mamba2 | None = None
+    """The Mamba-2 layers of ``layer_pattern``; null if none."""
+    mamba1: Mamba1 | None = None
+    """Its ``M`` layers if they are of the first Mamba (Jamba); null: Mamba-2."""
     alternating_updates: AlternatingUpdates | None = None
     """Copies of the hidden state that layers update in turn (Gemma 3n); null: one."""
     num_residual_streams: PositiveInt = 1
@@ -145,7 +176,8 @@ class ModelProfile(FrozenModel):
     stream_rank: PositiveInt | None = None
     """Width of the low-rank product that weights each channel of the copies (Qwen3.8-Flash-Next); null: one weight per
     copy."""
-    ngrams: NgramMemory | None = None  # Embeddings of n-grams (Qwen3.8-Flash-Next); null: none.
+    ngrams: NgramMemory | None = None
+    """Embeddings of n-grams (Qwen3.8-Flash-Next); null: none."""
     residual_block_layers: PositiveInt | None = None
     """Layers per block whose output later sublayers attend to (attention residuals of Kimi-K3, arXiv 2603.15031); null:
     every sublayer adds to one sum."""

@@ -87,29 +87,40 @@ def kv_heads_per_rank(num_kv_heads: int, tensor_parallel_size: int) -> int:
 class MixtureOfExperts(FrozenModel):
     """Routed experts in place of the dense MLP, in some or all layers."""
 
-    num_experts: PositiveInt  # Routed experts per layer.
+    num_experts: PositiveInt
+    """Routed experts per layer."""
     num_experts_per_tok: PositiveInt
     """Routed experts that each token visits; the mean if it may also choose experts that compute nothing."""
     num_zero_experts: NonNegativeInt = 0
     """Further experts that the router may choose and that compute nothing (LongCat-Flash)."""
-    moe_intermediate_size: PositiveInt  # Width of one routed expert.
-    num_shared_experts: NonNegativeInt = 0  # Experts that every token visits.
-    shared_intermediate_size: NonNegativeInt = 0  # Width of one shared expert.
-    first_dense_layers: NonNegativeInt = 0  # First layers, which keep the dense MLP.
-    layer_step: PositiveInt = 1  # Every ``layer_step``-th layer has experts, the others a dense MLP.
-    dense_layers: tuple[NonNegativeInt, ...] = ()  # Further layers, counted from 0, that keep the dense MLP.
+    moe_intermediate_size: PositiveInt
+    """Width of one routed expert."""
+    num_shared_experts: NonNegativeInt = 0
+    """Experts that every token visits."""
+    shared_intermediate_size: NonNegativeInt = 0
+    """Width of one shared expert."""
+    first_dense_layers: NonNegativeInt = 0
+    """First layers, which keep the dense MLP."""
+    layer_step: PositiveInt = 1
+    """Every ``layer_step``-th layer has experts, the others a dense MLP."""
+    dense_layers: tuple[NonNegativeInt, ...] = ()
+    """Further layers, counted from 0, that keep the dense MLP."""
     num_router_groups: PositiveInt = 1
     """Groups of neighbouring experts from which the router first chooses; 1: no groups."""
-    num_router_groups_per_tok: PositiveInt = 1  # Groups from which the experts of a token come.
+    num_router_groups_per_tok: PositiveInt = 1
+    """Groups from which the experts of a token come."""
     routing_decay: NonNegativeFloat | None = None
     """How steeply the popularity of experts falls by rank: the last is e^-routing_decay as popular as the first; null:
     it was not counted, and falls with the power of `simserve.perf.moe.ROUTING_SKEW`."""
     routing_repeats: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Share of its experts that a draft takes over from the tokens before it, beyond what popularity explains; 0: it
     was not counted, and drafts choose as tokens of other sequences do."""
-    has_router_bias: bool = False  # Whether the router adds one number per expert (a bias or a score correction).
-    has_expert_bias: bool = False  # Whether the matrices of the experts have biases.
-    has_shared_expert_gate: bool = False  # Whether a gate with ``hidden_size`` weights scales the shared expert.
+    has_router_bias: bool = False
+    """Whether the router adds one number per expert (a bias or a score correction)."""
+    has_expert_bias: bool = False
+    """Whether the matrices of the experts have biases."""
+    has_shared_expert_gate: bool = False
+    """Whether a gate with ``hidden_size`` weights scales the shared expert."""
     latent_size: PositiveInt | None = None
     """Width to which hidden states are projected for the routed experts (Nemotron-3 Super); null: no projection."""
     image_intermediate_size: PositiveInt | None = None
@@ -404,8 +415,10 @@ class SharedKeys(FrozenModel):
     They project only queries and cache nothing (``Gemma4Attention`` of vLLM, ``kv_sharing_target_layer_name``).
     """
 
-    num_layers: PositiveInt  # Number of such layers.
-    num_sliding_layers: NonNegativeInt  # Number of them with a window.
+    num_layers: PositiveInt
+    """Number of such layers."""
+    num_sliding_layers: NonNegativeInt
+    """Number of them with a window."""
     intermediate_size: PositiveInt | None = None
     """Width of their dense MLP (twice that of the others in Gemma 4 E2B); null: as in other layers."""
 

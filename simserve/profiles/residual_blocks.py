@@ -59,11 +59,16 @@ class NgramMemory(FrozenModel):
     The last inputs of the convolution, 0.2 MB a sequence, are not counted.
     """
 
-    num_layers: PositiveInt = 1  # Layers that look up n-grams, each in a table of its own.
-    num_rows: PositiveInt  # Rows of a table.
-    row_width: PositiveInt  # Width of a row.
-    num_heads: PositiveInt  # Rows that a token takes.
-    conv_kernel: PositiveInt = 4  # Tokens that the convolution sees.
+    num_layers: PositiveInt = 1
+    """Layers that look up n-grams, each in a table of its own."""
+    num_rows: PositiveInt
+    """Rows of a table."""
+    row_width: PositiveInt
+    """Width of a row."""
+    num_heads: PositiveInt
+    """Rows that a token takes."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution sees."""
 
     def table_gemm(self, tensor_parallel_size: int = 1) -> Gemm:
         """Return a table as one rank holds it: a matrix by which nothing is multiplied."""
@@ -97,8 +102,10 @@ class LayerInputs(FrozenModel):
     ``Gemma4Model`` and ``Gemma4DecoderLayer`` of vLLM, which keeps the table on the GPUs, split by vocabulary.
     """
 
-    width: PositiveInt  # Width of one part.
-    vocab_size: PositiveInt  # Rows of the embedding.
+    width: PositiveInt
+    """Width of one part."""
+    vocab_size: PositiveInt
+    """Rows of the embedding."""
 
     def num_embedding_parameters(self, num_layers: int) -> int:
         """Return the number of elements of the table."""
@@ -129,8 +136,10 @@ class AlternatingUpdates(FrozenModel):
     gemma3n.py. There each copy has one projection before the first layer and one after the last.
     """
 
-    num_inputs: PositiveInt  # Copies of the hidden state.
-    laurel_rank: PositiveInt  # Width of the low-rank path parallel to attention.
+    num_inputs: PositiveInt
+    """Copies of the hidden state."""
+    laurel_rank: PositiveInt
+    """Width of the low-rank path parallel to attention."""
 
     def gemms(self, hidden_size: int, num_layers: int) -> list[tuple[int, Gemm]]:
         """Return the matrices and their numbers, on every rank: those of the copies, and those of each layer.

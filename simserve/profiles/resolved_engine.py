@@ -40,9 +40,12 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     Times in seconds, memory in bytes per GPU, lengths in tokens. Made by `resolve_engine` from checked inputs.
     """
 
-    name: str  # Engine.
-    version: str  # Known version whose defaults apply.
-    requested_version: str | None  # Version that the user asked for; None: none.
+    name: str
+    """Engine."""
+    version: str
+    """Known version whose defaults apply."""
+    requested_version: str | None
+    """Version that the user asked for; None: none."""
 
     batching: Batching
     scheduler: Scheduler
@@ -90,14 +93,19 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     max_bandwidth: float
     max_flops: float
 
-    gpu_time_factor: float = 1.0  # Measured factor on the GPU time of a step.
-    prompt_time_factor: float = 1.0  # Further factor on steps with prompts.
+    gpu_time_factor: float = 1.0
+    """Measured factor on the GPU time of a step."""
+    prompt_time_factor: float = 1.0
+    """Further factor on steps with prompts."""
     batch_time_factor: float = 1.0
     """Besides `gpu_time_factor`: factor on the part of decode steps beyond one request without context."""
-    kernel_start_factor: float = 1.0  # Factor on the start-up time of its kernels.
-    measured_on: str = ""  # Server on which the factors were measured; empty: none.
+    kernel_start_factor: float = 1.0
+    """Factor on the start-up time of its kernels."""
+    measured_on: str = ""
+    """Server on which the factors were measured; empty: none."""
 
-    max_chunk_tokens: int  # Most prefill tokens of one request in a step, or in a micro-batch of pipeline stages.
+    max_chunk_tokens: int
+    """Most prefill tokens of one request in a step, or in a micro-batch of pipeline stages."""
     reserve_full_prompt: bool
     allocates_prompt: bool
     suspends: bool
@@ -126,14 +134,20 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     delays_for_seats: bool
     bounds_prompt_delay: bool
     forgets_batches: bool
-    reserved_decode_tokens: int  # Behaviour of the release's scheduler, from the engine's profile.
-    watermark: float  # Share of the blocks that admission keeps free.
-    max_used_share: float  # `suspends`: share of the blocks in use above which no request begins.
+    reserved_decode_tokens: int
+    """Behaviour of the release's scheduler, from the engine's profile."""
+    watermark: float
+    """Share of the blocks that admission keeps free."""
+    max_used_share: float
+    """`suspends`: share of the blocks in use above which no request begins."""
     ubatch_size: int | None
     """Tokens per micro-batch: all kernels of a step run for this many at once; None: for all of them."""
-    new_token_ratio_initial: float  # `estimate`: initial share of `max_tokens` that is expected.
-    new_token_ratio_minimum: float  # `estimate`: share at which it stops decaying.
-    new_token_ratio_decay: float  # `estimate`: decrease per decode step.
+    new_token_ratio_initial: float
+    """`estimate`: initial share of `max_tokens` that is expected."""
+    new_token_ratio_minimum: float
+    """`estimate`: share at which it stops decaying."""
+    new_token_ratio_decay: float
+    """`estimate`: decrease per decode step."""
     memory_rule: MemoryRule
     """Base of `gpu_memory_utilization`; `static_fraction`: the total, for weights and KV only."""
     loads_encoders: bool  # for images and audio, whatever prompts contain
@@ -157,7 +171,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     shares_uncached_states: bool  # the same without a prefix cache, unless seats are set
     draft_states: Literal["first", "joint", "each"] | None  # states of drafts, see `RuntimeMemory`
     state_pool: StatePool | None  # how states share the KV pool; None: they are outside it
-    relaid_expert_formats: tuple[str, ...]  # Weight formats whose experts' first matrices are kept in memory twice.
+    relaid_expert_formats: tuple[str, ...]
+    """Weight formats whose experts' first matrices are kept in memory twice."""
     keeps_reduced: bool  # sums over ranks, see `RuntimeMemory`
     cuda_graph_bytes: float  # memory of the captured graphs
     counts_cuda_graphs: bool  # whether that is subtracted before KV; otherwise it comes out of the unused share
@@ -171,49 +186,66 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     async_output: bool
     """Whether tokens are handed over while the next step runs, once its kernels have been launched."""
     host_seconds_per_step: float  # CPU time
-    row_split_seconds_per_layer: float  # Additional time of a layer whose products one thread gathers from the ranks.
-    host_seconds_per_request: float  # CPU time per request of a step.
-    host_seconds_per_further_request: float = 0.0  # Additional CPU time per request of a step beyond the first.
+    row_split_seconds_per_layer: float
+    """Additional time of a layer whose products one thread gathers from the ranks."""
+    host_seconds_per_request: float
+    """CPU time per request of a step."""
+    host_seconds_per_further_request: float = 0.0
+    """Additional CPU time per request of a step beyond the first."""
     host_seconds_per_streamed_request: float  # part of it for handing over tokens one by one
-    eager_seconds_per_layer: float  # Least seconds per layer in a step that no CUDA graph covers.
+    eager_seconds_per_layer: float
+    """Least seconds per layer in a step that no CUDA graph covers."""
     eager_prompt_seconds_per_layer: float | None  # the same in steps with prompts; None: the same value
     eager_draft_seconds_per_layer: float | None  # of a draft model without CUDA graphs; None: it has them
-    eager_gap_seconds_per_layer: float  # GPU idle time per layer without routed experts in such a step.
-    eager_gap_seconds_per_linear_layer: float  # The same in a layer of linear attention.
+    eager_gap_seconds_per_layer: float
+    """GPU idle time per layer without routed experts in such a step."""
+    eager_gap_seconds_per_linear_layer: float
+    """The same in a layer of linear attention."""
     eager_seconds_per_linear_layer: float
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs; 0: as any other layer."""
     eager_seconds_per_compressed_layer: float
     """Least time of a layer of compressed attention outside CUDA graphs; 0: as any other layer."""
-    eager_seconds_per_expert_layer: float  # Additional time for routed experts.
+    eager_seconds_per_expert_layer: float
+    """Additional time for routed experts."""
     piecewise_seconds_per_layer: float
     """Least time of a layer in decode steps on piecewise graphs; 0: one graph holds a whole step."""
     piecewise_prompt_seconds_per_layer: float
     """The same in steps with prompts, unless the host launched them earlier."""
-    eager_expert_formats: tuple[str, ...]  # Weight formats whose experts add it; empty: all.
-    similar_prompts: bool | None = None  # Whether requests take the slots that similar ones have left.
-    host_overlap: float  # Share of step and request time hidden behind the GPU; 0 without `async_scheduling`.
+    eager_expert_formats: tuple[str, ...]
+    """Weight formats whose experts add it; empty: all."""
+    similar_prompts: bool | None = None
+    """Whether requests take the slots that similar ones have left."""
+    host_overlap: float
+    """Share of step and request time hidden behind the GPU; 0 without `async_scheduling`."""
     tokenizer_wait: float
     """Seconds of `frontend_latency` until the tokeniser begins; 0 if the scenario sets the latency."""
-    tokenization_per_token: float  # Additional front-end time per prompt token; 0 if the scenario sets the latency.
+    tokenization_per_token: float
+    """Additional front-end time per prompt token; 0 if the scenario sets the latency."""
     frontend_seconds_per_request: float
     """Additional front-end time per request, serial in the API server; 0 if the scenario sets the latency, and for
     batches in the engine's own process."""
-    api_server_seconds_per_token: float  # Seconds of the API server per streamed token.
-    plugin: str  # Plug-in with the kernels for the GPU's maker, "" if they are the engine's own.
-    supported_quantizations: tuple[WeightFormatName, ...]  # Weight formats that the version can run on this GPU.
+    api_server_seconds_per_token: float
+    """Seconds of the API server per streamed token."""
+    plugin: str
+    """Plug-in with the kernels for the GPU's maker, "" if they are the engine's own."""
+    supported_quantizations: tuple[WeightFormatName, ...]
+    """Weight formats that the version can run on this GPU."""
     loaded_methods: tuple[LoadedMethod, ...]
     """Quantisation methods whose checkpoints it loads; empty: any, in formats that it runs."""
     quantises_on_load: tuple[WeightFormatName, ...]
     """Weight formats to which it converts 16-bit weights while loading them."""
     quantises_before_loading: tuple[WeightFormatName, ...]
     """Weight formats to which a tool of its own converts 16-bit weights."""
-    kv_cache_of_methods: tuple[str, ...]  # Quantisation methods whose KV format `auto` takes from the checkpoint.
+    kv_cache_of_methods: tuple[str, ...]
+    """Quantisation methods whose KV format `auto` takes from the checkpoint."""
     narrow_sparse_kv_capability: float | None
     """CUDA compute capability from which `auto` keeps the keys of sparse attention in FP8; None: never."""
     narrow_kv_families: Mapping[str, int]
     """Model family -> CUDA compute capability, before the point, on which `auto` keeps its KV in FP8."""
-    casts_float32: bool  # Whether it loads 32-bit weights in 16 bit unless 32 is asked for.
-    kv_transfer: KVTransfer  # How it sends KV caches from prefill to decode servers.
+    casts_float32: bool
+    """Whether it loads 32-bit weights in 16 bit unless 32 is asked for."""
+    kv_transfer: KVTransfer
+    """How it sends KV caches from prefill to decode servers."""
     features: tuple[str, ...]
     """Features of the requested version on this GPU, from `simserve.profiles.engine_profile.FEATURES`."""
     sources: Mapping[str, str]

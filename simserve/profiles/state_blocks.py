@@ -34,16 +34,24 @@ def check_pattern(pattern: str, num_layers: int, num_mambas: int, *, has_experts
 class Mamba2(FrozenModel):
     """Layers of a selective state space (Mamba-2, arXiv 2405.21060): a state of fixed size per sequence."""
 
-    num_heads: PositiveInt  # Heads, each with its own state.
-    head_dim: PositiveInt  # Width of a head.
-    state_size: PositiveInt  # Elements of the state for each channel.
-    num_groups: PositiveInt = 1  # Groups of heads that share the input and output matrices of their states.
-    conv_kernel: PositiveInt = 4  # Tokens that the convolution sees.
-    has_conv_bias: bool = True  # Whether the convolution has biases.
+    num_heads: PositiveInt
+    """Heads, each with its own state."""
+    head_dim: PositiveInt
+    """Width of a head."""
+    state_size: PositiveInt
+    """Elements of the state for each channel."""
+    num_groups: PositiveInt = 1
+    """Groups of heads that share the input and output matrices of their states."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution sees."""
+    has_conv_bias: bool = True
+    """Whether the convolution has biases."""
     has_gated_norm: bool = True
     """Whether the output is normalised with its gate, with separate weights (not in Falcon-H1 0.5B)."""
-    chunk_size: PositiveInt = 128  # Tokens of a prompt that the scan processes at once.
-    state_element_bytes: PositiveFloat = 4.0  # Bytes of an element of the state.
+    chunk_size: PositiveInt = 128
+    """Tokens of a prompt that the scan processes at once."""
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of an element of the state."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Mamba2:
@@ -97,12 +105,18 @@ class Mamba1(FrozenModel):
     input and output matrices, the same for all channels.
     """
 
-    inner_width: PositiveInt  # Channels.
-    state_size: PositiveInt  # Elements of the state for each channel.
-    time_step_rank: PositiveInt  # Width of the low-rank time step.
-    conv_kernel: PositiveInt = 4  # Tokens that the convolution sees.
-    has_conv_bias: bool = True  # Whether the convolution has biases.
-    state_element_bytes: PositiveFloat = 4.0  # Bytes of an element of the state.
+    inner_width: PositiveInt
+    """Channels."""
+    state_size: PositiveInt
+    """Elements of the state for each channel."""
+    time_step_rank: PositiveInt
+    """Width of the low-rank time step."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution sees."""
+    has_conv_bias: bool = True
+    """Whether the convolution has biases."""
+    state_element_bytes: PositiveFloat = 4.0
+    """Bytes of an element of the state."""
 
     @property
     def mixed_width(self) -> int:
@@ -134,12 +148,18 @@ class Mamba1(FrozenModel):
 class LinearAttention(FrozenModel):
     """Layers of a gated delta rule (Gated DeltaNet): a fixed-size state per sequence instead of keys and values."""
 
-    num_layers: PositiveInt  # Layers of this kind; the others keep keys and values.
-    num_key_heads: PositiveInt  # Heads of queries and keys.
-    num_value_heads: PositiveInt  # Heads of values, outputs and states; a multiple of the key heads.
-    key_head_dim: PositiveInt  # Width of a query and key head.
-    value_head_dim: PositiveInt  # Width of a value head.
-    conv_kernel: PositiveInt = 4  # Tokens that the convolution over queries, keys and values sees.
+    num_layers: PositiveInt
+    """Layers of this kind; the others keep keys and values."""
+    num_key_heads: PositiveInt
+    """Heads of queries and keys."""
+    num_value_heads: PositiveInt
+    """Heads of values, outputs and states; a multiple of the key heads."""
+    key_head_dim: PositiveInt
+    """Width of a query and key head."""
+    value_head_dim: PositiveInt
+    """Width of a value head."""
+    conv_kernel: PositiveInt = 4
+    """Tokens that the convolution over queries, keys and values sees."""
     state_element_bytes: PositiveFloat = 4.0
     """Bytes of an element of the state: FP32, as in SGLang and in the configuration of Qwen3.5."""
     decay_rank: PositiveInt | None = None
@@ -147,7 +167,8 @@ class LinearAttention(FrozenModel):
     null: a decay per head (Gated DeltaNet)."""
     has_low_rank_gate: bool = False
     """Whether the output gate also has a low-rank projection of that width (Kimi Linear), instead of one matrix."""
-    has_full_rank_decay: bool = False  # Whether there is a decay per channel, projected by one matrix (Ling 3).
+    has_full_rank_decay: bool = False
+    """Whether there is a decay per channel, projected by one matrix (Ling 3)."""
     has_fixed_decay: bool = False
     """Whether each head has a token-independent decay, and no convolution (lightning attention, arXiv 2401.04658, in
     Ling 2.5 and MiniMax-01)."""
@@ -237,10 +258,14 @@ class ShortConvolution(FrozenModel):
     and the convolution's input, of which the last ``kernel - 1`` values are the state.
     """
 
-    num_layers: PositiveInt  # Layers of this kind; the others keep keys and values.
-    width: PositiveInt  # Channels of the convolution: the width of the layer.
-    conv_kernel: PositiveInt = 3  # Tokens that the convolution sees.
-    has_bias: bool = False  # Whether the convolution and both projections have biases.
+    num_layers: PositiveInt
+    """Layers of this kind; the others keep keys and values."""
+    width: PositiveInt
+    """Channels of the convolution: the width of the layer."""
+    conv_kernel: PositiveInt = 3
+    """Tokens that the convolution sees."""
+    has_bias: bool = False
+    """Whether the convolution and both projections have biases."""
 
     @property
     def mixed_width(self) -> int:

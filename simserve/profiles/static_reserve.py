@@ -39,25 +39,36 @@ class ServerTraits:
 class StaticReserve(FrozenModel):
     """SGLang's estimate of what must stay free besides weights and KV; the rest is the static share."""
 
-    memory_at_least: Bytes = 0.0  # Least GPU memory for which this estimate holds, bytes.
-    base: Bytes  # Bytes for metadata, or for everything if no other term is given.
-    chunk_token: Bytes = 0.0  # Bytes per token of the prefill chunk.
-    minimum_chunk_tokens: int = 0  # Least chunk length assumed, tokens.
-    graph_sequence: Bytes = 0.0  # Bytes per sequence of the largest captured CUDA graph.
-    prompt_graph: Bytes = 0.0  # Bytes per captured graph of prompts, where prompts run on graphs.
+    memory_at_least: Bytes = 0.0
+    """Least GPU memory for which this estimate holds, bytes."""
+    base: Bytes
+    """Bytes for metadata, or for everything if no other term is given."""
+    chunk_token: Bytes = 0.0
+    """Bytes per token of the prefill chunk."""
+    minimum_chunk_tokens: int = 0
+    """Least chunk length assumed, tokens."""
+    graph_sequence: Bytes = 0.0
+    """Bytes per sequence of the largest captured CUDA graph."""
+    prompt_graph: Bytes = 0.0
+    """Bytes per captured graph of prompts, where prompts run on graphs."""
     prompt_graph_sizes: tuple[SizeRange, ...] = ()
     """Tokens of the graphs of prompts; sizes up to the chunk are captured."""
     latent_prompt_graphs: Bytes = 0.0
     """Bytes of all graphs of prompts with latent attention, in place of `prompt_graph`."""
-    rank: Bytes = 0.0  # Bytes per rank (tensor x pipeline).
-    groups: Bytes = 0.0  # Bytes if there are several groups of data-parallel attention, however many.
+    rank: Bytes = 0.0
+    """Bytes per rank (tensor x pipeline)."""
+    groups: Bytes = 0.0
+    """Bytes if there are several groups of data-parallel attention, however many."""
     group_sequence: Bytes = 0.0
     """Bytes per sequence of the largest CUDA graph and group of data-parallel attention, if there are several."""
     large_group_sequence: Bytes = 0.0
     """Further bytes of the same kind if the largest graph holds more sequences than `large_graph`."""
-    large_graph: int = 0  # Sequences of the largest graph above which `large_group_sequence` counts.
-    minimum: Bytes = 0.0  # Least reserve, bytes, on GPUs above `minimum_above`.
-    minimum_above: Bytes = 0.0  # GPU memory above which `minimum` applies, bytes.
+    large_graph: int = 0
+    """Sequences of the largest graph above which `large_group_sequence` counts."""
+    minimum: Bytes = 0.0
+    """Least reserve, bytes, on GPUs above `minimum_above`."""
+    minimum_above: Bytes = 0.0
+    """GPU memory above which `minimum` applies, bytes."""
     drafts: Mapping[str, Bytes] = Field(default_factory=dict)
     """Drafter of speculative decoding -> further bytes, above the minimum too."""
     deepep: Bytes = 0.0
@@ -103,11 +114,15 @@ class StaticReserve(FrozenModel):
 class AttentionShare(FrozenModel):
     """A smaller share of GPU memory under some kernels of attention, which need memory of their own."""
 
-    backend: str  # Kernels, as `deployment.engine.attention_backend` names them.
+    backend: str
+    """Kernels, as `deployment.engine.attention_backend` names them."""
     gpus: tuple[str, ...]
     """Parts of the names of GPUs, in lower case, on which these kernels run unless others are asked for."""
     latent_heads: tuple[int, ...] = ()
     """Query heads of a rank with which they also run latent attention unasked; empty: they never do."""
-    except_families: tuple[str, ...] = ()  # Model families that run on other kernels unless these are asked for.
-    model_len_above: int = Field(default=0, ge=0)  # Context length up to which the share stays as it is, tokens.
-    factor: float = Field(gt=0, le=1)  # Factor on the share, whoever set it.
+    except_families: tuple[str, ...] = ()
+    """Model families that run on other kernels unless these are asked for."""
+    model_len_above: int = Field(default=0, ge=0)
+    """Context length up to which the share stays as it is, tokens."""
+    factor: float = Field(gt=0, le=1)
+    """Factor on the share, whoever set it."""

@@ -403,27 +403,38 @@ def with_stored_format(scenario: Scenario) -> Scenario:
 class QualityFact(FrozenModel):
     """One model in one format compared with the same model in 16 bit."""
 
-    format: str = Field(min_length=1)  # Weight or KV format, as a scenario names it.
-    model: str = Field(min_length=1)  # The studied model.
-    model_size_b: float = Field(gt=0)  # Its number of parameters, billions.
-    baseline: float = Field(gt=0)  # Score in 16 bit; 100 if only the recovery is published.
-    value: float = Field(gt=0)  # Score in the format.
+    format: str = Field(min_length=1)
+    """Weight or KV format, as a scenario names it."""
+    model: str = Field(min_length=1)
+    """The studied model."""
+    model_size_b: float = Field(gt=0)
+    """Its number of parameters, billions."""
+    baseline: float = Field(gt=0)
+    """Score in 16 bit; 100 if only the recovery is published."""
+    value: float = Field(gt=0)
+    """Score in the format."""
 
 
 class QualityStudy(FrozenModel):
     """Figures of one source by one metric."""
 
-    source: str = Field(min_length=1)  # Paper, model card or documentation.
-    cited_as: str = Field(min_length=1)  # The source in one or two words, for one line of text.
-    metric: Metric  # Perplexity (lower is better), or a score or recovery in per cent (higher is better).
-    quantises: Kind = "weights"  # What is stored in the format.
-    facts: tuple[QualityFact, ...] = Field(min_length=1)  # The figures.
+    source: str = Field(min_length=1)
+    """Paper, model card or documentation."""
+    cited_as: str = Field(min_length=1)
+    """The source in one or two words, for one line of text."""
+    metric: Metric
+    """Perplexity (lower is better), or a score or recovery in per cent (higher is better)."""
+    quantises: Kind = "weights"
+    """What is stored in the format."""
+    facts: tuple[QualityFact, ...] = Field(min_length=1)
+    """The figures."""
 
 
 class QualityCatalogue(FrozenModel):
     """Every study."""
 
-    studies: tuple[QualityStudy, ...]  # Studies, in the order they are shown.
+    studies: tuple[QualityStudy, ...]
+    """Studies, in the order they are shown."""
 
 
 @cache

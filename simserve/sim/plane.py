@@ -46,7 +46,8 @@ class Chance:
         room: Numbers that may be requested at once.
     """
 
-    _at_once = 1024  # Numbers drawn together; each batch is used from its end.
+    _at_once = 1024
+    """Numbers drawn together; each batch is used from its end."""
 
     def __init__(self, specs: RequestSpecs, name: str, room: int = 2) -> None:
         self._random = rng.stream(specs.seed, name, specs.replication)

@@ -30,8 +30,10 @@ ALL = 1_000_000  # Number of words after a flag that stands for all of them up t
 class ReadVersion(FrozenModel):
     """A release whose argument parser was read."""
 
-    version: str  # Its version.
-    source: str  # The files that were read.
+    version: str
+    """Its version."""
+    source: str
+    """The files that were read."""
 
 
 class FlagGroup(FrozenModel):
@@ -40,26 +42,34 @@ class FlagGroup(FrozenModel):
     takes: Takes
     """Kind of value: `value`, `values` (one or more), `optional` (none or one), `switch` (nothing), `toggle` (nothing,
     with a `--no-` form), `boolean` (nothing, True or False)."""
-    since: str  # First version read that has them.
-    until: str | None = None  # First version read without them; None: the newest still has them.
-    names: tuple[str, ...]  # The flags.
+    since: str
+    """First version read that has them."""
+    until: str | None = None
+    """First version read without them; None: the newest still has them."""
+    names: tuple[str, ...]
+    """The flags."""
 
 
 class Choices(FrozenModel):
     """The values that a flag accepts over a range of versions."""
 
-    since: str  # First version read.
-    until: str | None = None  # First version read that no longer accepts them; None: the newest still does.
-    values: tuple[str | int, ...]  # The accepted values.
+    since: str
+    """First version read."""
+    until: str | None = None
+    """First version read that no longer accepts them; None: the newest still does."""
+    values: tuple[str | int, ...]
+    """The accepted values."""
 
 
 class FlagFile(FrozenModel):
     """The flags of one engine."""
 
-    engine: str  # The engine.
+    engine: str
+    """The engine."""
     versions: tuple[ReadVersion, ...] = Field(min_length=1)
     """Versions read, oldest first; any other counts as the nearest older one."""
-    flags: tuple[FlagGroup, ...]  # Every flag.
+    flags: tuple[FlagGroup, ...]
+    """Every flag."""
     choices: dict[str, tuple[Choices, ...]] = Field(default_factory=dict)
     """Flag, or flag and key of the JSON that it takes -> accepted values, where these are a closed list."""
 

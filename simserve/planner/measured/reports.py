@@ -53,7 +53,8 @@ class _Listed(FrozenModel):
     path: str
     """CSV or text file with one length a row; relative to the folder of the measurements, then to the working
     folder."""
-    column: str | None = None  # Column that holds the lengths; by default the file has only one.
+    column: str | None = None
+    """Column that holds the lengths; by default the file has only one."""
 
     def block(self, folder: Path) -> dict[str, Any]:
         """Return the lengths as in a scenario file."""
@@ -63,9 +64,12 @@ class _Listed(FrozenModel):
 class _Rows(FrozenModel):
     """Lengths of a run's own requests: each row of a file is sent once, in the file's order."""
 
-    path: str  # CSV with one request a row; looked up as that of lengths.
-    prompt: str  # Column of the prompts.
-    output: str  # Column of the answers.
+    path: str
+    """CSV with one request a row; looked up as that of lengths."""
+    prompt: str
+    """Column of the prompts."""
+    output: str
+    """Column of the answers."""
 
 
 _Length = _Count | _Listed | _Lengths
@@ -77,7 +81,8 @@ class Figures(FrozenModel):
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     e2e: Seconds | None = None
-    throughput: Annotated[float, Field(gt=0)] | None = None  # Output tokens/s of the whole deployment.
+    throughput: Annotated[float, Field(gt=0)] | None = None
+    """Output tokens/s of the whole deployment."""
     total_throughput: Annotated[float, Field(gt=0)] | None = None
     """Prompt and output tokens/s of the whole deployment, where the report gives no other throughput."""
 
@@ -108,9 +113,12 @@ class _Run(FrozenModel):
     name: _Name
     clients: _Count | None = None
     """Requests in flight, each replaced when it is answered; as many as ``requests`` where all were sent at once."""
-    rate: Annotated[float, Field(gt=0)] | None = None  # Requests/s, Poisson.
-    batch: _Count | None = None  # Requests of one batch in the engine's own process.
-    queued: _Count | None = None  # Requests that are all waiting when an engine in its own process starts.
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Requests/s, Poisson."""
+    batch: _Count | None = None
+    """Requests of one batch in the engine's own process."""
+    queued: _Count | None = None
+    """Requests that are all waiting when an engine in its own process starts."""
     requests: _Count | None = None
     prompt: _Length | None = None
     output: _Length | None = None
@@ -159,7 +167,8 @@ class _Deployed(FrozenModel):
     name: _Name
     model: str
     deployment: dict[str, Any]
-    assumed: str = ""  # What the report does not say, and what is assumed instead.
+    assumed: str = ""
+    """What the report does not say, and what is assumed instead."""
 
 
 class _Server(_Deployed):
@@ -211,8 +220,10 @@ class _Report(_Measurements):
     """Who measured it, if several files are from one laboratory: the same nodes, client and habits."""
     citation: str
     url: Annotated[str, Field(pattern=r"^https?://")]
-    date: date  # Date of the measurement, or of the version of the report that was read.
-    excluded: tuple[Excluded, ...] = ()  # What else the report contains and is left out, and why.
+    date: date
+    """Date of the measurement, or of the version of the report that was read."""
+    excluded: tuple[Excluded, ...] = ()
+    """What else the report contains and is left out, and why."""
 
 
 _Written = TypeVar("_Written", bound=_Measurements)

@@ -24,7 +24,8 @@ class _PublishedFigure(FrozenModel):
     """One measured server."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)]
-    load: float | None = None  # Clients, requests/s or requests of a batch, as the workload says.
+    load: float | None = None
+    """Clients, requests/s or requests of a batch, as the workload says."""
     load_kind: LoadKind
     model: str
     deployment: dict[str, Any]
@@ -33,14 +34,16 @@ class _PublishedFigure(FrozenModel):
     cold_seconds: Seconds = 0.0
     """How much longer the first requests of the fresh server waited for their first tokens."""
     shown_only: tuple[Metric, ...] = ()
-    is_fitted: bool = False  # Whether constants of the catalogue were fitted to its figures.
+    is_fitted: bool = False
+    """Whether constants of the catalogue were fitted to its figures."""
 
 
 class _Publication(FrozenModel):
     """Figures of one publication."""
 
     title: str
-    citation: str  # Author, work, version or commit, date, and where to find it.
+    citation: str
+    """Author, work, version or commit, date, and where to find it."""
     statistic: Statistic = "mean"
     is_server_side: bool = False
     figures: tuple[_PublishedFigure, ...]
