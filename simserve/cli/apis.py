@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +40,7 @@ OutOption = Annotated[
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace existing profiles.")]
 _OLD = "old"
+_MONTH = len("2026-11")
 
 
 def apis(
@@ -83,7 +84,7 @@ def apis(
         print_json({"apis": rows, "judged_at": reference})
         return
     print_table(
-        ("api", "provider", "input", "cached", "output", "batch", "ttft", "tokens/s", "seen"),
+        ("api", "provider", "input", "cached", "output", "batch", "ttft", "tokens/s", "seen", "served"),
         [
             (
                 row["name"],
@@ -95,13 +96,21 @@ def apis(
                 "-" if row["latency"] is None else row["latency"]["ttft"],
                 "-" if row["latency"] is None else f"{row['latency']['tokens_per_second']:.0f}",
                 seen(row["date"], row["is_old"]),
+                _until(row),
             )
             for row in rows
         ],
         "Dollars a million tokens, list prices. old: seen more than a year before the newest. "
         "Tiers by prompt length: --json. ttft, tokens/s of one answer: medians that somebody measured, no promise."
+        + " served: until when, if its provider has said so; --json names what follows."
         + _peaks(profiles),
     )
+
+
+def _until(row: Mapping[str, Any]) -> str:
+    """Return until when a model is served; a dash: no end is known."""
+    gone = row["withdrawn"]
+    return "-" if gone is None else f"{'ended' if row['is_withdrawn'] else 'until'} {gone['date'][:_MONTH]}"
 
 
 def _peaks(profiles: Sequence[ApiProfile]) -> str:
@@ -165,6 +174,7 @@ def say_written(files: Sequence[Path], out: Path) -> None:
 
 
 def _api(profile: ApiProfile, today: str | None) -> dict[str, Any]:
+    from simserve.profiles.api import is_withdrawn
     from simserve.profiles.price_dates import is_old
 
     return {
@@ -184,6 +194,8 @@ def _api(profile: ApiProfile, today: str | None) -> dict[str, Any]:
         "latency": None if profile.latency is None else profile.latency.model_dump(mode="json"),
         "date": profile.date,
         "is_old": today is not None and is_old(profile.date, today),
+        "withdrawn": None if profile.withdrawn is None else profile.withdrawn.model_dump(),
+        "is_withdrawn": is_withdrawn(profile, today),
         "source": profile.source,
     }
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
-from simserve.profiles.price_dates import Date, newest
+from simserve.profiles.price_dates import Date, is_past, newest
 from simserve.units import PositiveSeconds
 from simserve.validation import FrozenModel, validate
 
@@ -134,6 +134,17 @@ class ApiLatency(FrozenModel):
         return 0.0 if self.ttft_p95 is None else math.log(self.ttft_p95 / self.ttft) / _Z95
 
 
+class Withdrawal(FrozenModel):
+    """When a provider stops serving a model."""
+
+    date: Date
+    """The first day without it: YYYY-MM-DD, YYYY-MM or YYYY."""
+    successor: str | None = None
+    """Profile of what the provider recommends instead; absent: it recommends nothing that is in the catalogue."""
+    source: str = Field(min_length=1)
+    """Where this was read."""
+
+
 class ApiProfile(FrozenModel):
     """A model behind an API: its cost per token, and how fast it answers if that was measured."""
 
@@ -162,6 +173,8 @@ class ApiProfile(FrozenModel):
     """Discounts by monthly spending, if any; ascending."""
     latency: ApiLatency | None = None
     """How fast it answers; absent: no dated public measurement is on record."""
+    withdrawn: Withdrawal | None = None
+    """When it is no longer served; absent: no such date is known."""
     date: Date
     """When the price was seen: YYYY-MM-DD, YYYY-MM, or YYYY if no more is known."""
     source: str = Field(min_length=1)
@@ -178,6 +191,32 @@ class ApiProfile(FrozenModel):
         if sums != sorted(set(sums)):
             raise ValueError("volume_discounts must ascend in above_usd_per_month")
         return self
+
+
+def is_withdrawn(profile: ApiProfile, today: str | None) -> bool:
+    """Return whether a model is certain to be no longer served at ``today``; None: the newest date of the catalogue."""
+    if profile.withdrawn is None:
+        return False
+    judged_at = catalogue_date() if today is None else today
+    return judged_at is not None and is_past(profile.withdrawn.date, judged_at)
+
+
+def withdrawal_note(profile: ApiProfile, today: str | None) -> str | None:
+    """Return that a model is no longer served, since when, and what is served instead; None: it is served."""
+    gone = profile.withdrawn
+    if gone is None or not is_withdrawn(profile, today):
+        return None
+    others = [] if profile.weights is None else [each.name for each in serving(profile.weights, today)]
+    told = [f"{profile.name} is no longer served: {profile.provider} withdrew it on {gone.date}"]
+    told += [] if gone.successor is None else [f"its successor there is {gone.successor}"]
+    told += [f"the same weights are served as {', '.join(others)}"] if others else []
+    return "; ".join(told)
+
+
+def serving(model: str, today: str | None = None) -> list[ApiProfile]:
+    """Return the APIs of the catalogue that serve a model's weights; a profile of them takes 3 ms to load."""
+    named = [name for name in catalog.names("api") if model in catalog.find("api", name).read_text(encoding="utf-8")]
+    return [each for each in map(load_api, named) if each.weights == model and not is_withdrawn(each, today)]
 
 
 def load_api(name: str, relative_to: Path | None = None) -> ApiProfile:

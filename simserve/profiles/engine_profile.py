@@ -376,7 +376,8 @@ class LoadedMethod(FrozenModel):
     def covers(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint was made by this method."""
         is_format = not self.formats or checkpoint.format in self.formats
-        has_scales = not self.fp8_scales or checkpoint.fp8_scales in self.fp8_scales
+        is_scaled = bool(self.fp8_scales) and "fp8" in checkpoint.all_formats
+        has_scales = not is_scaled or checkpoint.fp8_scales in self.fp8_scales
         return checkpoint.method == self.method and is_format and has_scales
 
 

@@ -49,6 +49,11 @@ def is_old(date: str, today: str) -> bool:
     return (last_day(reference) - last_day(date)).days > OLD_AFTER_DAYS
 
 
+def is_past(date: str, today: str) -> bool:
+    """Return whether ``today`` is on or after ``date``, on whichever of its days that is."""
+    return last_day(today) >= last_day(date)
+
+
 def newest(dates: Iterable[str]) -> str | None:
     """Return the newest of some dates as written, None if there are none; of equal days the more precise one."""
     return max(dates, key=lambda date: (date, len(date)), default=None)

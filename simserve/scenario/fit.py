@@ -28,6 +28,7 @@ from simserve.perf.memory import (
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
+from simserve.profiles.api import load_api, withdrawal_note
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.scenario.combinations import model_notes
 from simserve.scenario.deployment_spec import lora_lines, tier_lines
@@ -93,10 +94,19 @@ def leading_warnings(*scenarios: Scenario | ResolvedScenario) -> list[str]:
         try:
             found.update(dict.fromkeys(model_notes(plain)))
             found.update(dict.fromkeys(_unseen_peak(plain.workload)))
+            found.update(dict.fromkeys(_withdrawn(plain)))
             found.update(dict.fromkeys(fit_notes(resolve(scenario))))
         except InputError:
             continue
     return list(found)
+
+
+def _withdrawn(scenario: Scenario) -> list[str]:
+    """Return a note for each API that a scenario names and that is no longer served."""
+    overflow = scenario.deployment.overflow
+    names = {scenario.pricing.api, None if overflow is None else overflow.api}
+    notes = [withdrawal_note(load_api(name, scenario.folder), None) for name in sorted(filter(None, names))]
+    return [note for note in notes if note is not None]
 
 
 def _unseen_peak(workload: WorkloadSpec) -> list[str]:

@@ -37,6 +37,17 @@ def test_apis_are_found_by_name_provider_and_weights(simserve: Simserve) -> None
     assert simserve("apis", "gpt", "--prices", "prices.json").code == 2
 
 
+def test_until_when_a_model_is_served_is_listed(simserve: Simserve) -> None:
+    """Ended or until, at the day of the catalogue or the one given; JSON has successor and source."""
+    words = simserve("apis", "gpt-4o-mini").stdout
+    rows = json.loads(simserve("apis", "groq-llama", "--json").stdout)["apis"]
+
+    assert "until 2027-01" in words
+    assert "ended 2027-01" in simserve("apis", "gpt-4o-mini", "--today", "2027-02-01").stdout
+    assert {row["withdrawn"]["successor"] for row in rows} == {"groq-gpt-oss-20b", "groq-gpt-oss-120b"}
+    assert all(row["is_withdrawn"] for row in rows)
+
+
 @pytest.mark.parametrize("command", ["apis", "gpus"])
 def test_age_is_judged_at_a_given_day(simserve: Simserve, command: str) -> None:
     """In ten years everything is old; without a day it is the newest date of the catalogue."""

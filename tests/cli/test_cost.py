@@ -239,6 +239,22 @@ def test_flags_that_answer_nothing_are_refused(simserve: Simserve, flags: str, s
     assert said in outcome.error_line
 
 
+@pytest.mark.parametrize(("today", "is_told"), [("2027-01-13", False), ("2027-01-14", True)])
+def test_an_api_that_is_no_longer_served_is_told_with_its_successor(
+    simserve: Simserve, today: str, is_told: bool
+) -> None:
+    """By arithmetic and of a scenario alike, from the day on."""
+    outcome = simserve(
+        "cost", "--api", "gpt-4o", "--requests-per-month", "1e6", "--prompt-tokens", "700", "--output-tokens", "200",
+        "--today", today,
+    )  # fmt: skip
+
+    assert outcome.code == 0
+    assert (
+        "OpenAI withdrew it on 2027-01-14; its successor there is gpt-6-luna" in " ".join(outcome.stdout.split())
+    ) == is_told
+
+
 def test_an_unknown_api_names_the_nearest(simserve: Simserve) -> None:
     """With exit code 104."""
     outcome = simserve("cost", "--api", "gpt-4p", "--requests-per-month", "1")

@@ -10,8 +10,15 @@ import yaml
 
 from simserve.errors import ProfileError, UsageError
 from simserve.profiles import catalog
-from simserve.profiles.api import PromptCaching, catalogue_date, load_api
-from simserve.profiles.price_dates import check_today, is_old, last_day, newest
+from simserve.profiles.api import (
+    PromptCaching,
+    catalogue_date,
+    is_withdrawn,
+    load_api,
+    serving,
+    withdrawal_note,
+)
+from simserve.profiles.price_dates import check_today, is_old, is_past, last_day, newest
 
 _OWN = {
     "name": "own",
@@ -34,6 +41,42 @@ def test_every_bundled_price_has_its_date_and_source(name: str) -> None:
     assert last_day(profile.date)
     assert profile.price.cached <= profile.price.input
     assert profile.weights is None or profile.weights in catalog.names("model")
+
+
+@pytest.mark.parametrize("name", catalog.names("api"))
+def test_a_successor_is_a_profile_of_the_same_provider_that_is_served(name: str) -> None:
+    """So whoever is warned finds its price."""
+    profile, today = load_api(name), catalogue_date()
+    successor = None if profile.withdrawn is None else profile.withdrawn.successor
+
+    assert profile.withdrawn is None or last_day(profile.withdrawn.date)
+    assert successor is None or load_api(successor).provider == profile.provider
+    assert successor is None or not is_withdrawn(load_api(successor), today)
+
+
+def test_a_model_is_withdrawn_from_the_day_on_that_its_provider_names() -> None:
+    """On the day itself, and not before; a month counts when it is over."""
+    profile = load_api("gpt-4o")
+
+    assert not is_withdrawn(profile, "2027-01-13")
+    assert is_withdrawn(profile, "2027-01-14")
+    assert withdrawal_note(profile, "2027-01-13") is None
+    note = "gpt-4o is no longer served: OpenAI withdrew it on 2027-01-14; its successor there is gpt-6-luna"
+    assert withdrawal_note(profile, "2027-01-14") == note
+    assert (is_past("2027-01", "2027-01-30"), is_past("2027-01", "2027-01-31")) == (False, True)
+
+
+def test_who_still_serves_the_same_weights_is_named() -> None:
+    """Groq names another model; hosts of these weights are left, and those that ended are not among them."""
+    note = withdrawal_note(load_api("groq-llama-3.3-70b"), None) or ""
+
+    assert (
+        "withdrew it on 2026-08-16; its successor there is groq-gpt-oss-120b; the same weights are served as " in note
+    )
+    assert "nebius-llama-3.3-70b" in note
+    assert "together-llama-3.3-70b" not in note
+    assert "groq-llama-3.3-70b" not in [each.name for each in serving("llama-3.3-70b")]
+    assert "together-llama-3.3-70b" in [each.name for each in serving("llama-3.3-70b", "2026-10-21")]
 
 
 def test_gpt_4_has_its_price_of_2023() -> None:

@@ -23,6 +23,22 @@ _NEWEST = ["deployment.engine.version='0.33'"]
 WIDE_OPEN = "limits-wide-open"
 
 
+@pytest.mark.parametrize("key", ["pricing.api", "deployment.overflow.api"])
+def test_an_api_that_is_no_longer_served_leads_the_answer(key: str) -> None:
+    """Whether a scenario is compared with it or sends requests there."""
+    overflow = ["deployment.overflow={api: x, max_queue: 8, ttft: 400 ms, tokens_per_second: 100}"]
+    changes = overflow * (key != "pricing.api")
+
+    def told(api: str) -> list[str]:
+        return [line for line in leading_warnings(make_scenario([*changes, f"{key}={api}"])) if "longer served" in line]
+
+    assert told("deepinfra-llama-3.1-8b") == []
+    (line,) = told("together-llama-3.1-8b")
+    assert line.startswith(
+        "together-llama-3.1-8b is no longer served: Together AI withdrew it on 2026-03-06; the same "
+    )
+
+
 @pytest.mark.parametrize("key", ["max_num_seqs", "max_num_batched_tokens"])
 def test_a_limit_that_leaves_no_memory_is_named(key: str) -> None:
     """Activations grow with what the scenario sets; the largest power of two that fits is offered."""

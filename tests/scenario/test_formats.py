@@ -223,6 +223,21 @@ def test_engines_names_of_a_kv_format_are_accepted(name: str, overrides: tuple[s
     assert resolved(f"kv_cache_dtype={name}", *overrides).shape.kv_cache_dtype == format
 
 
+def test_tensorrt_llm_loads_experts_in_mxfp4_by_compressed_tensors() -> None:
+    """Kimi-K3's own checkpoint, which has no scales of FP8; FP8 by tensor it still refuses."""
+    asked = ("hardware=b300-sxm-270gb", "tensor_parallel_size=8", "engine.name=tensorrt-llm", "engine.version='1.3'")
+    shape = resolved(*asked, model="kimi-k3").shape
+    method = next(each for each in load_engine("tensorrt-llm").versions if each.version == "1.3").checkpoints
+    by_tensors = next(each for each in method.loaded_methods if each.method == "compressed-tensors")
+    stored = shape.model.stored
+
+    assert shape.quantization == "mxfp4"
+    assert by_tensors.covers(stored)
+    assert by_tensors.covers(stored.model_copy(update={"format": "fp8", "fp8_scales": "channel"}))
+    assert not by_tensors.covers(stored.model_copy(update={"format": "fp8", "fp8_scales": "tensor"}))
+    assert not by_tensors.covers(stored.model_copy(update={"format": "int8"}))
+
+
 def test_a_kv_cache_type_of_llama_cpp_that_is_not_simulated_names_the_nearest() -> None:
     """In place of a list of all formats."""
     with pytest.raises(ScenarioError, match=r"'q5_1' is a KV cache type that is not simulated; .*'q4_0', int4"):

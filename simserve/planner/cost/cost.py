@@ -15,7 +15,8 @@ from simserve.errors import UsageError, nearest
 from simserve.metrics.api_cost import ApiPrices, latency_figures, peak_figures
 from simserve.planner.cost import model as cost_model
 from simserve.planner.cost.model import Comparison, day_shape
-from simserve.profiles.api import catalogue_date, load_api
+from simserve.profiles import catalog
+from simserve.profiles.api import catalogue_date, load_api, withdrawal_note
 from simserve.profiles.price_dates import check_today, is_old
 from simserve.scenario.load import Overrides, from_mapping
 from simserve.scenario.run import Progress
@@ -388,6 +389,10 @@ def cost_summary(
         summary = cost_of_scenario(
             scenario, api=api, requests_per_month=requests_per_month, progress=progress, others=others
         )
-    date = summary["api"]["date"]
+    date, name = summary["api"]["date"], api if isinstance(api, str) else summary["api"]["name"]
+    is_known = isinstance(api, str) or (date is not None and name is not None and catalog.has("api", name))
+    note = withdrawal_note(load_api(name), judged_at) if is_known else None
+    if note is not None:
+        summary["warnings"] = list(dict.fromkeys([*summary.get("warnings", ()), note]))
     summary["api"]["is_old"] = date is not None and judged_at is not None and is_old(date, judged_at)
     return summary

@@ -19,8 +19,7 @@ from simserve.planner.cost.model import Comparison, day_shape
 from simserve.planner.load_curve import LoadCurve
 from simserve.planner.scaling import steady_rate
 from simserve.planner.search.trial import run_holds
-from simserve.profiles import catalog
-from simserve.profiles.api import ApiProfile, PromptCaching, load_api
+from simserve.profiles.api import PromptCaching, load_api, serving
 from simserve.profiles.catalog import weights_name
 from simserve.scenario.finishable import KnownFinishable
 from simserve.scenario.replication import arrived
@@ -85,17 +84,11 @@ def compared_api(scenario: Scenario, result: RunResult, specs: RequestSpecs) -> 
             return ApiPrices.of(load_api(overflow.api, scenario.folder)), f"compared with all of it at {overflow.api}"
     if any(pool.model is not None for pool in scenario.deployment.pools):
         return None  # Several models answer: no single API does.
-    same = [ApiPrices.of(each) for each in _serving(weights_name(scenario.model, scenario.folder))]
+    same = [ApiPrices.of(each) for each in serving(weights_name(scenario.model, scenario.folder))]
     if not same:
         return None
     cheapest = min(same, key=lambda each: (mean_request(result, specs, each).usd, each.name))
     return cheapest, f"no API is named: compared with {cheapest.name}, the cheapest that serves the same weights"
-
-
-def _serving(model: str) -> list[ApiProfile]:
-    """Return the APIs of the catalogue that serve a model's weights; a profile of them takes 3 ms to load."""
-    named = [name for name in catalog.names("api") if model in catalog.find("api", name).read_text(encoding="utf-8")]
-    return [profile for profile in map(load_api, named) if profile.weights == model]
 
 
 def shape_of_day(scenario: Scenario) -> tuple[float, ...]:

@@ -52,7 +52,10 @@ _GKE_GPUS = {
 """Values of GKE's label that no other name of the GPU tells (cloud.google.com/compute/docs/gpus: a2-highgpu has A100
 with 40 GB, a3-megagpu H100 and a3-ultragpu H200 on SXM boards)."""
 _SHARED = "-SHARED"  # Ending of NVIDIA's label on nodes whose GPUs are time-sliced.
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?")
+_VERSION = re.compile(
+    r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?(?:-(?:cu\d+|rocm[\d.]*|ubuntu\d+|x86_64|amd64|aarch64|arm64|runtime))*"
+)
+"""Tag of an engine's image: its version, and for which driver, system and processor it was built."""
 _LOOK_SECONDS = 15.0  # Default interval between checks of Kubernetes' own autoscaler (kube-controller-manager).
 _ROLE_FLAGS = {
     "--is-prefill-worker": 0,
@@ -728,7 +731,8 @@ _OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:[:@]|$)")
 
 def _tag(image: str) -> str | None:
     """Return the version of the engine that an image's tag names; None: it names none."""
-    found = _VERSION.fullmatch(image.rpartition(":")[2])
+    named = image.partition("@")[0]  # A digest behind the tag names the same image.
+    found = _VERSION.fullmatch(named.rpartition(":")[2])
     return None if found is None or _OTHER_TAG.search(image) else found[1]
 
 

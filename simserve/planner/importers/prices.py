@@ -28,6 +28,7 @@ from simserve.validation import validate
 
 _TOKEN_MODES = ("chat", "completion", "responses", None)  # Modes of litellm that are priced per text token.
 _ABOVE = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
+_DAY = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 _GENAI = {"input": "input_mtok", "cached_input": "cache_read_mtok", "output": "output_mtok"}
 _MILLION = 1e6
 _DIGITS = 10  # Decimal places kept in dollars per million tokens.
@@ -108,7 +109,14 @@ def _litellm(document: Mapping[str, Any], file: Path) -> Iterator[dict[str, Any]
             "batch_discount": _discount(
                 _number(entry.get("input_cost_per_token_batches"), file, model), entry["input_cost_per_token"]
             ),
+            "withdrawn": _litellm_withdrawal(entry),
         }
+
+
+def _litellm_withdrawal(entry: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the day of litellm's ``deprecation_date``, the day on which a provider stops serving a model."""
+    date = str(entry.get("deprecation_date", ""))
+    return {"date": date, "source": "deprecation_date"} if _DAY.fullmatch(date) else None
 
 
 def _litellm_price(entry: Mapping[str, Any], suffix: str, file: Path, model: str) -> dict[str, float | None]:

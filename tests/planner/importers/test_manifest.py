@@ -295,6 +295,25 @@ def test_a_container_that_vllm_refuses_says_so(length: str, is_refused: bool) ->
     assert all("add --max-model-len " in note for note in told)
 
 
+@pytest.mark.parametrize(
+    ("tag", "version"),
+    [
+        ("1.3.0rc29", "1.3.0"),
+        ("1.3.0rc29@sha256:0123456789abcdef", "1.3.0"),
+        ("1.2.0rc6.post3", "1.2.0"),
+        ("1.3.0-cu130-amd64", "1.3.0"),
+        ("1.3.0-mine", "1.3"),
+        ("latest@sha256:0123456789abcdef", "1.3"),
+    ],
+)
+def test_the_version_is_that_of_the_image_s_tag(tag: str, version: str) -> None:
+    """Beside a digest and the build that it names; of a name of one's own it is not known, and the newest is taken."""
+    image, command = f"nvcr.io/nvidia/tensorrt-llm/release:{tag}", "trtllm-serve meta-llama/Llama-3.1-8B --tp_size 1"
+    text = f"services: {{llm: {{image: '{image}', command: {command}}}}}"
+
+    assert import_manifest([text], hardware="h100-sxm-80gb").scenario.deployment.engine.version == version
+
+
 def test_replicas_of_a_compose_file_are_counted() -> None:
     """Those of deploy, and services that are alike."""
     service = "{image: 'vllm/vllm-openai:v0.12.0', command: --model Qwen/Qwen3-8B, deploy: {replicas: 3}}"

@@ -90,6 +90,18 @@ def test_litellm_prices_are_dollars_a_token(tmp_path: Path) -> None:
     assert "litellm" in large.source
 
 
+def test_litellm_knows_when_a_model_ends(tmp_path: Path) -> None:
+    """``deprecation_date``, if it is a day."""
+    ended = {**LITELLM, "maker-large": {**LITELLM["maker-large"], "deprecation_date": "2026-10-20"}}
+    unclear = {**LITELLM, "maker-large": {**LITELLM["maker-large"], "deprecation_date": "soon"}}
+
+    gone = read(tmp_path, ended)["maker-large"].withdrawn
+    assert gone is not None
+    assert gone.date == "2026-10-20"
+    assert read(tmp_path, unclear)["maker-large"].withdrawn is None
+    assert read(tmp_path, LITELLM)["maker-large"].withdrawn is None
+
+
 def test_genai_prices_are_dollars_a_million(tmp_path: Path) -> None:
     """Of dated prices the last that has started; an hour of the day is nobody's mean price."""
     found = read(tmp_path, GENAI)
