@@ -24,6 +24,7 @@ from simserve.perf.efficiency import (
 from simserve.perf.operators import HOST, PART_NAMES, WEIGHTS, Work, bound_parts
 from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
+from simserve.profiles.resolved_engine import ResolvedEngine
 
 ACTIVATION_BYTES = 2.0  # Bytes of an activation element: engines keep them in 16 bit.
 WIDE_DTYPES = ("bf16", "fp16")  # Dtypes that share the 16-bit kernels.
@@ -50,6 +51,9 @@ TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
 STEP_COLUMNS = 128.0  # Columns of the reduction per scale of block-scaled FP8: a tile processes this many at a time.
+PAD_PASSES = 2
+"""Passes over the inputs of a product whose rows are padded first: they are read and written (vLLM 0.11.0 and 0.11.2,
+layers/quantization/utils/fp8_utils.py: CUTLASS's kernel for Hopper takes multiples of four rows)."""
 SUSTAINED_FLOPS = 1e12
 """FLOP of a call half-way between short-call and sustained efficiency: about 1.3 ms on an H100."""
 KEPT_PRODUCTS = 128
@@ -293,6 +297,23 @@ def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
             "memory_efficiency": min(curve.memory_efficiency * memory, 1.0),
         }
     )
+
+
+def block_scaled_curve(
+    curve: GemmCurve, engine: ResolvedEngine, compute_capability: str | None, out_features: float
+) -> tuple[GemmCurve, bool]:
+    """Return the curve of a product with FP8 block scales under an engine, and whether its rows are padded first.
+
+    See ``block_scaled_speed`` and the fields after it in `simserve.profiles.kernel_traits.KernelTraits`.
+    """
+    columns = engine.block_scaled_columns.get(compute_capability or "")
+    if engine.block_scaled_columns and (columns is None or out_features % columns == 0):
+        return curve, False
+    curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
+    is_late = float(compute_capability or 0.0) >= engine.block_scaled_gap_since
+    start = curve.start_latency + engine.block_scaled_gap * is_late
+    changed = {"start_latency": start, "step_latency": engine.block_scaled_step * is_late}
+    return curve.model_copy(update=changed), columns is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,13 +32,14 @@ from simserve.perf.context_parallel import context_exchange_seconds, head_ranks
 from simserve.perf.efficiency import Array, Machine, start_latency
 from simserve.perf.gemm import (
     ACTIVATION_BYTES,
+    PAD_PASSES,
     ProductSizes,
+    block_scaled_curve,
     device_of,
     fp32_parts,
     gemm_class,
     gemm_curve,
     product_parts,
-    slowed,
     unpacked_parts,
     unpacking_parts,
     wide_class,
@@ -601,11 +602,10 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
     if precision.vector_flops is not None:
         curve = curve.model_copy(update={"vector_flops": precision.vector_flops})
     if precision.is_block_scaled:
-        engine = stage.shape.engine
-        curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
-        is_late = float(stage.shape.hardware.compute_capability or 0.0) >= engine.block_scaled_gap_since
-        start = curve.start_latency + engine.block_scaled_gap * is_late
-        curve = curve.model_copy(update={"start_latency": start, "step_latency": engine.block_scaled_step * is_late})
+        curve, is_padded = block_scaled_curve(curve, stage.shape.engine, gpu.compute_capability, gemm.out_features)
+        if is_padded:
+            copied = PAD_PASSES * gemm.in_features * ACTIVATION_BYTES
+            seconds.add("elementwise", elementwise_parts(copied, tokens, machine))
     sizes = ProductSizes(gemm.out_features, gemm.in_features, precision.weight_bits, precision.input_bytes)
     hidden = curve.start_latency if is_beside else 0.0
     parts = product_parts(curve, device_of(machine, precision.arithmetic), sizes, tokens, hidden)

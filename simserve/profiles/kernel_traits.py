@@ -98,6 +98,10 @@ class KernelTraits(FrozenModel):
     """CUDA compute capability from which `block_scaled_gap` and `block_scaled_step` apply."""
     block_scaled_step: Seconds = Field(default=0, ge=0)
     """Least time of a tile of one of them per 128 columns of the reduction, seconds."""
+    block_scaled_columns: Mapping[str, PositiveInt] = Field(default_factory=dict)
+    """CUDA compute capability -> the number that divides the columns of weights which the fitted kernels take. The four
+    above then count there for other weights alone, whose inputs are first copied to padded rows, and on no other GPU;
+    absent: they count for every weight, and nothing is padded."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Factor on the time of a decode step per key of an 8-bit KV cache; the fitted kernels are newer."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)

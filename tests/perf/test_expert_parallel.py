@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simserve.perf.moe import busiest_share, routed_load, router_kernels
 from simserve.perf.shape import launched_gemms
-from simserve.perf.stage import expert_block, projection, stage_gemms, stage_of
+from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
+from simserve.profiles.model_blocks import Gemm
 from tests.perf.shapes import make_shape
 
 TOKENS = np.arange(1.0, 2049.0)
@@ -353,6 +355,48 @@ def test_a_tile_of_triton_takes_its_steps_however_few_rows_there_are() -> None:
     assert start + 56 * 0.45e-6 < after[0] < start + 56 * 0.45e-6 + 4e-6
     assert after[0] > before[0]
     assert after[2] == before[2]
+
+
+def joined_inputs(hardware: str, version: str, engine_fields: dict[str, Any] | None = None) -> tuple[Stage, Gemm]:
+    """Return the stage and the product of latent queries and keys of DeepSeek-V3 over 16 ranks under vLLM."""
+    shape = make_shape(
+        hardware,
+        "deepseek-v3",
+        quantization="fp8",
+        version=version,
+        tensor_parallel_size=16,
+        engine_fields=engine_fields,
+    )
+    stage = stage_of(shape)
+    return stage, next(each for each in stage_gemms(stage) if each.name == "qkv_a")
+
+
+def test_joined_latent_inputs_ran_on_cutlass_before_deepgemm_took_their_columns() -> None:
+    """vLLM 0.11 on an H100, 7,168 x 2,112 with rounding and padding: 0.80 to 1.10 of pull request 23280's ten calls."""
+    rows = np.array([1.0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192])
+    measured = np.array([33.9, 34.8, 34.7, 36.4, 40.3, 48.1, 88.4, 145.3, 271.4, 506.5]) * 1e-6
+
+    old, new = (projection(*joined_inputs("h100-sxm-80gb", version), rows).sum(0) for version in ("0.11.2", "0.12"))
+
+    assert np.all(old > 0.79 * measured)
+    assert np.all(old < 1.11 * measured)
+    assert np.all(old > 1.5 * new)
+
+
+def test_other_columns_and_other_gpus_have_deepgemm_from_vllm_0_11_on() -> None:
+    """3,072 columns of queries are 24 times 128; a B200 has no such rule; and 0.11 without the rule pads nothing."""
+    rows = np.array([1.0, 64.0, 8192.0])
+
+    def columns(version: str) -> np.ndarray:
+        stage, _ = joined_inputs("h200-sxm-141gb", version)
+        return projection(stage, next(each for each in stage_gemms(stage) if each.name == "q_b"), rows)
+
+    assert np.array_equal(columns("0.11"), columns("0.12"))
+    on_blackwell = [projection(*joined_inputs("b200-sxm-180gb", version), rows) for version in ("0.11", "0.12")]
+    assert np.array_equal(*on_blackwell)
+    plain = {"block_scaled_columns": {}, "block_scaled_step": 0.0}
+    before = projection(*joined_inputs("h200-sxm-141gb", "0.10"), rows)
+    assert np.array_equal(projection(*joined_inputs("h200-sxm-141gb", "0.11", plain), rows), before)
 
 
 def test_latent_decodes_of_triton_read_keys_once_for_16_heads() -> None:
