@@ -42,27 +42,17 @@ GATED = ("mean_", "median_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One comparison.
+    """One comparison."""
 
-    Attributes:
-        name: Operator class, or run and figure.
-        expected: The profile's value: seconds of the call with the median ratio, or tokens or requests a second.
-        found: The measured value, in the same unit.
-        count: Calls in the median; 1 for a figure.
-        tolerance: How far the ratio may be from 1, either way.
-        unit: ``s`` or ``/s``.
-        ratio: Measured over predicted: for a class the median of its calls; of two middle ones the farther from 1.
-        may_be_faster: Whether any speed above the predicted one passes.
-    """
-
-    name: str
-    expected: float
-    found: float
-    count: int
-    tolerance: float
-    unit: str
+    name: str  # Operator class, or run and figure.
+    expected: float  # The profile's value: seconds of the call with the median ratio, or tokens or requests a second.
+    found: float  # The measured value, in the same unit.
+    count: int  # Calls in the median; 1 for a figure.
+    tolerance: float  # How far the ratio may be from 1, either way.
+    unit: str  # ``s`` or ``/s``.
     ratio: float
-    may_be_faster: bool = False
+    """Measured over predicted: for a class the median of its calls; of two middle ones the farther from 1."""
+    may_be_faster: bool = False  # Whether any speed above the predicted one passes.
 
     @property
     def change(self) -> float:

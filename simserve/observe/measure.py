@@ -133,23 +133,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is sent.
+    """What is sent."""
 
-    Attributes:
-        loads: The loads, in order.
-        prompt_tokens: Mean length of the prompts.
-        output_tokens: Mean length of the answers.
-        budget: Seconds in all.
-        max_requests: Requests in all.
-        seed: Seed of lengths, prompts and arrivals.
-    """
-
-    loads: Sequence[Load]
-    prompt_tokens: int
-    output_tokens: int
-    budget: float
-    max_requests: int
-    seed: int
+    loads: Sequence[Load]  # The loads, in order.
+    prompt_tokens: int  # Mean length of the prompts.
+    output_tokens: int  # Mean length of the answers.
+    budget: float  # Seconds in all.
+    max_requests: int  # Requests in all.
+    seed: int  # Seed of lengths, prompts and arrivals.
 
 
 @dataclass(slots=True)

@@ -319,59 +319,43 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaShape:
-    """One replica: a model on ``tensor x pipeline x data parallel`` GPUs under an engine.
+    """One replica: a model on ``tensor x pipeline x data parallel`` GPUs under an engine."""
 
-    Attributes:
-        hardware: The GPU and its links.
-        model: What is served.
-        engine: Limits, memory rule and host times, all resolved.
-        tensor_parallel_size: Ranks that share every layer.
-        pipeline_parallel_size: Stages that share the layers.
-        pipeline_layer_partition: Layers of each stage; None: as vLLM assigns them.
-        quantization: Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
-        kv_cache_dtype: KV format, a key of `simserve.perf.quantization.KV_BITS`.
-        decode_context_parallel_size: Tensor-parallel ranks that divide the tokens of each request's KV cache.
-        data_parallel_size: Groups of tensor-parallel ranks that each hold attention and a KV cache of their own, and
-            share the routed experts (data-parallel attention).
-        enable_expert_parallel: Whether each routed expert is whole on one of the ranks that share the experts, instead
-            of in slices on all of them.
-        all2all_backend: How tokens reach the ranks that hold their experts under data-parallel attention.
-        num_redundant_experts: Further copies of experts if their load is balanced over the ranks; None: it is not.
-        enable_two_batch_overlap: Whether a step runs as two halves, one computing while the other's tokens travel.
-        operator_tables: Folder of measured operator tables; None: only fitted curves and rooflines.
-        attention: ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
-        speculation: Speculative decoding; None: one token a step.
-        lora_target: The layers that the workload's LoRA adapters change; without adapters, all that may have one.
-        windowed_kv: How layers with a sliding window keep only their window; None: they keep everything.
-        masks: Cost per step of the grammars of constrained answers; None: no answer is constrained.
-        encodes_images, encodes_audio: Whether the model's vision tower and audio encoder, if any, are loaded too.
-        contexts: Context lengths in tokens that decode steps of the traffic see, all equally likely; layers with a
-            sliding window are priced for them. None: unknown.
-    """
-
-    hardware: HardwareProfile
-    model: ModelProfile
-    engine: ResolvedEngine
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    pipeline_layer_partition: tuple[int, ...] | None = None
-    decode_context_parallel_size: int = 1
+    hardware: HardwareProfile  # The GPU and its links.
+    model: ModelProfile  # What is served.
+    engine: ResolvedEngine  # Limits, memory rule and host times, all resolved.
+    tensor_parallel_size: int = 1  # Ranks that share every layer.
+    pipeline_parallel_size: int = 1  # Stages that share the layers.
+    pipeline_layer_partition: tuple[int, ...] | None = None  # Layers of each stage; None: as vLLM assigns them.
+    decode_context_parallel_size: int = 1  # Tensor-parallel ranks that divide the tokens of each request's KV cache.
     data_parallel_size: int = 1
-    quantization: str = "none"
-    kv_cache_dtype: str = "auto"
+    """Groups of tensor-parallel ranks that each hold attention and a KV cache of their own, and share the routed
+    experts (data-parallel attention)."""
+    quantization: str = "none"  # Weight format, a key of `simserve.perf.quantization.WEIGHT_FORMATS`.
+    kv_cache_dtype: str = "auto"  # KV format, a key of `simserve.perf.quantization.KV_BITS`.
     enable_expert_parallel: bool = False
+    """Whether each routed expert is whole on one of the ranks that share the experts, instead of in slices on all of
+    them."""
     all2all_backend: All2AllBackend = "allgather_reducescatter"
+    """How tokens reach the ranks that hold their experts under data-parallel attention."""
     num_redundant_experts: int | None = None
+    """Further copies of experts if their load is balanced over the ranks; None: it is not."""
     enable_two_batch_overlap: bool = False
-    operator_tables: Path | None = None
-    attention: Attention = "flash"
-    speculation: Speculation | None = None
+    """Whether a step runs as two halves, one computing while the other's tokens travel."""
+    operator_tables: Path | None = None  # Folder of measured operator tables; None: only fitted curves and rooflines.
+    attention: Attention = "flash"  # ``flash`` (scores stay on the chip) or ``standard`` (scores go through memory).
+    speculation: Speculation | None = None  # Speculative decoding; None: one token a step.
     lora_target: LoraTarget = "all"
+    """The layers that the workload's LoRA adapters change; without adapters, all that may have one."""
     windowed_kv: WindowedKV | None = None
+    """How layers with a sliding window keep only their window; None: they keep everything."""
     masks: Masks | None = None
-    encodes_images: bool = False
-    encodes_audio: bool = False
+    """Cost per step of the grammars of constrained answers; None: no answer is constrained."""
+    encodes_images: bool = False  # Whether the model's vision tower, if any, is loaded too.
+    encodes_audio: bool = False  # Whether its audio encoder, if any, is loaded too.
     contexts: tuple[float, ...] | None = None
+    """Context lengths in tokens that decode steps of the traffic see, all equally likely; layers with a sliding
+    window are priced for them. None: unknown."""
 
     @property
     def kv_element_bytes(self) -> float:

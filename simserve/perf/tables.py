@@ -128,12 +128,7 @@ def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The tables of `StepParts` as priced, before sums are made monotone, and the seconds of contexts.
-
-    Attributes:
-        decode, token, token_beyond, sequence, decode_attention, shared: As there.
-        slope: Seconds per context token as priced, by number of sequences.
-    """
+    """The tables of `StepParts` as priced, before sums are made monotone, and the seconds of contexts."""
 
     decode: OperatorSeconds
     token: OperatorSeconds
@@ -141,7 +136,7 @@ class Tables:
     sequence: OperatorSeconds
     decode_attention: OperatorSeconds
     shared: OperatorSeconds
-    slope: Array
+    slope: Array  # Seconds per context token as priced, by number of sequences.
 
 
 def tables_of(stage: Stage, tokens: Array, sequences: Array, together: Array) -> Tables:

@@ -83,36 +83,22 @@ class _Choices:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an engine runs: everything on which its defaults depend.
+    """Where an engine runs: everything on which its defaults depend."""
 
-    Attributes:
-        gpu_memory_bytes: Total memory of a GPU, bytes.
-        gpu_name: Name of the GPU.
-        tensor_parallel_size: Tensor-parallel ranks.
-        num_ranks: Tensor- times pipeline-parallel ranks.
-        data_parallel_size: Groups of ranks that share the experts.
-        host_slowdown: Factor on CPU time relative to an H100 node.
-        drafter: Drafter of speculative decoding; None: none.
-        model_family: Family of the served model.
-        only_prefills: Whether other replicas decode.
-        has_block_scales: Whether ``fp8_gemm_backend`` has weights to multiply: FP8 with block scales.
-        has_linear_layers: Whether layers of the model keep a state of fixed size: Mamba or linear attention.
-        vocab_size: Size of the model's vocabulary.
-        traits: What the server does, for which model and with which drafts.
-    """
-
-    gpu_memory_bytes: float
-    gpu_name: str
-    tensor_parallel_size: int
-    num_ranks: int
-    data_parallel_size: int = 1
-    host_slowdown: float = 1.0
-    drafter: str | None = None
-    model_family: str = ""
-    only_prefills: bool = False
+    gpu_memory_bytes: float  # Total memory of a GPU, bytes.
+    gpu_name: str  # Name of the GPU.
+    tensor_parallel_size: int  # Tensor-parallel ranks.
+    num_ranks: int  # Tensor- times pipeline-parallel ranks.
+    data_parallel_size: int = 1  # Groups of ranks that share the experts.
+    host_slowdown: float = 1.0  # Factor on CPU time relative to an H100 node.
+    drafter: str | None = None  # Drafter of speculative decoding; None: none.
+    model_family: str = ""  # Family of the served model.
+    only_prefills: bool = False  # Whether other replicas decode.
     has_linear_layers: bool = False
-    vocab_size: int = 0
+    """Whether layers of the model keep a state of fixed size: Mamba or linear attention."""
+    vocab_size: int = 0  # Size of the model's vocabulary.
     traits: ServerTraits = field(default_factory=ServerTraits)
+    """What the server does, for which model and with which drafts."""
 
     def value(self, tiered: Tiered) -> float:
         """Return the default that applies here."""
@@ -573,23 +559,12 @@ def _api_server_seconds(choices: _Choices, host: Host, place: _Place) -> float:
 
 
 _HOST_SECONDS = (
-    "host_seconds_per_step",
-    "row_split_seconds_per_layer",
-    "host_seconds_per_request",
-    "host_seconds_per_further_request",
-    "host_seconds_per_streamed_request",
-    "eager_seconds_per_layer",
-    "eager_prompt_seconds_per_layer",
-    "eager_draft_seconds_per_layer",
-    "eager_gap_seconds_per_layer",
-    "eager_gap_seconds_per_linear_layer",
-    "eager_seconds_per_linear_layer",
-    "eager_seconds_per_compressed_layer",
-    "eager_seconds_per_expert_layer",
-    "piecewise_seconds_per_layer",
-    "piecewise_prompt_seconds_per_layer",
-    "api_server_seconds_per_token",
-    "latent_attention_gap",
+    *("host_seconds_per_step", "row_split_seconds_per_layer", "host_seconds_per_request"),
+    *("host_seconds_per_further_request", "host_seconds_per_streamed_request", "eager_seconds_per_layer"),
+    *("eager_prompt_seconds_per_layer", "eager_draft_seconds_per_layer", "eager_gap_seconds_per_layer"),
+    *("eager_gap_seconds_per_linear_layer", "eager_seconds_per_linear_layer"),
+    *("eager_seconds_per_compressed_layer", "eager_seconds_per_expert_layer", "piecewise_seconds_per_layer"),
+    *("piecewise_prompt_seconds_per_layer", "api_server_seconds_per_token", "latent_attention_gap"),
 )
 """Times of `ResolvedEngine` that depend on the host: CPU work, and gaps between kernels."""
 

@@ -52,9 +52,8 @@ UNLIKELY = 0.5
 MISS_PERCENTILE = 95  # Percentile at which a near miss is shown.
 _MOST_RUNNERS_UP = 8
 _MOST_FRONT = 8
-_SAME_PRICE = 0.005
+_SAME_PRICE = 0.005  # Dollars a month by which two prices may differ and still be printed the same.
 _SAME_GPUS = 0.005  # Relative difference up to which the mean number of GPUs is that of a fleet that does not change.
-"""Dollars a month by which two prices may differ and still be printed the same."""
 
 
 def gpus_of(best: Mapping[str, Any]) -> str:

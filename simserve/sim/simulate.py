@@ -73,54 +73,38 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What a run produced.
+    """What a run produced."""
 
-    Attributes:
-        records: One row per request.
-        totals: Sums over all replicas.
-        end_time: The last event, seconds.
-        num_replicas: Schedulers that served: replicas times the ranks of data-parallel attention in each.
-        is_open_loop: Whether all or some arrivals did not wait for answers.
-        is_stationary: Whether arrivals were open-loop at a constant mean rate, so that a warm-up may be cut.
-        offered_rate: Requests/s asked for; NaN where undefined.
-        was_interrupted: Whether the user stopped it; requests may be unfinished.
-        has_clients: Whether clients of a closed loop sent requests, alone or in addition to open arrivals.
-        has_changing_fleet: Whether replicas came and went, or broke: the effects of a start or a loss are part of the
-            answer, so no warm-up is cut.
-        steps: Every step, if requested.
-        timeline: When replicas came and went, if something decides in a run; None: all were there throughout.
-        pools: What each pool did, if there are several; else empty.
-        stream: What was sent to the clients, if requested; None: tokens reached them at once.
-        encoder_wait: Seconds that the images of each request waited for a worker of the encoder pool, in the order in
-            which requests were drawn, NaN: none were encoded there; None: there is no such pool.
-        encoder_parts: Number of workers that they were divided over, in that order.
-        encoder_lives: When each worker was there; None: all throughout.
-        api_token_seconds: Time that the API server of a replica takes per token, by the engine's own figure, the least
-            of all pools; 0: unknown.
-        front: What the parts in front of the replicas did, if there are any; else None.
-        transfers: KV transfers between replicas: ``count link_seconds waited_seconds stalled_seconds``; empty: none.
-    """
-
-    records: RequestRecords
-    totals: RunTotals
-    end_time: float
-    num_replicas: int
-    is_open_loop: bool
-    is_stationary: bool
-    offered_rate: float
-    was_interrupted: bool
+    records: RequestRecords  # One row per request.
+    totals: RunTotals  # Sums over all replicas.
+    end_time: float  # The last event, seconds.
+    num_replicas: int  # Schedulers that served: replicas times the ranks of data-parallel attention in each.
+    is_open_loop: bool  # Whether all or some arrivals did not wait for answers.
+    is_stationary: bool  # Whether arrivals were open-loop at a constant mean rate, so that a warm-up may be cut.
+    offered_rate: float  # Requests/s asked for; NaN where undefined.
+    was_interrupted: bool  # Whether the user stopped it; requests may be unfinished.
     has_clients: bool = False
+    """Whether clients of a closed loop sent requests, alone or in addition to open arrivals."""
     has_changing_fleet: bool = False
-    steps: KeptSteps | None = None
+    """Whether replicas came and went, or broke: the effects of a start or a loss are part of the answer, so no
+    warm-up is cut."""
+    steps: KeptSteps | None = None  # Every step, if requested.
     timeline: FleetTimeline | None = None
-    pools: tuple[PoolOutcome, ...] = ()
+    """When replicas came and went, if something decides in a run; None: all were there throughout."""
+    pools: tuple[PoolOutcome, ...] = ()  # What each pool did, if there are several; else empty.
     transfers: Mapping[str, float] = field(default_factory=dict)
+    """KV transfers between replicas: ``count link_seconds waited_seconds stalled_seconds``; empty: none."""
     stream: StreamTotals | None = None
-    front: FrontTotals | None = None
+    """What was sent to the clients, if requested; None: tokens reached them at once."""
+    front: FrontTotals | None = None  # What the parts in front of the replicas did, if there are any; else None.
     encoder_wait: NDArray[np.float64] | None = None
-    encoder_parts: NDArray[np.int64] | None = None
-    encoder_lives: EncoderLives | None = None
+    """Seconds that the images of each request waited for a worker of the encoder pool, in the order in which requests
+    were drawn, NaN: none were encoded there; None: there is no such pool."""
+    encoder_parts: NDArray[np.int64] | None = None  # Number of workers that they were divided over, in that order.
+    encoder_lives: EncoderLives | None = None  # When each worker was there; None: all throughout.
     api_token_seconds: float = 0.0
+    """Time that the API server of a replica takes per token, by the engine's own figure, the least of all pools; 0:
+    unknown."""
 
     @property
     def replica_seconds(self) -> float:

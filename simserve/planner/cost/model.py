@@ -45,46 +45,30 @@ _LARGEST_EXPONENT = 200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Costs of a month on either side.
-
-    Attributes:
-        unit_usd_per_month: Dollars for one unit's GPUs, including electricity where it is paid separately, for the part
-            of the month in which there are any: ``paid_share``.
-        gpus_per_unit: GPUs of one unit.
-        units: Units that exist whatever the volume; the staircase starts here.
-        paid_share: Mean share of the month for which each of ``units`` is paid: 1 unless the fleet is scaled.
-        is_scaled: Whether the number of units follows the load.
-        follows_day: Whether fewer units are paid in the hours that need fewer.
-        spare_units: Units paid for beside those that serve.
-        capacity: Requests/s that one unit can sustain; None if unknown: the fleet then never grows.
-        fixed_usd_per_month: Operations and platform.
-        share: Share of the fleet that this use pays for.
-        overflow_usd_per_request: Dollars for the API in a mean request of the fleet, some of which go there.
-        api: What the API charges; None: nothing to compare with.
-        api_usd_per_request: List price of a mean request, batch discount applied; None if unknown.
-        tokens_per_request: Prompt and output tokens of a mean request; None if unknown.
-        requests_per_month: Volume; None if unknown.
-        shape: Traffic of each hour as a multiple of the mean.
-        gpus_fall: Whether the price of the GPUs falls with the market, because they are rented.
-    """
+    """Costs of a month on either side."""
 
     unit_usd_per_month: float
-    gpus_per_unit: float
-    units: int = 1
+    """Dollars for one unit's GPUs, including electricity where it is paid separately, for the part of the month in
+    which there are any: ``paid_share``."""
+    gpus_per_unit: float  # GPUs of one unit.
+    units: int = 1  # Units that exist whatever the volume; the staircase starts here.
     paid_share: float = 1.0
-    is_scaled: bool = False
-    follows_day: bool = False
-    spare_units: int = 0
+    """Mean share of the month for which each of ``units`` is paid: 1 unless the fleet is scaled."""
+    is_scaled: bool = False  # Whether the number of units follows the load.
+    follows_day: bool = False  # Whether fewer units are paid in the hours that need fewer.
+    spare_units: int = 0  # Units paid for beside those that serve.
     capacity: float | None = None
-    fixed_usd_per_month: float = 0.0
-    share: float = 1.0
+    """Requests/s that one unit can sustain; None if unknown: the fleet then never grows."""
+    fixed_usd_per_month: float = 0.0  # Operations and platform.
+    share: float = 1.0  # Share of the fleet that this use pays for.
     overflow_usd_per_request: float = 0.0
-    api: ApiPrices | None = None
-    api_usd_per_request: float | None = None
-    tokens_per_request: float | None = None
-    requests_per_month: float | None = None
-    shape: tuple[float, ...] = (1.0,) * 24
-    gpus_fall: bool = True
+    """Dollars for the API in a mean request of the fleet, some of which go there."""
+    api: ApiPrices | None = None  # What the API charges; None: nothing to compare with.
+    api_usd_per_request: float | None = None  # List price of a mean request, batch discount applied; None if unknown.
+    tokens_per_request: float | None = None  # Prompt and output tokens of a mean request; None if unknown.
+    requests_per_month: float | None = None  # Volume; None if unknown.
+    shape: tuple[float, ...] = (1.0,) * 24  # Traffic of each hour as a multiple of the mean.
+    gpus_fall: bool = True  # Whether the price of the GPUs falls with the market, because they are rented.
 
     @property
     def from_one_unit(self) -> Comparison:

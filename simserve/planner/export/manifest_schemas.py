@@ -29,31 +29,19 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ManifestSchema(FrozenModel):
-    """The API that some fields belong to.
+    """The API that some fields belong to."""
 
-    Attributes:
-        name: API and version, as written in a note.
-        source: Source of its fields.
-        kinds: ``apiVersion kind`` -> type of that object.
-        files: End of a file's name -> type of its contents, for files without a kind.
-    """
-
-    name: str
-    source: str
-    kinds: Mapping[str, str] = {}
-    files: Mapping[str, str] = {}
+    name: str  # API and version, as written in a note.
+    source: str  # Source of its fields.
+    kinds: Mapping[str, str] = {}  # ``apiVersion kind`` -> type of that object.
+    files: Mapping[str, str] = {}  # End of a file's name -> type of its contents, for files without a kind.
 
 
 class ManifestSchemas(FrozenModel):
-    """The schemas of all APIs.
+    """The schemas of all APIs."""
 
-    Attributes:
-        schemas: The APIs.
-        types: Name -> field -> type of the field.
-    """
-
-    schemas: tuple[ManifestSchema, ...]
-    types: Mapping[str, Mapping[str, str]]
+    schemas: tuple[ManifestSchema, ...]  # The APIs.
+    types: Mapping[str, Mapping[str, str]]  # Name -> field -> type of the field.
 
 
 @cache
