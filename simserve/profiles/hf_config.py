@@ -46,8 +46,15 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _EXPERT_COUNT = re.compile(r"experts|^moe_|_moe_")
 # What a config of an unknown architecture must state to be read as a Llama with other sizes.
 _GENERIC_KEYS = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
-    *("vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"),
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
 )
 
 

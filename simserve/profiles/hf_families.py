@@ -210,11 +210,27 @@ REGISTERED_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 # Keys of layers without a formula here, if present and not null, false, 0 or empty.
 UNSUPPORTED_KEYS = (
-    *("is_encoder_decoder", "encoder_layers", "num_encoder_layers", "cross_attention_layers"),
-    *("linear_attn_config", "mamba_d_state", "mamba_num_heads", "ssm_state_size", "ssm_cfg", "state_size"),
-    *("hybrid_override_pattern", "attn_layer_period", "compress_ratios", "sparse_attention_config"),
-    *("num_kv_shared_layers", "hidden_size_per_layer_input", "num_key_value_heads_per_layer", "block_configs"),
-    *("mova_num_experts", "attention_gate_func", "query_key_norm"),
+    "is_encoder_decoder",
+    "encoder_layers",
+    "num_encoder_layers",
+    "cross_attention_layers",
+    "linear_attn_config",
+    "mamba_d_state",
+    "mamba_num_heads",
+    "ssm_state_size",
+    "ssm_cfg",
+    "state_size",
+    "hybrid_override_pattern",
+    "attn_layer_period",
+    "compress_ratios",
+    "sparse_attention_config",
+    "num_kv_shared_layers",
+    "hidden_size_per_layer_input",
+    "num_key_value_heads_per_layer",
+    "block_configs",
+    "mova_num_experts",
+    "attention_gate_func",
+    "query_key_norm",
 )
 
 

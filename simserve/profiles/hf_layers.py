@@ -25,8 +25,13 @@ _SHARED_WIDTH_KEYS = (
     "share_expert_dim",
 )
 CHOSEN_KEYS = (
-    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "moe_top_k"),
-    *("moe_topk", "top_k_experts"),
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "moe_k",
+    "moe_top_k",
+    "moe_topk",
+    "top_k_experts",
 )
 _LATENT_KEYS = ("moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size")
 STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}

@@ -210,8 +210,12 @@ class ModelProfile(FrozenModel):
 
     def _check_kinds(self) -> None:
         kinds = (
-            *("mla", "compressed_attention", "linear_attention", "short_convolution"),
-            *("layer_pattern", "sliding_window"),
+            "mla",
+            "compressed_attention",
+            "linear_attention",
+            "short_convolution",
+            "layer_pattern",
+            "sliding_window",
         )
         given = [name for name in kinds if getattr(self, name) is not None]
         if self.stream_rank is not None and self.num_residual_streams == 1:

@@ -545,13 +545,20 @@ _CONTEXTS = {
 """Repositories of weights -> their longest context, tokens, if it differs from the profile of their shape: model cards
 and config.json."""
 _TUNINGS = (
-    *("deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-V3-0324", "meta-llama/Llama-3.1-405B-Instruct"),
-    *("meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"),
-    *("meta-llama/Llama-3.2-1B-Instruct", "meta-llama/Llama-3.2-3B-Instruct"),
-    *("meta-llama/Meta-Llama-3-70B-Instruct", "meta-llama/Meta-Llama-3-8B-Instruct"),
-    *("mistralai/Mixtral-8x7B-Instruct-v0.1", "codellama/CodeLlama-7b-Instruct-hf"),
+    "deepseek-ai/DeepSeek-R1-0528",
+    "deepseek-ai/DeepSeek-V3-0324",
+    "meta-llama/Llama-3.1-405B-Instruct",
+    "meta-llama/Llama-3.1-70B-Instruct",
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "meta-llama/Llama-3.2-1B-Instruct",
+    "meta-llama/Llama-3.2-3B-Instruct",
+    "meta-llama/Meta-Llama-3-70B-Instruct",
+    "meta-llama/Meta-Llama-3-8B-Instruct",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1",
+    "codellama/CodeLlama-7b-Instruct-hf",
     "codellama/CodeLlama-13b-Instruct-hf",
-    *("codellama/CodeLlama-34b-Instruct-hf", "codellama/CodeLlama-70b-Instruct-hf"),
+    "codellama/CodeLlama-34b-Instruct-hf",
+    "codellama/CodeLlama-70b-Instruct-hf",
 )
 """Repositories with another tuning of a profile's weights, with the same size and context: model cards."""
 

@@ -27,9 +27,16 @@ USUAL_UTILIZATION = (0.8, 0.7)
 """Shares of a GPU's rate that steady operation uses, for what a comparison at full use leaves out."""
 _MILLION = 1e6
 _OWN_KEYS = (
-    *("usd_per_month", "usd_per_request", "usd_per_million_tokens", "usd_per_million_input_tokens"),
-    *("usd_per_million_output_tokens", "utilization", "gpus", "gpu_usd_per_month"),
-    *("fleet_usd_per_month", "operations_usd_per_month"),
+    "usd_per_month",
+    "usd_per_request",
+    "usd_per_million_tokens",
+    "usd_per_million_input_tokens",
+    "usd_per_million_output_tokens",
+    "utilization",
+    "gpus",
+    "gpu_usd_per_month",
+    "fleet_usd_per_month",
+    "operations_usd_per_month",
 )
 _MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
 _SHARES = ("share", "utilization", "cached_share")
