@@ -91,7 +91,8 @@ class Walk(Cluster):
         """Run to the end and return the columns of what happened."""
         self.run()
         (replica,), records = self.replicas, records_of(self)
-        while replica.step is not None or (replica.scheduler.departing and replica.pool.config.has_overlap):
+        ranks, is_late = replica.scheduler.schedulers, replica.pool.config.has_overlap
+        while replica.step is not None or (is_late and any(rank.departing for rank in ranks)):
             # Nobody waits for it, but a step beyond the end of the last answer runs.
             self.clock.step()
         for scheduler in replica.scheduler.schedulers:

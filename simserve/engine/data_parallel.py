@@ -123,7 +123,7 @@ def plan(replica: DataParallelReplica, requests: RequestTable) -> None:
         plan_rank(ranks[0], requests)
         replica.end_time = ranks[0].end_time
         return
-    is_late = knows_late(replica)
+    is_late = _knows_late(replica)
     slowest, num_stepping, tokens = _plan_ranks(replica, requests)
     if not num_stepping:
         if is_late and _looks_again(replica):
@@ -165,12 +165,12 @@ def _plan_ranks(replica: DataParallelReplica, requests: RequestTable) -> tuple[i
     return slowest, num_stepping, tokens
 
 
-def knows_late(replica: DataParallelReplica) -> bool:
+def _knows_late(replica: DataParallelReplica) -> bool:
     """Return whether the results of the step that has ended are known once the next one is launched."""
+    is_late = False
     for position in range(replica.num_ranks):
-        if replica.ranks[position].late_results != LATE_NOTHING:
-            return True
-    return False
+        is_late = is_late or replica.ranks[position].late_results != LATE_NOTHING
+    return is_late
 
 
 def _looks_again(replica: DataParallelReplica) -> bool:
@@ -223,6 +223,9 @@ def _keep_pace(replica: DataParallelReplica, slowest: Replica, tokens: int) -> N
         if rank.num_steps:
             rank.num_steps, rank.first_seconds, rank.increment_seconds = num_steps, first, increment
             rank.end_time = end
+        elif rank.num_decoding and not rank.stall_step_runs:
+            # It waits for the blocks of requests that have ended.
+            add_stall(rank, rank.leap_index - 1, rank.last_decode_time, rank.num_decoding)
     replica.end_time = end
 
 

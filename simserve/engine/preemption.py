@@ -291,6 +291,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             remove_all(replica.late_prompts, index)
             release_one(replica, requests, index, 0)
             requests.num_preemptions[index] += 1
+            _raise_ratio(replica, requests)
         else:
             preempt_departing(replica, requests, index)
         return index

@@ -766,9 +766,9 @@ class ContinuousScheduler(Scheduler):
 
         The newest tokens of retracted requests have been computed and are lost.
         """
-        decoding = self.decoding_on
-        is_decode = not step.chunks and all(request.is_decoding for request in self.active)
-        if self.config.prefill_delayer_max_delay_passes or not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
+        decoding, delays = self.decoding_on, self.config.prefill_delayer_max_delay_passes
+        is_decode = not (step.chunks or delays) and all(request.is_decoding for request in self.active)
+        if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):
             return
         if self.config.skips_ended and any(one.ends_as_asked for one in step.decoding):
             # Requests that have ended are removed first.

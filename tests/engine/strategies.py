@@ -348,12 +348,10 @@ def shared_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES, is_alone: bo
 
 
 @st.composite
-def delayed_tree_cases(draw: st.DrawFn) -> Case:
-    """Draw ranks that step together, whose prompts begin alike in a tree and wait as by SGLang's delayer."""
+def delayed_tree_cases(draw: st.DrawFn, waits: Callable[[], st.SearchStrategy[Any]] = delays_of_prompts) -> Case:
+    """Draw ranks that step together, whose prompts begin alike in a tree and wait as by SGLang's delayer, or not."""
     case = draw(shared_cases(TREE_RULES, is_alone=True).filter(lambda each: each.config.has_radix_tree))
-    return replace(
-        case, config=replace(case.config, data_parallel_size=draw(st.integers(2, 3)), **draw(delays_of_prompts()))
-    )
+    return replace(case, config=replace(case.config, data_parallel_size=draw(st.integers(2, 3)), **draw(waits())))
 
 
 @st.composite

@@ -120,6 +120,20 @@ def test_delayed_prompts_agree_with_the_walker_where_a_tree_is_kept(case: Case) 
     agree_or_discard(case)
 
 
+@given(
+    st.one_of(
+        ranked_cases(TREE_RULES, lambda: st.just({})),
+        ranked_cases(TREE_RULES, delays_of_prompts),
+        delayed_tree_cases(),
+        delayed_tree_cases(lambda: st.just({})),
+    ).filter(lambda case: has_overlap(case))
+)
+@settings(max_examples=examples(200, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_ranks_agree_with_the_walker_where_results_are_known_late(case: Case) -> None:
+    """SGLang's overlapped loop of ranks: each plans, and all agree on prompts, before results are known."""
+    agree_or_discard(replace(case, config=overlapped(case.config)))
+
+
 @given(speculative_cases())
 @settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
 def test_the_kernel_agrees_with_the_walker_when_it_speculates(case: Case) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs
+from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.walker import walk
 
@@ -271,3 +272,39 @@ def test_loads_in_which_one_rule_decides(
 ) -> None:
     """Found by a search for small loads that differ where the rule is left out; the walker says when they begin."""
     assert first_tokens(make_specs(arrivals, prompts, outputs), **limits) == begins
+
+
+LATE: dict[str, object] = {
+    "admission": "estimate",
+    "async_scheduling": True,
+    "overlaps_results": True,
+    "new_token_ratio_initial": 0.0,
+    "new_token_ratio_minimum": 0.0,
+}
+"""SGLang's overlapped loop."""
+
+
+@pytest.mark.parametrize(("skips_ended", "begins"), [(False, 4.0), (True, 3.0)])
+def test_a_prompt_waits_for_a_request_that_decodes_beyond_its_end(skips_ended: bool, begins: float) -> None:
+    """The first has its last token at 3, which is not known when the next step is launched: it decodes once more.
+
+    Up to 0.5.21. Later releases know it, launch nothing, and agree again at 3, when nothing runs.
+    """
+    specs = make_specs([0.0, 0.5], 4, [3, 2])
+
+    assert first_tokens(specs, **LATE, skips_ended=skips_ended) == [1.0, begins + 1.0]
+
+
+def test_a_rank_that_waits_for_blocks_idles_along() -> None:
+    """Nine blocks: those of the third are free when it has ended at 5, and the first, at its rank, idles until 6.
+
+    It has tokens at 1 and 2, waits for the prompt of the third until 3, and has more at 4, 5, 7, 8 and 9.
+    """
+    limits = {"scheduler": "prefill_first", "data_parallel_size": 2, "block_size": 1, "num_blocks": 9}
+    config = make_config(**LATE, **limits, max_model_len=9, skips_ended=True)
+    specs = make_specs([0.0, 0.0, 0.5], 2, [7, 7, 3])
+
+    replayed = assert_agrees(config, constant_step_times(1.0, config.max_num_seqs), specs)
+
+    assert replayed.records.finish_time.tolist() == [9.0, 7.0, 5.0]
+    assert replayed.totals.itl.total == 8.0 + 6.0 + 2.0
