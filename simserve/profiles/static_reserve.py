@@ -30,6 +30,7 @@ class ServerTraits:
         decode_sequences: Sequences of its largest decode step.
         tokens_per_decode: Tokens of each of them: one, and its drafts.
         is_latent: Whether the model has latent attention.
+        has_experts: Whether some of its layers have routed experts.
         captures_prompts: Whether prompts run on graphs.
         role: What the server does for its requests.
         exchange: How tokens reach the ranks that hold their experts.
@@ -45,6 +46,7 @@ class ServerTraits:
     decode_sequences: int = 0
     tokens_per_decode: int = 1
     is_latent: bool = False
+    has_experts: bool = False
     captures_prompts: bool = False
     role: Literal["both", "prefill", "decode"] = "both"
     exchange: str = ""
