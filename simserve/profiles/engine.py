@@ -502,6 +502,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     served = host.seconds_per_request + streamed + host.seconds_per_verified_token * (place.drafter is not None)
     served += host.sampling_seconds_per_vocabulary_entry * place.vocab_size * (choices.asked.sampling != "none")
     prompt_launching, drafting = host.eager_prompt_seconds_per_layer, host.eager_draft_seconds_per_layer
+    if host.eager_dense_prompt_seconds_per_layer and not (place.traits.has_experts or place.traits.captures_prompts):
+        prompt_launching = host.eager_dense_prompt_seconds_per_layer
     mode, piecewise = choices.asked.cudagraph_mode, known.cuda_graphs.piecewise_families
     is_piecewise = mode == "PIECEWISE" or (mode is None and place.model_family in piecewise)
     is_piecewise |= place.traits.divides_contexts and known.cuda_graphs.piecewise_with_context_ranks and mode != "NONE"

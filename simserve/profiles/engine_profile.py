@@ -304,6 +304,8 @@ class Host(FrozenModel):
     """Least time per layer in a step outside CUDA graphs, seconds: the host cannot launch its kernels faster."""
     eager_prompt_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """The same in steps with prompts, whose attention is launched from more Python, seconds; absent: as above."""
+    eager_dense_prompt_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
+    """The same for models without routed experts where no graphs of prompts are captured, seconds; absent: as above."""
     eager_gap_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle time per layer without routed experts in such a step, seconds: gaps between short kernels."""
     eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)

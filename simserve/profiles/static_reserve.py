@@ -29,6 +29,7 @@ class ServerTraits:
     decode_sequences: int = 0  # Sequences of its largest decode step.
     tokens_per_decode: int = 1  # Tokens of each of them: one, and its drafts.
     is_latent: bool = False  # Whether the model has latent attention.
+    has_experts: bool = False  # Whether some of its layers have routed experts.
     captures_prompts: bool = False  # Whether prompts run on graphs.
     role: Literal["both", "prefill", "decode"] = "both"  # What the server does for its requests.
     exchange: str = ""  # How tokens reach the ranks that hold their experts.

@@ -617,6 +617,7 @@ def server_traits(
     return ServerTraits(
         tokens_per_decode=1 if drafts is None else 1 + drafts.num_speculative_tokens,
         is_latent=model.mla is not None,
+        has_experts=model.moe is not None,
         captures_prompts=_prompt_graphs(profile, scenario, hardware, model, role) is not None,
         role=role,
         exchange=exchange,

@@ -165,6 +165,38 @@ def test_compiled_prompts_beyond_the_graphs_are_launched_layer_by_layer(quantiza
     assert times.token_seconds[513] == pytest.approx(least, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("model", "engine", "layers"),
+    [
+        ("llama-3.1-8b", {"name": "sglang", "version": "0.3.6"}, 32),
+        ("llama-3.1-8b", {"name": "sglang", "version": "0.5.9"}, 32),
+        ("llama-3.1-8b", {"name": "sglang", "version": "0.5.9", "host_slowdown": 2}, 64),
+        ("llama-3.1-8b", {"name": "sglang", "version": "0.5.9", "cuda_graph_padding": False}, 32),
+        ("llama-3.1-8b", {"name": "sglang", "version": "0.5.10"}, 0),
+        ("qwen3-30b-a3b", {"name": "sglang", "version": "0.5.9"}, 0),
+        ("llama-3.1-8b", {"name": "tensorrt-llm", "version": "0.21"}, 0),
+        ("llama-3.1-8b", {"name": "tensorrt-llm", "version": "1.2"}, 32),
+        ("llama-3.1-8b", {"name": "vllm", "version": "0.20"}, 0),
+    ],
+)
+def test_the_host_launches_dense_prompts_without_graphs(model: str, engine: dict[str, Any], layers: int) -> None:
+    """0.27 ms a layer at least, which long prompts hide; graphs of prompts take it away, and experts have their own."""
+    deployment = {"hardware": "h200-sxm-141gb", "quantization": "fp8", "engine": engine}
+    traffic = {"arrivals": {"process": "poisson", "rate": 1}, "prompt_tokens": 9, "output_tokens": 9, "num_requests": 1}
+    shape = resolve(
+        from_mapping({"name": "eager", "model": model, "deployment": deployment, "workload": traffic})
+    ).shape
+    launched = shape.engine.eager_prompt_seconds_per_layer or 0.0
+    at_once = shape.engine.model_copy(update={"eager_prompt_seconds_per_layer": 0.0})
+    times, quick = (price(each, 8192).step_times for each in (shape, dataclasses.replace(shape, engine=at_once)))
+
+    assert launched == pytest.approx(layers * 0.27e-3 / 32)
+    if layers:
+        assert times.token_seconds[16] - quick.token_seconds[16] > 1e-3
+        assert times.token_seconds[8192] == quick.token_seconds[8192]
+        assert times.decode_base == quick.decode_base
+
+
 def test_steps_with_prompts_may_launch_longer_than_decode_steps() -> None:
     """Their own seconds a layer, where the engine has them."""
     graphs = {"cuda_graph_sizes": (), "cuda_graph_max_batch": 0, "cuda_graph_max_prompt_tokens": 0}

@@ -68,6 +68,7 @@ _NOT_PADDED = (
     "is usually faster."
 )
 _PYTORCH_SINCE = version_key("1.0")  # First version whose default backend captures graphs unless told not to.
+_LAST_COMPILED = "0.21"  # Last release whose profile is that of compiled engines.
 _SECOND_SINCE = version_key("1.4")
 """First version whose default is the second KV cache manager, which runs MAX_UTILIZATION whatever is asked for."""
 _BLOCKS = ("kv_cache_config", "attention_dp_config", "lora_config", "scheduler_config")
@@ -112,6 +113,18 @@ def _settle_admission(reading: Reading) -> None:
             reading.notes.append("use_kv_cache_manager_v2 is simulated from 1.4 on: here as MAX_UTILIZATION.")
     elif is_default:
         reading.options.setdefault("admission", "reserve")
+
+
+def _read_backend(reading: Reading, flag: str, value: Any) -> None:
+    """Read what runs the model; compiled engines of 1.0 and later are read as those of the release before."""
+    is_late = reading.version is None or version_key(reading.version) >= _PYTORCH_SINCE
+    if value == "tensorrt" and is_late:
+        reading.version = _LAST_COMPILED
+        reading.notes.append(
+            f"A compiled engine is simulated as one of {_LAST_COMPILED}: later profiles are PyTorch's."
+        )
+    else:
+        only("tensorrt" if not is_late else "pytorch", "pytorch")(reading, flag, value)
 
 
 def _options_file(reading: Reading, _: str, value: Any, files: Mapping[str, str] | None = None) -> None:
@@ -218,7 +231,7 @@ TRTLLM = Program(
         "--enable_chunked_prefill": switched("enable_chunked_prefill"),
         "--extra_llm_api_options": _options_file,
         "--config": _options_file,
-        "--backend": only("pytorch"),
+        "--backend": _read_backend,
     },
     without_effect=_WITHOUT_EFFECT,
 )

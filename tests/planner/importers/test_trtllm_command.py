@@ -69,6 +69,22 @@ def test_a_server_that_is_told_nothing_captures_batches_up_to_128() -> None:
     assert eager.scenario.deployment.engine.max_cudagraph_capture_size is None
 
 
+@pytest.mark.parametrize(("version", "read"), [(None, "0.21"), ("1.2", "0.21"), ("0.18", "0.18")])
+def test_a_compiled_engine_of_a_later_release_is_one_of_the_last_that_had_no_other(
+    version: str | None, read: str
+) -> None:
+    """From 1.0 on a profile is that of the PyTorch backend, whose Python launches kernels and has graphs of its own."""
+    compiled = imported(f"{LINE} --backend tensorrt", version=version)
+    named, other = imported(f"{LINE} --backend pytorch", version=version), imported(f"{LINE} --backend _autodeploy")
+
+    assert compiled.scenario.deployment.engine.version == read
+    assert compiled.scenario.deployment.engine.max_cudagraph_capture_size is None
+    assert sum("A compiled engine is simulated as one of 0.21" in note for note in compiled.notes) == (read != version)
+    assert not any("Not simulated" in note for note in compiled.notes)
+    assert named.scenario.deployment.engine.version != "0.21"
+    assert any("Not simulated: --backend _autodeploy." in note for note in other.notes)
+
+
 def test_an_options_file_is_read_if_it_is_here(tmp_path: Path) -> None:
     """Keys that are not simulated are named; a file elsewhere is said."""
     options = tmp_path / "extra.yaml"
