@@ -88,6 +88,9 @@ HEAD_NORM_CALLS = 2
 
 GATE_PASSES = 2  # Kernels that scale the output of a gated shared expert: the sigmoid of its gate, and the product.
 
+ADD_PASSES = 3
+"""Passes over the hidden state to scale what routed experts return and add the shared ones': two read, one written."""
+
 LOGIT_BYTES = 4.0  # Bytes of a logit of the router or the sampler: FP32, as vLLM casts them.
 
 
@@ -518,6 +521,8 @@ def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
         if gemm.name.endswith("down"):
             wide = gemm.in_features * (3 if stage.shape.model.is_gated_mlp else 2)
             calls.append(_elementwise(stage, wide * ACTIVATION_BYTES))
+        if gemm.name == "shared_down" and stage.shape.engine.adds_shared_experts:
+            calls.append(_elementwise(stage, ADD_PASSES * stage.shape.model.hidden_size * ACTIVATION_BYTES))
     return tuple(calls)
 
 

@@ -137,6 +137,8 @@ class KernelTraits(FrozenModel):
     """Model family whose router adds a bias and has one group -> those kernels on NVIDIA GPUs; absent: one."""
     overlaps_shared_experts: bool = True
     """Whether shared experts run alongside the routed ones, on a second stream or as further routed experts."""
+    adds_shared_experts: bool = False
+    """Whether a kernel of its own adds the outputs of shared experts to those of the routed ones."""
     sends_rounded_tokens: bool = False
     """Whether tokens are rounded to the format of the experts' products before they go to other ranks, except FP8 with
     block scales; DeepEP's FP8 dispatch is its own."""

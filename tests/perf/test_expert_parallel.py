@@ -11,7 +11,7 @@ import pytest
 
 from simserve.perf.moe import busiest_share, routed_load, router_kernels
 from simserve.perf.shape import launched_gemms
-from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of
+from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of, stage_seconds
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model_blocks import Gemm
@@ -500,6 +500,23 @@ def test_kernels_of_latent_attention_and_experts_changed_by_version(
     assert found.latent_decode_flops.get("NVIDIA") == flops
     assert (found.num_group_router_kernels, found.joins_latent_inputs) == (kernels, is_joined)
     assert found.overlaps_shared_experts == (engine == "sglang" and step == 0.0)
+
+
+def test_vllm_adds_the_outputs_of_shared_experts_in_a_kernel_of_its_own() -> None:
+    """Two are read and one is written, in 58 layers of DeepSeek-V3; Qwen3 has none to add, SGLang no such kernel."""
+
+    def added(model: str, engine: str, tokens: float) -> float:
+        shape = make_shape("h200-sxm-141gb", model, engine=engine, quantization="fp8", tensor_parallel_size=8)
+        plain = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"adds_shared_experts": False}))
+        both = (stage_seconds(stage_of(each), np.array([tokens])).parts.sum() for each in (shape, plain))
+        return float(next(both) - next(both))
+
+    few, many = added("deepseek-v3", "vllm", 1.0), added("deepseek-v3", "vllm", 8192.0)
+    moved = 58 * 8191 * 3 * 7168 * 2.0
+    assert 0.5 * 4.8e12 < moved / (many - few) < 4.8e12
+    assert 58 * 1e-6 < few < 58 * 2e-6
+    assert added("qwen3-235b-a22b", "vllm", 8192.0) == 0.0
+    assert added("deepseek-v3", "sglang", 8192.0) == 0.0
 
 
 def test_one_scale_a_channel_is_no_matter_of_deepgemm() -> None:
