@@ -309,7 +309,10 @@ class Lifecycle:
         number, port = self.pools.index(pool), None
         if self._transfers is not None:
             own = pool.kv_bytes_per_token
-            port = Port(ROLES[pool.role], self._kv_bytes_per_token if own is None else own, [])
+            answers = pool.role != "prefill" or not any(
+                each.config.has_late_first_token for each in self._readers(pool)
+            )
+            port = Port(ROLES[pool.role], self._kv_bytes_per_token if own is None else own, [], answers)
         self._cluster.add(
             fresh_replica(pool, replica.number),
             pool.recorder,

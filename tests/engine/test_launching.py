@@ -79,6 +79,24 @@ def test_chunks_that_hide_their_own_launching_still_win_a_lead() -> None:
     assert records.first_token_time.tolist() == [16.0, 16.5]
 
 
+def test_the_lead_of_a_leap_is_its_last_step_s() -> None:
+    """Two decode for eight steps, 2 s and 0.1 s a token of context: 4.6 to 6 s. The third gets the seat of the first.
+
+    Its step hides 6 of its 12 seconds of launching; the first two prompts are too long for a graph.
+    """
+    plain = affine_step_times(step_seconds=2.0, decode_context_seconds=0.1)
+    times = replace(plain, launch_seconds=12.0, launch_max_tokens=12.0)
+    config = make_config(max_num_seqs=2, async_scheduling=True)
+    ends = np.cumsum([2.0, *(2.0 + 0.2 * context for context in range(13, 21))])
+
+    records = replay_specs(
+        config, times, make_specs([0.0, 0.0, 1.0], [13, 13, 4], [9, 30, 1]), accelerate="off"
+    ).records
+
+    assert ends[-1] - ends[-2] == pytest.approx(6.0)
+    assert records.first_token_time.tolist() == pytest.approx([2.0, 2.0, ends[-1] + (12.0 - 6.0)])
+
+
 @pytest.mark.parametrize("is_ahead", [False, True])
 def test_compiled_code_launches_alike(is_ahead: bool) -> None:
     """The same source, so the same times to the last bit."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.test_prefix_cache import SECOND, served, with_paths
@@ -139,6 +140,33 @@ def test_only_the_first_128_of_the_queue_count_as_users(place: int, found: int) 
     ).records
 
     assert records.cached_tokens[-1] == found
+
+
+def delayed(specs: RequestSpecs, paths: list[list[tuple[int, int]]], **limits: Any) -> list[int]:
+    """Return the tokens that requests find on two ranks whose prompts wait for each other."""
+    config = {**SGLANG, "keeps_radix_tree": True, "evicts_missing": True, "data_parallel_size": 2, "max_num_seqs": 2}
+    return [int(each) for each in served(specs, paths, **{**config, **limits}).records.cached_tokens]
+
+
+def test_a_prompt_that_waits_for_other_ranks_keeps_what_it_would_find() -> None:
+    """The last one's four tokens, computed at 0.5 s, are looked up while it waits, and others give way first."""
+    specs = make_specs([0.0, 4.5, 4.5, 20.5, 20.5], [9, 6, 6, 9, 6], [5, 3, 20, 5, 1])
+    paths = [[(3, 8)], [], [], [(2, 4)], [(3, 4)]]
+
+    found = delayed(specs, paths, prefill_delayer_max_delay_passes=4, num_blocks=8, new_token_ratio_initial=0.3)
+
+    assert found == [0, 0, 0, 0, 4]
+
+
+def test_looks_at_a_queue_that_waits_for_other_ranks_count() -> None:
+    """The last one waits for 40 steps; the 32nd look at its queue marks what it would find as used."""
+    arrivals = [0.5, 2.5, 2.5, 30.5, 30.5, 33.5, 33.5, 40.5, 40.5]
+    specs = make_specs(arrivals, [9, 8, 12, 12, 5, 9, 8, 6, 13], [5, 40, 2, 2, 40, 20, 5, 1, 20])
+    paths = [[(1, 4)], [(1, 4)], [(3, 8)], [(1, 8)], [], [(2, 8)], [(2, 4)], [(2, 4)], [(3, 8)]]
+
+    found = delayed(specs, paths, prefill_delayer_max_delay_passes=40, num_blocks=16, touches_waiting=True)
+
+    assert found == [0, 0, 0, 4, 0, 0, 0, 0, 8]
 
 
 @pytest.mark.parametrize(("keeps_radix_tree", "end"), [(False, 28.0), (True, 30.0)])

@@ -13,6 +13,7 @@ import simpy
 
 from simserve.engine.state import RequestTable
 from simserve.metrics.gateway import replica_figures
+from simserve.reference.fleet import Autoscaler as ReferenceAutoscaler
 from simserve.scenario.reference_run import by_reference
 from simserve.scenario.verify import compared
 from simserve.sim.autoscaler import Autoscaler, EncoderAutoscaler, EncoderLives, Objective, Stabilization, replicas_for
@@ -101,15 +102,24 @@ def test_those_that_start_are_given_back_first_then_those_with_the_least_to_do()
     assert [replica.number for replica in least] == [2, 4, 3, 1, 0]
 
 
-def test_one_is_removed_only_if_the_others_would_have_less_than_at_the_last_miss() -> None:
-    """Ten requests a replica at the miss: of three the others bear 9 each, 18 in all, and 19 are too many."""
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_one_is_removed_only_if_the_others_would_have_less_than_at_the_last_miss(is_reference: bool) -> None:
+    """Ten requests a replica at the miss: of three the others bear 9 each, 18 in all, and 19 are too many.
+
+    The same by the plain simulator.
+    """
     spec = validate(AutoscalingSpec, {**RULES, "metric": "slo", "target": 0.9})
     fleet: Any = SimpleNamespace(tell_ends=lambda _tell: None)
+    surroundings: Any = SimpleNamespace(clock=simpy.Environment(), fleet=fleet)
     pool: Any = SimpleNamespace()
     nothing = ended(make_specs([0.0], 1, 1), Control(), [1.0], [1.0])
     scaler = Autoscaler(spec, simpy.Environment(), fleet, pool, nothing)
+    plain = ReferenceAutoscaler(surroundings, spec, pool)
 
     def asked(ended: int, met: int, count: int, load: int) -> int:
+        if is_reference:
+            plain.num_ended, plain.num_met = ended, met
+            return plain.asked_by_slo(count, load)
         scaler._num_ended, scaler._num_met = ended, met
         return scaler._asked_by_slo(count, load)
 
@@ -134,6 +144,25 @@ def test_an_encoder_is_busy_with_what_it_has_done_not_with_what_is_ahead() -> No
     scaler = encoders("busy", encoders=[16.0, 5.0, np.inf], encoder_given=[14.0, 3.0, 0.0])
 
     assert scaler._level(scaler._workers, 10.0) == pytest.approx(0.8 + 0.3)
+
+
+def test_no_encoder_is_busier_than_all_the_time() -> None:
+    """Sums of seconds that lie a rounding above the interval ask for no further worker."""
+    scaler = encoders("busy", encoders=[10.0, np.inf, np.inf], encoder_given=[np.nextafter(10.0, 11.0), 0.0, 0.0])
+
+    assert scaler._level(scaler._workers, 10.0) == 1.0
+
+
+def test_no_replica_is_busier_than_all_the_time() -> None:
+    """Steps of 0.1 s add up to a rounding above an interval of 0.7 s; busy all the time asks for two at half of it."""
+    times = constant_step_times(0.1)
+    spec = validate(AutoscalingSpec, {**RULES, "metric": "busy", "target": 0.5, "interval": "0.7 s"})
+    control = Control(autoscaling=spec, startup_seconds=1000.0)
+    deployment = replace(make_deployment(make_config(), times, 1), control=control)
+
+    run = simulate(deployment, make_specs([2.8, 2.8], 1, 20))
+
+    assert changes(run)[1][:2] == (3.5, 2)
 
 
 def test_parts_wait_for_an_encoder_until_they_begin() -> None:

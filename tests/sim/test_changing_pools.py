@@ -262,6 +262,21 @@ def test_a_decode_pool_scales_on_the_caches_that_wait_for_it() -> None:
     assert (np.array(run.requests.status) == COMPLETED).all()
 
 
+def test_a_prefill_replica_that_comes_later_sends_on_what_decode_replicas_compute_again() -> None:
+    """Answers of one token too, as those of the first replica; it answered them itself."""
+    scaling = validate(AutoscalingSpec, {**SCALING, "target": 1})
+    spec = validate(DisaggregationSpec, {"transfer_bandwidth": "100 GB/s"})
+    decodes = pool("d", role="decode", config={"max_num_seqs": 8, "recomputes_last_token": True})
+    pools = [pool("p", role="prefill", autoscaling=scaling, startup_seconds=1.0), decodes]
+    control = Control(disaggregation=spec, kv_bytes_per_token=1e6)
+    run = FleetRun(control, pools, make_specs([0.4 * each for each in range(40)], 2, 1), np.zeros(40), None)
+    run.run()
+
+    assert run.fleet is not None
+    assert len(run.fleet.pools[0].replicas) > 1
+    assert run.transfers["count"] == 40.0
+
+
 def test_the_records_hold_the_way_of_every_cache() -> None:
     """Computed, sent, arrived, taken in, in this order; an answer of one token goes no way."""
     spec = validate(DisaggregationSpec, {"transfer_bandwidth": "10 GB/s", "transfer_latency": "0.5 s"})

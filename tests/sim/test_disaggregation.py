@@ -198,6 +198,15 @@ def test_one_token_needs_no_decode_replica() -> None:
     assert run.transfers["count"] == 1.0
 
 
+def test_one_token_crosses_where_decode_replicas_compute_it_again() -> None:
+    """vLLM's, which compute the last token of a prompt: the answer comes a step after its cache; two steps for two."""
+    again = make_config(recomputes_last_token=True)
+    run = handed_over(make_specs([0.0, 0.0], 10, [1, 2]), decode_config=again)
+
+    assert run.transfers["count"] == 2.0
+    assert column(run, "finish_time") == [3.0, 5.0]
+
+
 def test_decodes_are_never_held_up_by_prompts() -> None:
     """While one request decodes, long prompts come and go on the other replica: its gaps are those of decode steps."""
     times = affine_step_times(step_seconds=0.1, token_seconds=0.1)
