@@ -94,8 +94,8 @@ def load(
         source: A path (with a separator or a ``.yaml``, ``.yml`` or ``.json`` ending), a name that
             `simserve scenarios` lists, or what a file would hold, whose relative paths refer to the working folder;
             with keywords also a model: a profile, a Hugging Face id or a ``config.json``.
-        overrides: Applied before validation, in order: texts ``"deployment.replicas=2"`` whose value is YAML,
-            or a mapping of dotted keys to values. An element of a list is addressed by its number.
+        overrides: Applied before validation, in order: texts ``"deployment.replicas=2"`` whose value is YAML (or one
+            such text), or a mapping of dotted keys to values. An element of a list is addressed by its number.
         gpus: GPUs of all replicas together: ``2xH100``. This and the others mean what the flag of their name does.
         tp: Tensor-parallel size.
         pp: Pipeline-parallel size.
@@ -153,7 +153,7 @@ def load(
 
 
 def run(
-    scenario: Scenario | str | Path,
+    scenario: Scenario | str | Path | Mapping[str, Any],
     *,
     out: str | Path | None = None,
     force: bool = False,
@@ -174,7 +174,7 @@ def run(
     """Return the results of running the scenario's traffic on its deployment.
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name.
+        scenario: A loaded scenario, a path, a bundled name, or what a file would hold.
         out: Folder for `result.json`, `requests.parquet`, `timeseries.parquet`, `scenario.resolved.yaml` and
             `report.html`, written all together or not at all; None: no files.
         force: Whether to replace the result of another scenario or seed in ``out``.
@@ -257,8 +257,8 @@ class Simulation:
         env: The SimPy environment (``timeout``, ``process``, ``event``, ``now``).
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name. Its arrivals are ignored; what its workload draws for
-            each request (lengths, class, prefix) applies to the next request submitted.
+        scenario: A loaded scenario, a path, a bundled name, or what a file would hold. Its arrivals are ignored; what
+            its workload draws for each request (lengths, class, prefix) applies to the next request submitted.
         by_reference: Whether the reference in plain SimPy serves, as in `run`.
         steps: Whether to keep every step, as in `run`.
         router: As in `run`, like the next three.
@@ -274,7 +274,7 @@ class Simulation:
 
     def __init__(
         self,
-        scenario: Scenario | str | Path,
+        scenario: Scenario | str | Path | Mapping[str, Any],
         *,
         by_reference: bool = False,
         steps: bool = False,
@@ -344,12 +344,15 @@ def _run(
 
 
 def verify(
-    scenario: Scenario | str | Path, *, num_requests: int | None = None, accelerate: Accelerate = "auto"
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    *,
+    num_requests: int | None = None,
+    accelerate: Accelerate = "auto",
 ) -> Verification:
     """Return how a run of the fast engine compares with one by the reference in plain SimPy, request by request.
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name.
+        scenario: A loaded scenario, a path, a bundled name, or what a file would hold.
         num_requests: Number of requests to compare; None: all, or in a long run the first 500, or those that generate
             50,000 tokens; ``drawn`` of the answer gives their total.
         accelerate: Whether the engine runs compiled, as in `run`.
@@ -370,7 +373,7 @@ def _dressed(answer: Any, page: type[PageT]) -> PageT:
 
 
 def capacity(
-    scenario: Scenario | str | Path,
+    scenario: Scenario | str | Path | Mapping[str, Any],
     *,
     highest: float | None = None,
     precision: float | None = None,
@@ -382,7 +385,7 @@ def capacity(
     """Return the largest rate, or number of clients in a closed loop, that meets the scenario's objective.
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name.
+        scenario: A loaded scenario, a path, a bundled name, or what a file would hold.
         highest: Highest load to try.
         precision: Half-width of the 95 % interval of the capacity, relative to it, until which requests are added;
             None: 2 %, as far as a short search gets.
@@ -411,7 +414,7 @@ def capacity(
 
 
 def compare(
-    scenario: Scenario | str | Path,
+    scenario: Scenario | str | Path | Mapping[str, Any],
     variants: Mapping[str, Overrides],
     *,
     replications: int | None = None,
@@ -421,7 +424,7 @@ def compare(
     """Return the effect of each variant, with 95 % intervals, on common random numbers.
 
     Args:
-        scenario: The base: a loaded scenario, a path, or a bundled name.
+        scenario: The base: a loaded scenario, a path, a bundled name, or what a file would hold.
         variants: Name -> changes: a mapping of dotted keys to values, or texts ``"KEY=VALUE"``.
         replications: Runs of each, at least 2, and 5 for intervals; None: 10. A trace has one, without intervals.
         independent: Whether each deployment sees its own requests, instead of the same ones.
@@ -446,8 +449,8 @@ def compare(
 
 
 def diff(
-    first: str | Path,
-    second: str | Path,
+    first: RunResult | str | Path,
+    second: RunResult | str | Path,
     *,
     tolerance: float | None = None,
     tolerances: Mapping[str, float] | None = None,
@@ -456,7 +459,7 @@ def diff(
     """Return the differences between two results: ``.moved``, and ``.failures`` beyond the tolerance.
 
     Args:
-        first: The folder of a result, or its `result.json`.
+        first: A result, its folder, or its `result.json`.
         second: Likewise.
         tolerance: Allowed relative change of every watched figure, in either direction; None: only ``tolerances``.
         tolerances: The same for single figures, by name.
@@ -472,11 +475,11 @@ def diff(
     return _dressed(find_differences(first, second, tolerance=tolerance, tolerances=tolerances, allow=allow), Diff)
 
 
-def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
+def memory(scenario: Scenario | str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """Return what fits: bytes of one GPU by use, KV blocks, full-length requests at once, the arithmetic.
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name.
+        scenario: A loaded scenario, a path, a bundled name, or what a file would hold.
 
     Raises:
         InputError: A scenario or profile is missing or invalid.
@@ -487,8 +490,8 @@ def memory(scenario: Scenario | str | Path) -> dict[str, Any]:
 
 
 def sweep(
-    scenario: Scenario | str | Path,
-    grid: Mapping[str, Sequence[Any]],
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    grid: Mapping[str, Any],
     *,
     sample: int | None = None,
     out: str | Path | None = None,
@@ -501,8 +504,8 @@ def sweep(
     """Run a scenario at every point of a grid, one row each: ``.points``.
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name.
-        grid: Key -> its values; every combination is a point.
+        scenario: A loaded scenario, a path, a bundled name, or what a file would hold.
+        grid: Key -> its values, or its only one; every combination is a point.
         sample: Number of grid points to run, drawn by the scenario's seed; None: all.
         out: Parquet file of the rows; finished rows are kept beside it until all are there. None: no file.
         force: Whether to replace the rows of another sweep in ``out``.
@@ -534,7 +537,7 @@ def sweep(
 
 
 def cost(
-    scenario: Scenario | str | Path | None = None,
+    scenario: Scenario | str | Path | Mapping[str, Any] | None = None,
     *,
     api: str | ApiPrices | None = None,
     requests_per_month: float | None = None,
@@ -578,9 +581,9 @@ def cost(
 
 
 def plan(
-    scenario: Scenario | str | Path,
+    scenario: Scenario | str | Path | Mapping[str, Any],
     *,
-    hardware: Sequence[str] = (),
+    hardware: str | Sequence[str] = (),
     max_gpus: int | Mapping[str, int] | None = None,
     objective: Objective = "cost",
     headroom: float = 0.0,
@@ -605,8 +608,8 @@ def plan(
     """Return what to deploy for a scenario's traffic at its SLO: ``.summary`` holds the output of ``plan --json``.
 
     Args:
-        scenario: A loaded scenario, a path, or a bundled name.
-        hardware: GPUs to choose from; empty: the scenario's, and those of the catalogue with an on-demand price.
+        scenario: A loaded scenario, a path, a bundled name, or what a file would hold.
+        hardware: GPUs to choose from, or one; empty: the scenario's, and the catalogue's that have an on-demand price.
         max_gpus: Most GPUs of the fleet; None: 256, and for ``latency`` and ``throughput`` those of the scenario. For
             ``throughput`` it may give the number of GPUs of each of several kinds.
         objective: What to minimise: ``cost``, ``gpus``, ``latency`` (p95 of E2E) or ``energy`` (watts); or
@@ -646,7 +649,7 @@ def plan(
 
     kinds = {hardware_name(name): count for name, count in max_gpus.items()} if isinstance(max_gpus, Mapping) else {}
     options = PlanOptions(
-        hardware=tuple(kinds) or tuple(hardware),
+        hardware=tuple(kinds) or ((hardware,) if isinstance(hardware, str) else tuple(hardware)),
         max_gpus=max_gpus if isinstance(max_gpus, int) else None,
         gpus_by_kind=kinds,
         objective=objective,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -136,3 +137,61 @@ def test_the_summary_is_read_only() -> None:
     """A result stays what the run gave."""
     with pytest.raises(TypeError):
         ss.run(make_scenario()).summary["completed"] = 0  # type: ignore[index]
+
+
+SHORT = {"workload.num_requests": 20}
+
+
+def test_one_change_needs_no_list() -> None:
+    """A text alone is that change, not the letters of it."""
+    loaded = ss.load("chatbot", "deployment.replicas=2")
+    found = ss.compare(ss.load("chatbot", SHORT), {"two": "deployment.replicas=2"}, replications=1)
+
+    assert loaded.deployment.replicas == 2
+    assert found.variants[0].changes == {"deployment.replicas": "2"}
+    with pytest.raises(ss.SimserveError, match="needs a variant"):
+        ss.compare("chatbot", ["deployment.replicas=2"])  # type: ignore[arg-type]
+
+
+def test_one_value_of_a_grid_is_the_only_one() -> None:
+    """A text is not read letter by letter."""
+    found = ss.sweep(ss.load("chatbot", SHORT), {"deployment.hardware": "h200-sxm-141gb", "workload.arrivals.rate": 2})
+
+    assert [row["values"] for row in found.rows] == [
+        {"deployment.hardware": "h200-sxm-141gb", "workload.arrivals.rate": 2}
+    ]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Those that a loop over a table yields."""
+    asked = {"workload.num_requests": np.int64(20), "workload.arrivals.rate": np.float64(3.0)}
+    scenario = ss.load("chatbot", asked)
+    grid = {"deployment.replicas": np.array([1, 2]), "workload.arrivals.rate": np.float64(2.0)}
+
+    assert scenario.workload.num_requests == 20
+    assert ss.load(scenario.as_mapping() | {"run": {"seed": np.int64(7)}}).run.seed == 7
+    assert [type(row["values"]["deployment.replicas"]) for row in ss.sweep(scenario, grid).rows] == [int, int]
+
+
+def test_a_scenario_is_a_key() -> None:
+    """Equal ones are one key: what was run can be kept in a dictionary."""
+    scenario, same, other = (ss.load("chatbot", f"workload.arrivals.rate={rate}") for rate in (2, 2, 3))
+
+    assert len({scenario, same, other}) == 2
+
+
+def test_two_results_of_a_notebook_are_compared() -> None:
+    """Neither has a folder."""
+    slow, fast = (ss.run(ss.load("chatbot", SHORT | {"deployment.replicas": count})) for count in (1, 2))
+    found = ss.diff(slow, fast)
+
+    assert found.changed_keys == {"deployment.replicas": (1, 2)}
+    assert found.names == ("chatbot", "chatbot")
+    assert "figures moved, most of all" in found._repr_html_()
+    assert "most of all std_" not in found._repr_html_()
+
+
+def test_plan_takes_the_name_of_one_gpu() -> None:
+    """Not the letters of it."""
+    with pytest.raises(ss.SimserveError, match="'h1000' is not a known hardware; did you mean"):
+        ss.plan("chatbot", hardware="h1000")

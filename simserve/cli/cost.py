@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,11 +20,30 @@ if TYPE_CHECKING:
     from simserve.report.cost import CostResult
 
 _WITHOUT = "Without a scenario: "
+_AMOUNT = re.compile(r"\$?\s*(-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([kmb%]?)", re.IGNORECASE)
+_MULTIPLES = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "%": 0.01}
 _MOST_REQUESTS = 10**15  # Most requests a month: about 4,000 a day for everybody on earth.
 
 
-def _number(text: str, *, maximum: float | None = None) -> Any:
-    return typer.Option(min=0, max=maximum, metavar="NUMBER", help=text)
+def _number(flag: str, text: str, *, maximum: float = math.inf) -> Any:
+    return typer.Option(flag, metavar="NUMBER", help=text, parser=partial(_amount, flag, maximum))
+
+
+def _amount(flag: str, maximum: float, text: str | float) -> float:
+    """Return a number from ``1000000``, ``1,000,000``, ``1M``, ``$6`` or ``30%``.
+
+    Raises:
+        UsageError: It is no number, or not within its limits.
+    """
+    found = _AMOUNT.fullmatch(str(text).strip().replace(",", ""))
+    if found is None:
+        remedy = "write dollars, such as 2.50" if "usd" in flag else "write 1000000, 1,000,000 or 1M"
+        raise UsageError("is not a number", key=flag, value=text, remedy=remedy)
+    value = float(found[1]) * _MULTIPLES[(found[2] or "").lower()]
+    if not 0 <= value <= maximum:
+        most = "" if maximum == math.inf else f" and at most {maximum:,.0f}"
+        raise UsageError(f"must be at least 0{most}", key=flag, value=text)
+    return value
 
 
 @takes_flags()
@@ -31,26 +52,37 @@ def cost(
     api: Annotated[
         str | None, typer.Option(metavar="NAME", help="API to compare with; simserve apis lists them.")
     ] = None,
-    api_input_usd: Annotated[float | None, _number("API price of a million prompt tokens.")] = None,
-    api_output_usd: Annotated[float | None, _number("API price of a million output tokens.")] = None,
-    api_request_usd: Annotated[float | None, _number(_WITHOUT + "API price of a request, instead of tokens.")] = None,
+    api_input_usd: Annotated[float | None, _number("--api-input-usd", "API price of a million prompt tokens.")] = None,
+    api_output_usd: Annotated[
+        float | None, _number("--api-output-usd", "API price of a million output tokens.")
+    ] = None,
+    api_request_usd: Annotated[
+        float | None, _number("--api-request-usd", _WITHOUT + "API price of a request, instead of tokens.")
+    ] = None,
     requests_per_month: Annotated[
-        float | None, _number("Requests in a month of 720 hours.", maximum=_MOST_REQUESTS)
+        float | None, _number("--requests-per-month", "Requests in a month of 720 hours.", maximum=_MOST_REQUESTS)
     ] = None,
     cached_share: Annotated[
-        float | None, _number(_WITHOUT + "share of the prompt tokens that the API finds in its cache.", maximum=1)
+        float | None,
+        _number("--cached-share", _WITHOUT + "share of the prompt tokens that the API finds in its cache.", maximum=1),
     ] = None,
-    gpu_hour_usd: Annotated[float | None, _number("Dollars a GPU-hour.")] = None,
-    operations_usd: Annotated[float | None, _number(_WITHOUT + "dollars a month for operations.")] = None,
+    gpu_hour_usd: Annotated[float | None, _number("--gpu-hour-usd", "Dollars a GPU-hour.")] = None,
+    operations_usd: Annotated[
+        float | None, _number("--operations-usd", _WITHOUT + "dollars a month for operations.")
+    ] = None,
     share: Annotated[
-        float | None, _number(_WITHOUT + "share of the GPUs' cost that this use pays; 1 if absent.", maximum=1)
+        float | None,
+        _number("--share", _WITHOUT + "share of the GPUs' cost that this use pays; 1 if absent.", maximum=1),
     ] = None,
     utilization: Annotated[
-        float | None, _number(_WITHOUT + "share of the GPUs' capacity that is used; 1 if absent.", maximum=1)
+        float | None,
+        _number("--utilization", _WITHOUT + "share of the GPUs' capacity that is used; 1 if absent.", maximum=1),
     ] = None,
-    requests_per_second: Annotated[float | None, _number(_WITHOUT + "requests/s of the GPUs at full use.")] = None,
+    requests_per_second: Annotated[
+        float | None, _number("--requests-per-second", _WITHOUT + "requests/s of the GPUs at full use.")
+    ] = None,
     output_tokens_per_second: Annotated[
-        float | None, _number(_WITHOUT + "output tokens/s of the GPUs at full use.")
+        float | None, _number("--output-tokens-per-second", _WITHOUT + "output tokens/s of the GPUs at full use.")
     ] = None,
     variants: Annotated[
         list[str] | None,

@@ -20,7 +20,7 @@ from simserve.planner.statistics import Difference, independent_difference, pair
 from simserve.profiles.expected_errors import load_error_model
 from simserve.scenario.finishable import find_finishable
 from simserve.scenario.fit import leading_warnings
-from simserve.scenario.load import SHORT_KEYS, Overrides, from_mapping
+from simserve.scenario.load import SHORT_KEYS, Overrides, from_mapping, plain
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import Replicator, deploy, run
 from simserve.scenario.schema import Scenario
@@ -175,7 +175,7 @@ def compare(
         InfeasibleError: A model does not fit.
         InputError: A profile or a trace is missing or invalid.
     """
-    if not variants:
+    if not variants or not isinstance(variants, Mapping):
         raise UsageError(
             "needs a variant", key="--with", remedy="for example --with 'fp8: deployment.quantization=fp8'"
         )
@@ -327,8 +327,8 @@ def _differences(
 
 def _as_changes(overrides: Overrides) -> dict[str, Any]:
     if isinstance(overrides, Mapping):
-        return dict(overrides)
-    pairs = (text.partition("=") for text in overrides)
+        return dict(plain(overrides))
+    pairs = (text.partition("=") for text in ((overrides,) if isinstance(overrides, str) else overrides))
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 

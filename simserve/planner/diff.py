@@ -6,12 +6,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from simserve.documents import read_mapping, read_text
 from simserve.errors import InputError, UsageError, nearest
 from simserve.metrics.files import RESULT_FILE, SCENARIO_FILE, check_unchanged
+from simserve.metrics.result import RunResult
 from simserve.metrics.summary import or_null
 from simserve.planner.compare import FIGURES
 
@@ -68,7 +70,7 @@ class Diff:
     """Two results side by side.
 
     Attributes:
-        names: Names of the results: their paths as given.
+        names: Names of the results: their paths as given, or that of the scenario.
         moves: Every figure that either result defines, in the order of the result.
         differs_in: What differs between the two: ``scenario``, ``version``.
         changed_keys: Key of the scenario -> its two values, where it differs and both results contain their scenario.
@@ -125,8 +127,8 @@ class Diff:
 
 
 def diff(
-    first: str | Path,
-    second: str | Path,
+    first: RunResult | str | Path,
+    second: RunResult | str | Path,
     *,
     tolerance: float | None = None,
     tolerances: Mapping[str, float] | None = None,
@@ -137,15 +139,15 @@ def diff(
         if name not in FIGURES:
             remedy = nearest(name, FIGURES)
             raise UsageError("is not a figure of a result", key="--tolerance", value=name, remedy=remedy)
-    results = tuple(_read(Path(each)) for each in (first, second))
+    results = tuple(_read(each) for each in (first, second))
     identities = tuple(_identity(result) for result in results)
-    scenarios = tuple(_scenario(Path(each)) for each in (first, second))
+    scenarios = tuple(_scenario(each) for each in (first, second))
     changed = _changed(*scenarios) if all(scenarios) else {}
     kinds = {SCENARIO: "scenario_hash", VERSION: "version"}
     differs = tuple(kind for kind, key in kinds.items() if identities[0][key] != identities[1][key])
     is_gate = tolerance is not None or bool(tolerances)
     return Diff(
-        names=(str(first), str(second)),
+        names=(_name(first), _name(second)),
         moves=tuple(_moves(results[0], results[1], tolerance, tolerances or {})),
         differs_in=differs,
         changed_keys=changed,
@@ -154,7 +156,15 @@ def diff(
     )
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _name(result: RunResult | str | Path) -> str:
+    return str(result.summary["simserve"]["scenario_name"]) if isinstance(result, RunResult) else str(result)
+
+
+def _read(result: RunResult | str | Path) -> Mapping[str, Any]:
+    return result.summary if isinstance(result, RunResult) else _read_file(Path(result))
+
+
+def _read_file(path: Path) -> Mapping[str, Any]:
     file = path / RESULT_FILE if path.is_dir() else path
     try:
         text = read_text(file)
@@ -180,8 +190,11 @@ def _identity(result: Mapping[str, Any]) -> dict[str, Any]:
     return {key: result["simserve"].get(key) for key in _IDENTITY}
 
 
-def _scenario(path: Path) -> dict[str, Any]:
-    """Return the keys of the scenario that is stored beside a result, dotted; empty where there is none."""
+def _scenario(result: RunResult | str | Path) -> dict[str, Any]:
+    """Return the keys of the scenario of a result, or of that stored beside it, dotted; empty where there is none."""
+    if isinstance(result, RunResult):
+        return dict(_flat(result.scenario))
+    path = Path(result)
     file = (path if path.is_dir() else path.parent) / SCENARIO_FILE
     return dict(_flat(read_mapping(file, InputError))) if file.is_file() else {}
 
@@ -205,7 +218,8 @@ def _unlike(
     one, other = identities
     reasons = []
     if SCENARIO in kinds:
-        keys = "; ".join(f"{key}: {before} against {after}" for key, (before, after) in list(changed.items())[:5])
+        told = ((key, *("unset" if each is None else each for each in both)) for key, both in changed.items())
+        keys = "; ".join(f"{key}: {before} against {after}" for key, before, after in islice(told, 5))
         hashes = f"{one['scenario_hash']} against {other['scenario_hash']}"
         reasons.append(f"of different scenarios or seeds ({keys or hashes})")
     if VERSION in kinds:

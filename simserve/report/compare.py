@@ -167,7 +167,9 @@ def _answer_lines(comparison: compare.Comparison) -> list[str]:
             text = f"too few runs for intervals (--replications {LEAST_PAIRS})"
         else:
             text = listed(shown) if shown else "no difference shown in latency, throughput, attainment or dollars"
-        lines.append(f"{variant.name}: {text}{' (one run of the trace each)' if runs == 1 else ''}.")
+        if runs == 1:
+            text += f" (one run{' of the trace' if comparison.base.scenario.workload.trace is not None else ''} each)"
+        lines.append(f"{variant.name}: {text}.")
     return lines
 
 

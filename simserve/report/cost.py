@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
 _MILLION = 1e6
+_MOST_WAYS = 8
+"""Most volumes at which another way becomes the cheapest that are listed."""
 _MISSES = {"overloaded": "its queue grows"}
 """What a level that does not hold is told for, beside its share within the SLO."""
 _OLD = "more than a year before the newest of the catalogue"
@@ -132,7 +134,19 @@ def _way_lines(summary: Mapping[str, Any]) -> list[str]:
         begins = f"from {_requests(start)}" if start else ""
         ends = f"to {_requests(end)}" if end is not None else "on"
         lines.append(f"{' '.join(part for part in (begins, ends) if part)} a month: {each['name']}")
-    return lines
+    num_hidden = len(lines) - _MOST_WAYS
+    if num_hidden > 0:
+        between = f"({num_hidden} more changes of what is cheapest, as whole replicas are added)"
+        lines = [*lines[: _MOST_WAYS - 1], between, lines[-1]]
+    return [*_option_lines(summary), *lines]
+
+
+def _option_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return what this traffic costs a month on each deployment that is compared with the scenario's."""
+    return [
+        f"{each['name']}: {dollars(each['usd_per_month'])} a month on {counted(each['gpus'], 'GPU')} for this traffic"
+        for each in summary.get("options", ())[1:]
+    ]
 
 
 def _self_host_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -257,7 +271,8 @@ def _break_even_lines(summary: Mapping[str, Any]) -> list[str]:
         amounts.append(_requests(even["requests_per_month"]))
     if even["tokens_per_month"] is not None:
         amounts.append(_tokens(even["tokens_per_month"]))
-    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}{lower}"]
+    doubt = "" if even.get("is_simulated", True) else "; that these serve so much is not simulated"
+    lines = [f"{' or '.join(amounts)} a month, on {counted(even['gpus'], 'GPU')}{lower}{doubt}"]
     good, first = even.get("for_good_requests_per_month"), even["requests_per_month"]
     if good is not None and first is not None and good > first * 1.001:
         lines.append(
@@ -461,6 +476,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         own_load = "" if deployed is None or not is_priced else fact_text(deployed, "Load")
         lines.append(Fact("Load", own_load or _priced_load(summary)))
     lines += [Fact("Break-even", f"{line}{_beyond(summary)}") for line in _break_even_lines(summary)[:1]]
+    lines += [Fact("Option", line, is_whole=True) for line in _option_lines(summary)]
     lines += [Fact("API", line, is_extra=True) for line in _latency_lines(summary["api"])[:1]]
     api = summary["api"]
     other = "" if deployed is None else fact_text(deployed, "Cost").partition("; ")[2]
@@ -506,7 +522,8 @@ def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
     own, api = summary["self_host"], summary["api"]
     if own["usd_per_month"] is None:
         return answer(summary).rstrip(".")
-    paid = f"{dollars(own['usd_per_month'])} a month on {_gpus(own)}{held}"
+    bought = {"spot": "spot ", "reserved": "reserved ", "owned": "owned "}.get(own.get("purchase", ""), "")
+    paid = f"{dollars(own['usd_per_month'])} a month on {_gpus(own).replace('GPU', f'{bought}GPU')}{held}"
     if api["usd_per_month"] is None:
         return f"{paid}; no API is named: --api NAME" if api["name"] is None else paid
     named = {**api, "name": _api_name(api)}

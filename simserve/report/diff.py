@@ -9,13 +9,15 @@ from simserve.planner import diff
 from simserve.planner.diff import Move
 from simserve.report.figures import SHOWN
 from simserve.report.page import html_table
-from simserve.report.quantities import UNDEFINED, number, share
+from simserve.report.quantities import number, share
 from simserve.report.terminal import columns
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_MULTIPLE = 10
+"""How many times as large a figure must be for that to be said instead of a percentage, as `simserve compare` does."""
 HEADER = ("figure", "before", "after", "change", "")
 
 
@@ -39,7 +41,8 @@ def _diff_lines(found: diff.Diff) -> list[str]:
     elif num_watched:
         first = f"All within tolerance: {len(moved)} of {len(found.moves)} figures moved."
     else:
-        first = f"{len(moved)} of {len(found.moves)} figures moved, most of all {moved[0].name}: {_change(moved[0])}."
+        worst = next((each for each in moved if not each.name.startswith("std_")), moved[0])
+        first = f"{len(moved)} of {len(found.moves)} figures moved, most of all {worst.name}: {_change(worst)}."
     lines = [first]
     if found.unlike is not None:
         lines = [f"The gate fails: {found.unlike}.", first]
@@ -107,6 +110,8 @@ def _change(move: Move) -> str:
         return "appeared" if math.isnan(move.before) else "vanished"
     if math.isinf(move.relative):
         return f"{move.change:+.3g}"
+    if move.before > 0 and move.relative >= _MULTIPLE - 1:
+        return f"{move.relative + 1:,.{0 if move.relative >= 99 else 1}f}x"
     percent = 100 * move.relative
     return f"{percent:+.{0 if abs(percent) >= 20 else 1 if abs(percent) >= 0.1 else 3}f}%"
 
@@ -118,4 +123,4 @@ def _note(move: Move) -> str:
 
 
 def _value(value: object) -> str:
-    return UNDEFINED if value is None else str(value)
+    return "unset" if value is None else str(value)

@@ -57,8 +57,8 @@ class Override:
         return self.key.split(".")
 
 
-Overrides = Sequence[str] | Mapping[str, Any]
-AnyOverrides = Sequence[str | Override] | Mapping[str, Any]
+Overrides = str | Sequence[str] | Mapping[str, Any]
+AnyOverrides = str | Sequence[str | Override] | Mapping[str, Any]
 
 
 def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario:
@@ -67,15 +67,15 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
     Args:
         source: A path (with a separator or a ``.yaml``, ``.yml`` or ``.json`` ending), a name that
             `simserve scenarios` lists, or what a file would hold, whose relative paths refer to the working folder.
-        overrides: Applied before validation, in order: texts ``"deployment.replicas=2"`` whose value is YAML,
-            or a mapping of dotted keys to values. An element of a list is addressed by its number.
+        overrides: Applied before validation, in order: texts ``"deployment.replicas=2"`` whose value is YAML (or one
+            such text), or a mapping of dotted keys to values. An element of a list is addressed by its number.
 
     Raises:
         ScenarioError: The file or an override is missing, unreadable or invalid; names file or flag, key,
             value, rule and remedy.
     """
     if isinstance(source, Mapping):
-        return from_mapping(source, overrides)
+        return from_mapping(plain(source), overrides)
     path = _find(str(source))
     return from_mapping(read_mapping(path, ScenarioError), overrides, file=path, folder=path.parent)
 
@@ -150,8 +150,18 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 def _parse(overrides: AnyOverrides) -> list[Override]:
     if isinstance(overrides, Mapping):
-        return [Override(_dotted(key), value, f"override {key}") for key, value in overrides.items()]
-    return [each if isinstance(each, Override) else _parse_text(each) for each in overrides]
+        return [Override(_dotted(key), plain(value), f"override {key}") for key, value in overrides.items()]
+    texts = (overrides,) if isinstance(overrides, str) else overrides
+    return [each if isinstance(each, Override) else _parse_text(str(each)) for each in texts]
+
+
+def plain(value: Any) -> Any:
+    """Return a value with the numbers of NumPy and pandas in it as Python's own."""
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 def _parse_text(text: str) -> Override:

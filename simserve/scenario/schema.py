@@ -356,6 +356,9 @@ class Scenario(FrozenModel):
         canonical = json.dumps(self.as_mapping(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:_HASH_LENGTH]
 
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a scenario file; the descriptions are the docstrings of the fields."""

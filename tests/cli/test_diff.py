@@ -118,3 +118,14 @@ def test_a_changed_result_is_104(
 
     assert (outcome.code, outcome.stdout) == (104, "")
     assert said in outcome.error_line
+
+
+def test_a_figure_many_times_as_large_is_told_as_that(simserve: Simserve, results: list[str], tmp_path: Path) -> None:
+    """Nobody reads +512710%."""
+    found = json.loads((Path(results[0]) / "result.json").read_text(encoding="utf-8"))
+    for name, value in {"before": 30.0, "after": 172670.0}.items():
+        (tmp_path / name).write_text(json.dumps(found | {"p95_ttft_ms": value}), encoding="utf-8")
+
+    outcome = simserve("diff", str(tmp_path / "before"), str(tmp_path / "after"))
+
+    assert "figures moved, most of all p95_ttft_ms: 5,756x." in outcome.stdout

@@ -131,3 +131,17 @@ def test_a_tolerance_of_no_figure_is_refused(tmp_path: Path) -> None:
     """With the nearest that there is."""
     with pytest.raises(UsageError, match="did you mean 'p99_ttft_ms'"):
         diff(*pair(tmp_path, 1.0, 1.0), tolerances={"p99_ttft": 0.1})
+
+
+def test_results_in_memory_are_compared_like_files(tmp_path: Path) -> None:
+    """What a notebook holds need not be written first."""
+    first, second = (run(make_scenario({"workload.arrivals.rate": rate})) for rate in (1.0, 2.0))
+    write_result(first, tmp_path / "a")
+    write_result(second, tmp_path / "b")
+
+    found, filed = diff(first, second, tolerance=0.05), diff(tmp_path / "a", tmp_path / "b", tolerance=0.05)
+
+    assert found.changed_keys == {"workload.arrivals.rate": (1.0, 2.0)} == filed.changed_keys
+    assert [each.name for each in found.failures] == [each.name for each in filed.failures]
+    assert found.failures
+    assert found.summary["metrics"] == filed.summary["metrics"]

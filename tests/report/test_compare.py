@@ -22,7 +22,12 @@ FIGURES = (
 
 
 def told(
-    base: float, variant: float, width: float = 1.0, count: int = 5, ends: tuple[float, float] | None = None
+    base: float,
+    variant: float,
+    width: float = 1.0,
+    count: int = 5,
+    ends: tuple[float, float] | None = None,
+    trace: object = None,
 ) -> str:
     """Return the sentence of a variant that changes the p99 of ITL alone; ``ends`` of its ratio to the base."""
     same = Difference(mean=0.0, low=0.0, high=0.0, base=1.0, variant=1.0)
@@ -40,7 +45,7 @@ def told(
     differences = {**dict.fromkeys(FIGURES, same), "p99_itl_ms": own}
     comparison: Any = SimpleNamespace(
         summary={"warnings": []},
-        base=SimpleNamespace(summaries=[{}] * count),
+        base=SimpleNamespace(summaries=[{}] * count, scenario=SimpleNamespace(workload=SimpleNamespace(trace=trace))),
         variants=[SimpleNamespace(name="new", differences=differences)],
     )
     return comparison_lines(comparison)[0]
@@ -86,9 +91,10 @@ def test_fewer_than_five_runs_have_no_intervals() -> None:
 
 def test_one_run_of_a_trace_tells_what_changed() -> None:
     """Nothing is drawn, so that a difference is one without an interval."""
-    assert told(10.0, 147.0, count=1) == "new: p99 ITL +1370% ±10.0 (one run of the trace each)."
+    assert told(10.0, 147.0, count=1, trace="t") == "new: p99 ITL +1370% ±10.0 (one run of the trace each)."
+    assert told(10.0, 147.0, count=1) == "new: p99 ITL +1370% ±10.0 (one run each)."
     nothing = "new: no difference shown in latency, throughput, attainment or dollars (one run of the trace each)."
-    assert told(10.0, 10.0, count=1) == nothing
+    assert told(10.0, 10.0, count=1, trace="t") == nothing
 
 
 def verdict(slo: object = None, usd: float = 1.0, runs: int = 5, **ratios: float) -> tuple[str, str]:

@@ -53,6 +53,7 @@ MOST_TOGETHER = 16
 hit is left to lose."""
 _NO_LOSS = 0.05  # Capacities are found to 5 %: smaller losses are not told.
 _PREFIX_ROUTING = ("prefix", "session")
+_NO_CROSSING = dict.fromkeys(("break_even_requests_per_month", "break_even_tokens_per_month"))
 _NOT_SHOWN = ("mean_gpus", "gpu_hour_usd", "api_usd_per_hour")
 """Figures of a level that the answer adds up over the day."""
 _FIDELITY = {
@@ -135,8 +136,17 @@ def cost_of_scenario(
         return summary
     models = {name: _priced(other, api, requests_per_month, progress)[1] for name, other in others.items()}
     models = {"the scenario": model, **models}
+    options = [_option(name, each) for name, each in models.items()]
     found = [{**each, "name": summary["api"]["name"] if each["name"] == API else each["name"]} for each in ways(models)]
-    return {**summary, "ways": found}
+    return {**summary, "options": options, "ways": found}
+
+
+def _option(name: str, model: Comparison) -> dict[str, Any]:
+    """Return what a month of the traffic costs on a deployment, and how many GPUs serve it at most."""
+    requests = model.requests_per_month or 0.0
+    units = model.units_for(requests) + model.spare_units
+    usd = model.self_host_usd(requests)
+    return {"name": name, "usd_per_month": usd, "gpus": units * model.gpus_per_unit}
 
 
 def _priced(
@@ -366,8 +376,13 @@ def _summary(
     pricing, requests = resolved.scenario.pricing, day.requests_per_month
     month, bill = model.self_host_usd(requests), model.api_usd(requests)
     free, even = model.beside_overflow().from_one_unit, as_deployed(model)["requests_per_month"]
-    if even is not None and even > model.units * model.capacity_per_month:
+    is_known = day.capacity is not None or resolved.scenario.deployment.overflow is not None
+    most = math.inf if is_known or curve.as_it_is().holds else requests
+    if even is not None and even > min(model.units * model.capacity_per_month, most):
         even = None  # The units that the traffic needs cannot sustain it.
+    crossing = _held_crossing(cost_model.break_even(free), most)
+    is_simulated = is_known or (crossing["requests_per_month"] or 0.0) <= requests
+    ladder_rows = ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD)
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
         "warnings": simulated["warnings"],
@@ -379,18 +394,21 @@ def _summary(
         "cheaper": "self_host" if month < bill else "api",
         "saving_usd_per_month": bill - month,
         "hybrid": cost_model.hybrid(free),
-        "break_even": {**cost_model.break_even(free), "as_deployed_requests_per_month": even},
-        "left_out": ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD),
+        "break_even": {**crossing, "as_deployed_requests_per_month": even, "is_simulated": is_simulated},
+        "left_out": [row if _is_within(row, most) else {**row, **_NO_CROSSING} for row in ladder_rows],
         "load_is_clients": curve.is_closed,
         "load_levels": [
             {name: value for name, value in asdict(curve.levels[load]).items() if name not in _NOT_SHOWN}
             for load in sorted(curve.levels)
         ],
-        "outlook": cost_model.outlook(
-            model,
-            api_fall=pricing.api_price_fall_per_year,
-            gpu_fall=pricing.gpu_price_fall_per_year,
-            growth=pricing.traffic_growth_per_year or 0.0,
+        "outlook": _held_outlook(
+            cost_model.outlook(
+                model,
+                api_fall=pricing.api_price_fall_per_year,
+                gpu_fall=pricing.gpu_price_fall_per_year,
+                growth=pricing.traffic_growth_per_year or 0.0,
+            ),
+            most,
         ),
         "sensitivity": cost_model.sensitivity(model, _ranges(resolved, model)),
         "day": {
@@ -404,6 +422,29 @@ def _summary(
         "expected_error": simulated["expected_error"],
         "caveats": caveats(resolved, model, why_api, simulated, is_scaled=curve.own_load is not None),
     }
+
+
+def _held_crossing(crossing: Mapping[str, Any], most: float) -> dict[str, Any]:
+    """Return a break-even; that there is none, and why, where it lies above a volume at which the objective fails."""
+    found = crossing["requests_per_month"]
+    if found is None or found <= most:
+        return dict(crossing)
+    missed = f"at {found / 1e6:.3g} M requests a month these miss the SLO, as at the {most / 1e6:.3g} M of this traffic"
+    return {**dict.fromkeys(crossing), "why_never": missed}
+
+
+def _is_within(row: Mapping[str, Any], most: float) -> bool:
+    crossing = row["break_even_requests_per_month"]
+    return crossing is None or bool(crossing <= most)
+
+
+def _held_outlook(outlook: Mapping[str, Any] | None, most: float) -> dict[str, Any] | None:
+    """Return an outlook without the break-evens that lie above a volume at which the objective fails."""
+    if outlook is None:
+        return None
+    none = {"break_even_requests_per_month": None}
+    rows = [row if _is_within(row, most) else {**row, **none} for row in outlook["by_month"]]
+    return {**outlook, "by_month": rows}
 
 
 def _question(resolved: ResolvedScenario, day: _Day) -> str:
@@ -428,6 +469,7 @@ def _self_host(
     site = grid(pricing)
     kwh = paid * site.site_watts(day.watts_per_gpu) / 1000 * HOURS_PER_MONTH
     return {
+        "purchase": pricing.purchase or "on_demand",
         "usd_per_month": month,
         "usd_per_request": month / requests,
         "usd_per_million_tokens": month / (prompt + output) * _MILLION,
@@ -622,6 +664,8 @@ def caveats(
             f"the busiest hour takes {model.units} replicas, of which the scenario has {deployed}: one holds "
             f"{model.capacity:.3g} requests/s; {model.units} are priced"
         )
+    if scenario.pricing.purchase == "spot" and all(each.kind != "spot" for each in scenario.deployment.faults):
+        said.append("spot GPUs may be taken back at any time: deployment.faults with kind: spot simulates that")
     if why_api is not None:
         said.append(why_api)
     if not is_scaled:

@@ -24,6 +24,9 @@ Takes = Literal["value", "values", "optional", "switch", "toggle", "boolean"]
 
 _FOLDER = Path(__file__).resolve().parent / "engine_flags"
 _NEGATION = "--no-"
+_ABBREVIATED = ("vllm", "sglang")
+"""Engines whose parser is Python's argparse, which accepts flags by their beginning: ``allow_abbrev`` is not changed in
+vLLM 0.32.0 (utils/argparse_utils.py) and SGLang 0.5.9 and 0.5.23 (srt/server_args.py)."""
 ALL = 1_000_000  # Number of words after a flag that stands for all of them up to the next flag.
 
 
@@ -163,6 +166,22 @@ def flags_of(engine: str, version: str) -> Flags:
     )
 
 
+def newest_with(engine: str, flags: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the newest version read that has the given flags, and those of them that the newest of all lacks.
+
+    Flags that no version has are not looked at. None where the newest has all others, or where no version has.
+    """
+    listed = load_flags(engine)
+    versions = [flags_of(engine, read.version) for read in reversed(listed.versions)]
+    known = {name for group in listed.flags for name in group.names}
+    spelled = (name if name in known else name.replace("_", "-") for name in flags)
+    wanted = dict.fromkeys(name for name in spelled if name in known)
+    gone = [name for name in wanted if name not in versions[0].takes]
+    if not gone:
+        return None
+    return next(((each.version, gone) for each in versions if all(name in each.takes for name in wanted)), None)
+
+
 def _holds(part: FlagGroup | Choices, key: tuple[int, ...]) -> bool:
     return version_key(part.since) <= key and (part.until is None or key < version_key(part.until))
 
@@ -170,8 +189,9 @@ def _holds(part: FlagGroup | Choices, key: tuple[int, ...]) -> bool:
 def read_words(flags: Flags, arguments: Sequence[str]) -> tuple[list[Word], list[str]]:
     """Return the flags of a command line in order, and the words that belong to none.
 
-    Understands ``--a=b``, underscores for dashes, ``--no-`` of toggles and several values of a list. A flag
-    that the version does not have takes one word, unless that is a flag itself.
+    Understands ``--a=b``, underscores for dashes, ``--no-`` of toggles, several values of a list, and the beginning of
+    a flag where the engine's parser does. A flag that the version does not have takes one word, unless that is a flag
+    itself.
 
     Raises:
         ScenarioError: A flag lacks the value it takes, or a switch is given one.
@@ -203,10 +223,18 @@ def _is_flag(argument: str) -> bool:
 def _canonical(flags: Flags, name: str) -> tuple[str, bool]:
     """Return a flag by its name in the parser, and whether it was given in its negated form."""
     spelled = name if name in flags.takes else name.replace("_", "-")
-    if spelled in flags.takes or not spelled.startswith(_NEGATION):
+    if spelled in flags.takes:
         return spelled, False
     positive = "--" + spelled.removeprefix(_NEGATION)
-    return (positive, True) if flags.takes.get(positive) == "toggle" else (spelled, False)
+    if spelled.startswith(_NEGATION) and flags.takes.get(positive) == "toggle":
+        return positive, True
+    longer = [flag for flag in flags.takes if flag.startswith(spelled)] if _may_be_short(flags, spelled) else []
+    return (longer[0] if len(longer) == 1 else spelled), False
+
+
+def _may_be_short(flags: Flags, name: str) -> bool:
+    """Return whether a flag may be the beginning of another: Python's parser takes one that fits a single flag."""
+    return flags.engine in _ABBREVIATED and name.startswith("--") and len(name) > len("--")
 
 
 def _values_after(arguments: Sequence[str], start: int, takes: Takes | None) -> list[str]:

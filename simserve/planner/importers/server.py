@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simserve.errors import ScenarioError
-from simserve.planner.export.flags import Flags, flags_of, read_words, similar
+from simserve.planner.export.flags import Flags, flags_of, newest_with, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.lengths import lognormal
 from simserve.planner.importers.model_names import NamedModel, find_model
@@ -237,7 +237,7 @@ def import_line(
         text: The line, or a ``docker run`` of the server's image, as pasted: over several lines or without line
             breaks, with variables in front.
         hardware: GPU it runs on, not named in the line; None: `ASSUMED_HARDWARE`, with a note.
-        version: The engine's version; None: the image's tag, else the newest known.
+        version: The engine's version; None: the image's tag, else the newest known with the line's flags.
         model: Profile or configuration to use instead of the one closest to the line's model.
 
     Raises:
@@ -246,9 +246,9 @@ def import_line(
     pasted = read_pasted(text, program.where)
     arguments = program.arguments(pasted.words)
     tag = next((found[1] for word in pasted.words if (found := program.image.search(word))), None)
-    newest = load_engine(program.engine).newest.version
-    words, known = without_shell(arguments), version or tag or newest
-    reading = Reading(program.engine, known, program.where, variables=pasted.variables, asked=model)
+    words = without_shell(arguments)
+    likely, why = _likely_version(program, words)
+    reading = Reading(program.engine, version or tag or likely, program.where, variables=pasted.variables, asked=model)
     read_server(program, words, reading)
     if reading.model is None:
         raise ScenarioError("names no model", file=program.where, remedy=program.names_model)
@@ -256,10 +256,21 @@ def import_line(
     if hardware is None:
         told.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not version and not tag:
-        told.append(f"The line does not say its version: read as {program.engine} {newest}, the newest known.")
+        told.append(f"The line does not say its version: read as {program.engine} {likely}, the newest {why}.")
     reading.notes[:0] = told
     title = f"What does this {program.title} server of {{}} do?"
     return draft_of(reading, model, hardware=hardware, title=title).checked()
+
+
+def _likely_version(program: Program, words: Sequence[str]) -> tuple[str, str]:
+    """Return the version of a line that says none, and what it is the newest of: a release has the line's flags."""
+    given = [program.named(word).partition("=")[0] for word in words if word.startswith("--")]
+    asked = [flag for flag in given if not program.without_effect.fullmatch(flag)]
+    found = newest_with(program.engine, asked) if program.readers else None
+    if found is None:
+        return load_engine(program.engine).newest.version, "known"
+    version, gone = found
+    return version, f"known with {' and '.join(gone)}"
 
 
 def read_server(program: Program, arguments: Sequence[str], reading: Reading) -> None:
@@ -389,7 +400,8 @@ def _as_given(flag: str, value: Any) -> str:
     """Return a flag with its value as a line gives them: a switch that is off in its ``--no-`` form."""
     if value is False:
         return f"--no-{flag.removeprefix('--')}"
-    return flag if value is True else f"{flag} {value}"
+    given = " ".join(map(str, value)) if isinstance(value, list) else value
+    return flag if value is True else f"{flag} {given}"
 
 
 def weights(names: Mapping[str, Sequence[str]]) -> Reader:

@@ -44,6 +44,9 @@ _QUANTIZATIONS = {
 """Weight format of a scenario -> SGLang's names of it."""
 _EXPERTS_OF_AMD_SINCE = version_key("0.5.11")
 """First version whose `--moe-runner-backend` has `aiter` (server_args.py)."""
+_EXCHANGES = ("deepep", "deepep_v2", "mooncake", "nixl", "ascend_fuseep", "flashinfer", "mori", "pplx", "megamoe")
+"""Exchanges of tokens under which all ranks share the experts, whatever `--ep-size` says (SGLang 0.5.9 server_args.py,
+`_handle_a2a_moe`; 0.5.23 arg_groups/overrides.py, `_a2a_ep_size`)."""
 _TORCHAO = {"int8wo": "int8-wo", "int4wo": "int4", "fp8wo": "fp8"}
 _ALGORITHMS = {name: method for method, name in DRAFTERS.items()} | {"EAGLE3": "eagle3"}
 """SGLang's names of speculation methods -> vLLM's."""
@@ -79,10 +82,7 @@ def _settle(reading: Reading) -> None:
     tokens = options.pop("kv_tokens", None)
     if tokens is not None:
         options["num_gpu_blocks_override"] = max(tokens // options.get("block_size", 1), 1)
-    if reading.experts.get("backend") == "deepep":
-        # `auto`, the default, is read as the mode for decoding.
-        is_normal = reading.experts.get("mode") == "normal"
-        reading.deployment["all2all_backend"] = "deepep_high_throughput" if is_normal else "deepep_low_latency"
+    _settle_exchange(reading)
     _settle_experts(reading)
     _settle_speculation(reading)
     if not reading.switches.get("hierarchical_cache", False):
@@ -98,6 +98,21 @@ def _settle_delay(reading: Reading, ranks: int) -> None:
     if not options.get("enable_prefill_delayer"):
         for key in _OF_DELAY:
             options.pop(key, None)
+
+
+def _settle_exchange(reading: Reading) -> None:
+    """Divide experts over all ranks where the exchange of tokens does so, and say how those of DeepEP reach them."""
+    backend = reading.experts.get("backend")
+    if backend in _EXCHANGES and reading.deployment.get("tensor_parallel_size", 1) > 1:
+        reading.deployment["enable_expert_parallel"] = True
+    if backend != "deepep":
+        return
+    if reading.shares_attention_ranks and reading.data_parallel_size > 1:
+        # `auto`, the default, is read as the mode for decoding.
+        is_normal = reading.experts.get("mode") == "normal"
+        reading.deployment["all2all_backend"] = "deepep_high_throughput" if is_normal else "deepep_low_latency"
+    else:
+        reading.not_simulated.append("--moe-a2a-backend deepep without --enable-dp-attention")
 
 
 def _settle_speculation(reading: Reading) -> None:

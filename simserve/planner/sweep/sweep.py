@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from simserve.planner.sweep.point import OK, TEXTS, Row, failed_row, task_of
 from simserve.planner.sweep.workers import check_backend, rows_of
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.folder import check_name
-from simserve.scenario.load import from_mapping, parse_override
+from simserve.scenario.load import from_mapping, parse_override, plain
 from simserve.scenario.schema import Scenario, objective
 from simserve.unfinished import only_writer
 from simserve.version import __version__
@@ -113,7 +113,7 @@ class Sweep:
 
 def sweep(
     scenario: Scenario,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Any],
     *,
     sample: int | None = None,
     out: Path | None = None,
@@ -129,6 +129,7 @@ def sweep(
     version. A point that cannot be run is a row with its error. `simserve.api.sweep` has the arguments and errors.
     """
     check_backend(backend, scheduler)
+    grid = {key: _values(values) for key, values in grid.items()}
     points = _points(scenario, grid, sample)
     hashes = [each.scenario.hash for each in points if each.scenario is not None]
     with nullcontext() if out is None else Finished.beside(out, hashes, force=force) as finished:
@@ -195,6 +196,14 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise UsageError("stands twice", key="--grid", value=key, remedy="give all its values at once")
         grid[key] = [parse_override(f"{key}={part}")[1] for part in parts]
     return grid
+
+
+def _values(values: Any) -> list[Any]:
+    """Return the values of a key in Python's own types; one that is no collection is the only one."""
+    listed = plain(values)
+    if isinstance(listed, str | Mapping) or not isinstance(listed, Iterable):
+        return [listed]
+    return [plain(each) for each in listed]
 
 
 def _points(scenario: Scenario, grid: Mapping[str, Sequence[Any]], sample: int | None) -> list[Point]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -486,3 +487,39 @@ def test_what_a_comparison_leaves_out_adds_to_the_month_one_by_one_and_together(
     assert added["one more GPU"] == pytest.approx(1440)
     assert added[f"utilization of {low:.0%}"] == pytest.approx(5760 / low - 5760)
     assert added["all of these"] == pytest.approx(3000 + (5760 + 1440) / low - 5760)
+
+
+def test_gpus_that_miss_the_slo_do_not_break_even_at_more_of_the_traffic() -> None:
+    """A spike has no rate to raise: what was not held is not promised for more of it."""
+    spike = "workload.arrivals={process: spike, rate: 1, factor: 6, at: 10 s, spike_duration: 20 s}"
+    dear = "pricing.gpu_hour_usd=9"
+    missed, held = (cost(spike, dear, f"slo={{ttft: {limit}, tpot: 50 ms}}") for limit in ("20 ms", "60 s"))
+    requests = missed["day"]["requests_per_month"]
+
+    assert held["break_even"]["requests_per_month"] > requests
+    assert not held["break_even"]["is_simulated"]
+    assert "; that these serve so much is not simulated" in str(cost_brief(held).facts)
+    assert missed["break_even"]["requests_per_month"] is None
+    assert missed["break_even"]["as_deployed_requests_per_month"] is None
+    assert re.match(r"at [\d.]+ M requests a month these miss the SLO", missed["break_even"]["why_never"])
+    assert all(row["break_even_requests_per_month"] is None for row in missed["left_out"])
+    assert missed["outlook"]["by_month"][-1]["break_even_requests_per_month"] is None
+
+
+def test_every_deployment_that_is_compared_is_priced_for_this_traffic() -> None:
+    """The brief answer says so too, not only from what volume on each is cheapest."""
+    two = cost_summary(make_scenario([*_BASE]), variants={"two": ["deployment.replicas=2"]})
+
+    usd = 2 * two["self_host"]["usd_per_month"]
+    assert [(each["name"], each["gpus"]) for each in two["options"]] == [("the scenario", 1.0), ("two", 2.0)]
+    assert two["options"][1]["usd_per_month"] == pytest.approx(usd)
+    assert f"two: ${usd:,.0f} a month on 2 GPUs for this traffic" in str(cost_brief(two).facts)
+
+
+def test_spot_gpus_are_said_to_be_taken_back() -> None:
+    """Unless that is simulated."""
+    spot = cost_summary(make_scenario([*(each for each in _BASE if "gpu_hour" not in each), "pricing.purchase=spot"]))
+
+    assert any("spot GPUs may be taken back at any time" in each for each in spot["caveats"])
+    assert " a month on 1 spot GPU; " in str(cost_brief(spot).facts)
+    assert not any("taken back" in each for each in cost()["caveats"])

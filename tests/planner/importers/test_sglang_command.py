@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
-from simserve.planner.importers.draft import Draft
+from simserve.planner.importers.draft import REFUSED, Draft
 from simserve.planner.importers.server import import_line
 from simserve.planner.importers.sglang_command import SGLANG
 from simserve.scenario.resolve import resolve
@@ -408,3 +408,47 @@ def test_how_outputs_travel_is_simulated_as_the_version_does_by_itself(backend: 
 
     assert draft.scenario.deployment.decode_context_parallel_size == 8
     assert any(f"Not simulated: --dcp-comm-backend {backend}" in each for each in draft.notes) is told
+
+
+@pytest.mark.parametrize("backend", ["deepep", "mooncake"])
+def test_an_exchange_of_tokens_spreads_the_experts_over_all_ranks(backend: str) -> None:
+    """No ``--ep-size`` is needed: the server sets it to that of the tensor-parallel ranks."""
+    line = "sglang serve --model-path deepseek-ai/DeepSeek-R1 --tp 16 --nnodes 2 --dp 16 --enable-dp-attention"
+    draft = imported(f"{line} --moe-a2a-backend {backend}", "0.5.9", "h200-sxm-141gb")
+
+    deployment = draft.scenario.deployment
+    assert deployment.enable_expert_parallel
+    assert (deployment.tensor_parallel_size, deployment.data_parallel_size) == (1, 16)
+    assert not any(note.startswith(REFUSED) for note in draft.notes)
+    assert (deployment.all2all_backend == "deepep_low_latency") is (backend == "deepep")
+
+
+def test_an_exchange_among_ranks_that_share_attention_is_said_not_to_be_simulated() -> None:
+    """It sends the tokens of data-parallel ranks; here there is one batch for all."""
+    line = "sglang serve --model-path deepseek-ai/DeepSeek-R1 --tp 8 --moe-a2a-backend deepep"
+    draft = imported(line, "0.5.9", "h200-sxm-141gb")
+
+    assert draft.scenario.deployment.enable_expert_parallel
+    assert "Not simulated: --moe-a2a-backend deepep without --enable-dp-attention." in draft.notes
+    assert not any(note.startswith(REFUSED) for note in draft.notes)
+
+
+def test_the_beginning_of_a_flag_stands_for_it_where_it_fits_no_other() -> None:
+    """As Python's parser reads it: recipes write ``--speculative-algo``."""
+    line = "sglang serve --model-path Qwen/Qwen3-8B --speculative-algo NGRAM --speculative-num-draft-tokens 8"
+    speculative = imported(line, "0.5.9").scenario.deployment.speculative
+
+    assert speculative is not None and speculative.method == "ngram"
+    assert any("has no --speculative: " in note for note in imported(f"{LINE} --speculative x").notes)
+
+
+def test_a_line_without_a_version_is_read_as_one_that_has_its_flags() -> None:
+    """The newest would not start with a flag that was renamed since."""
+    draft = imported(f"{LINE} --cuda-graph-max-bs 128 --host 0.0.0.0", None)
+
+    assert any("the newest known with --cuda-graph-max-bs." in note for note in draft.notes)
+    assert draft.scenario.deployment.engine.max_cudagraph_capture_size == 128
+    assert any("the newest known." in note for note in imported(f"{LINE} --frobnicate 3", None).notes)
+    assert any(
+        "has no --cuda-graph-max-bs" in note for note in imported(f"{LINE} --cuda-graph-max-bs 8", "0.5.23").notes
+    )
