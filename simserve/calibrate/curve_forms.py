@@ -66,7 +66,6 @@ ROUNDING_STARTS = 0.5
 (`KERNEL_LATENCIES`)."""
 
 SPLIT_STARTS = 0.7  # Time that a split reduction adds, in starts: as `simserve.perf.gemm.CLASS_SPLIT_LATENCIES`.
-
 NO_TILE = 1e18  # FLOP/s so high that nothing ever waits for the longest tile of a prompt.
 
 BOUNDS = {

@@ -26,23 +26,17 @@ SOFT_ERROR = 0.15
 """Relative error beyond which a call counts linearly (soft L1): three times the noise of a good measurement."""
 
 SHOWN = 0.5  # Least share of a constant's direction that the calls must resolve (diagonal of the resolution matrix).
-
 CONFIDENCE = 0.95
 
 DIFFERENCE = 1e-5  # Step of the logarithms of constants by which derivatives of the errors are taken.
-
 RATE = "_per_s"  # Suffix of the names of rates.
-
 GRID = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Factors on the initial values of rates from which a search may start: from a laptop's CPU to a large GPU. Times start
 from that of the shortest call."""
 
 TRIED_PLACES = 3  # Points of the grid that a search starts from, each with a different memory rate.
-
 MAX_PREDICTIONS = 200  # Most predictions of one search, not counting derivatives.
-
 SIGNIFICANCE = 0.99  # Quantile of the F distribution that a further constant must exceed to be fitted.
-
 Values = Mapping[str, float]
 Sizes = tuple[Array, ...]
 

@@ -32,9 +32,7 @@ CURVE_ERROR = 0.05
 they were not fitted to, 4.5 % in the root mean square (calibration/LOG.md)."""
 
 MEDIAN_ERROR = 1.2533  # Standard error of a median divided by that of a mean, for normal errors: the root of pi / 2.
-
 NORMAL_MAD = 1.4826  # Standard deviation divided by median absolute deviation, for normal errors.
-
 NUM_FOLDS = 5
 
 TIMES = {"start", "start_per_width", "start_per_doubling", "context_doubling", "wave", "wave_per_width", "combine"}

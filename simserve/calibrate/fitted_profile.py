@@ -34,9 +34,7 @@ ASSUMED = {"gemm": 0.6, "attention_prefill": 0.4, "memory": 0.8}
 ASSUMED_LATENCY = 5e-6
 ASSUMED_PEAK, ASSUMED_BANDWIDTH = 1e12, 1e10
 PCIE_BANDWIDTH = 32e9  # Bytes/s of PCIe 4.0 x16, one direction: the link of a GPU without a known profile.
-
 ASSUMED_POWER = (300.0, 50.0)  # Watts of the board and idle, used where no source gives them.
-
 NO_TILE_COMPUTE = 1e6
 """Share of a multiprocessor's peak for the longest tile, so large that nothing ever waits for that tile."""
 
@@ -49,7 +47,6 @@ NOT_SHOWN = 100.0
 """Ratio of an interval's upper to its lower end above which the calls do not determine the constant."""
 
 NEVER = 1e-9  # Share of the link for an algorithm that is never to be the fastest.
-
 DIGITS = 4
 
 

@@ -17,7 +17,6 @@ from simserve.perf.efficiency import Array
 from simserve.profiles.hardware import HardwareProfile
 
 MIN_POINTS = 10  # Least number of calls of a kind of kernels: three for each constant, and one more.
-
 ALWAYS_PLANNED = ("products bfloat16", "prefill attention", "decode attention", "element-wise", "copies")
 """Kinds that are measured for every model and number format."""
 

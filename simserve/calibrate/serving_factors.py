@@ -30,7 +30,6 @@ from simserve.profiles.engine_options import FACTORS
 from simserve.workload.benchmarks.result import BenchResult
 
 MEASURED_ALREADY = 1.5  # A number of clients within this ratio of a measured one is not a new load.
-
 BEYOND_REASON = 5.0
 """Median ratio, up or down, between a latency and the fit beyond which the files are of another server."""
 

@@ -19,7 +19,6 @@ from simserve import rng
 from simserve.calibrate.simulated import EngineParameters, Replay, ServingModel
 
 NOISE = 0.01  # Least relative noise of a figure: repeated runs of one server differ by 0.5 to 2 % in throughput.
-
 LOSS_SCALE = 0.1
 """Log error beyond which a figure's influence stops growing: a run near saturation must not dominate the fit."""
 
@@ -29,7 +28,6 @@ MAX_EVALUATIONS = 8
 SPREADS = (8.0, 3.0)
 """Stages of the search by slopes: the number of steps (`Scale.step`) that slopes are taken over in each."""
 LAST_STAGE = 1  # Stages of a search that starts close to its result: from the constants of all files.
-
 RADII = (2.0, 1.0, 1.0)  # Rounds of the search by planes: radius in steps around the best so far, ...
 POINTS_A_PARAMETER = 6
 """... each fitted to this many simulations per parameter: a run's figures jump where a request joins another step, and

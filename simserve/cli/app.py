@@ -14,7 +14,6 @@ from typer.main import get_command
 from simserve.version import __version__
 
 EXIT_INTERRUPTED = 130  # What the app returns after Ctrl-C.
-
 WrongFlagsError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the app raises for flags it does not understand."""
 

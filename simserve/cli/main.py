@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 from simserve.errors import EXIT_DONE, InfeasibleError, InterruptedRunError, InvariantError, SimserveError, UsageError
 
 DEBUG_VARIABLE = "SIMSERVE_DEBUG"  # Environment variable that shows the traceback of a defect.
-
 _OBJECTS_BEFORE_COLLECTION = 250_000
 """Python's default of 700 is for programs that leave cycles behind. A command creates hundreds of thousands of objects
 that stay, models and modules, and scanning them repeatedly takes 10 % of a short command."""
@@ -33,7 +32,6 @@ _SECONDS_UNTIL_AGAIN = 0.02
 interrupt is sent again this much later, when it will most likely be handled."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # Errors of a full device; not a defect.
-
 _FITTING = "what fits: "  # Start of a remedy that names changes, the mildest first.
 
 _STARTERS = (

@@ -19,15 +19,11 @@ from simserve.errors import InputError
 from simserve.observe.target import Server
 
 LARGEST_EVENT = 1_000_000  # Most bytes of one event of a stream.
-
 ANSWER_SECONDS = 60.0  # Longest silence within an answer, seconds.
-
 PAUSE_SECONDS = 1.0  # How long a refused client waits if the server does not say, seconds.
 LONGEST_PAUSE = 60.0  # Longest such wait, whatever the server says, seconds.
-
 _IS_BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 _MOST_PIECES = 10  # An answer with more pieces than this per token asked for is taken to be endless.
-
 _ID_RANGES = ((1_000, 20_000), (100, 1_000), (10, 100))
 """Ranges of ids for prompts, of which the first that a server accepts is used: small ids are often special tokens."""
 _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "life", "child", "world", "school", "state", "family")

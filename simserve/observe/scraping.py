@@ -20,7 +20,6 @@ from simserve.observe.target import LARGEST_PAGE, PAGE_SECONDS, is_this_machine,
 from simserve.observe.windows import COUNTERS, GAUGES, HISTOGRAMS
 
 TOKEN_VARIABLE = "SIMSERVE_METRICS_TOKEN"  # Environment variable with the bearer token of a server that requires one.
-
 LARGEST_ANSWER = 64_000_000  # Most bytes of an answer of Prometheus that are read.
 ANSWER_SECONDS = 60.0
 

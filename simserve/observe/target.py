@@ -20,9 +20,7 @@ from simserve.errors import InputError, UsageError
 from simserve.observe.scrapes import Sample, samples_of
 
 LARGEST_PAGE = 8_000_000  # Most bytes of a page that are read.
-
 PAGE_SECONDS = 10.0  # A page that takes longer, in seconds, counts as missing.
-
 _PREFIXES = {"vllm:": "vllm", "sglang:": "sglang", "trtllm_": "tensorrt-llm", "llamacpp:": "llama.cpp"}
 """Prefix of the names of an engine's metrics -> the engine."""
 _OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt_llm": "tensorrt-llm"}

@@ -69,14 +69,12 @@ SCAN_CALLS = 5
 (``mamba_chunk_scan_combined`` of state-spaces/mamba, included in vLLM and SGLang)."""
 SCAN_STATE_BYTES = 4.0  # Bytes per element of a chunk's state: FP32, whatever the cache holds.
 SCAN_STATE_PASSES = 4.0  # Passes over it: written, read and written to pass it on, read for the outputs.
-
 SELECTIVE_SCAN_FLOPS = 9.0
 """FLOP per state element and token in the scan of the first Mamba, in FP32 and in one kernel:
 ``flops_selective_scan_fn`` of MzeroMiko/VMamba, 9 for each of batch, length, channels and states."""
 SELECTIVE_SCAN_PASSES = 4.0
 """Vectors of its channels moved by the scan: input, time step and gate are read, the output is written."""
 SELECTIVE_NORMS = 3  # Norms of the time step and of both matrices, in Jamba.
-
 CONVOLUTION_PASSES = 8.0
 """Vectors of a short convolution's width moved per token by its kernels: 3 in each product, 2 in the convolution."""
 

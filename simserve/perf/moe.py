@@ -31,7 +31,6 @@ from simserve.profiles.kernel_curves import GemmClass, GroupedGemmCurve
 from simserve.profiles.model_blocks import Gemm, MixtureOfExperts
 
 CLASS_OVERLAP = 2.0  # Exponent of the overlap of arithmetic and memory without a fit; 1.4 to 2.4 in most fits.
-
 CLASS_START_LATENCIES = 8.0
 """Kernel latencies of a layer's routed experts without a fit: 20 to 40 us in the fits (sorting, two GEMMs, activation,
 weighted sum)."""
@@ -45,7 +44,6 @@ PLAIN_KERNELS: tuple[GemmClass, ...] = ("bf16", "fp8", "fp8_block", "nvfp4", "mx
 """Kernels that multiply weights as they are stored."""
 
 INT4: GemmClass = "int4_weight_only"  # Kernels that stand in for those of MXFP4 weights: Marlin runs both.
-
 CLASS_EXPERT_LATENCIES = 0.01
 """Kernel latencies that each expert adds without a fit: 30 ns in the median of the fits."""
 

@@ -108,7 +108,6 @@ class OperatorSeconds:
 
 
 STREAM_SUBLAYERS = 2  # Sublayers between which residual streams are mixed: attention and MLP.
-
 STREAM_CALLS = 2
 """Kernels that mix them around a sublayer: one before it, with the normalisation of the weights, and one after it
 (``deepseek_v4_mhc.py`` of SGLang 0.5.23)."""

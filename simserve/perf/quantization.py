@@ -20,7 +20,6 @@ from simserve.profiles.model_blocks import Part
 DTYPE_BITS: Mapping[str, float] = {"fp32": 32.0, "fp16": 16.0, "bf16": 16.0}
 
 PLAIN_TILE_ROWS = 64  # Rows of the smallest tile of a plain product (CUTLASS; Hopper wgmma m64).
-
 MARLIN_TILE_ROWS = 16
 """Rows of the smallest tile of weight-only kernels (Marlin, Frantar et al. 2024: tensor-core tiles of 16 rows, so that
 a batch of 16 costs the same as one). The experts of vLLM's Marlin tables fit 16 too (calibration/operators.md)."""
@@ -51,9 +50,7 @@ SCALE_BITS: Mapping[str, float] = {
 """Bits that integer formats add per group of weights: an FP16 scale, and AWQ's 4-bit zero point."""
 
 INT4_SCALED_BITS = 4.0 + 16.0 / GROUP_SIZE  # 4.125: 4-bit codes and an FP16 scale per group (GPTQ, symmetric).
-
 INT4_ZERO_POINT_BITS = INT4_SCALED_BITS + 4.0 / GROUP_SIZE  # 4.156: with a 4-bit zero point per group as well (AWQ).
-
 INT3_SCALED_BITS = 3.0 + 16.0 / GROUP_SIZE
 """3.125: 3-bit codes, 32 of them in three words, and an FP16 scale per group (GPTQ)."""
 
@@ -73,7 +70,6 @@ AWQ_UNPACKED_FROM_ROWS = 256
 """Rows from which AWQ's own kernels do the same (vLLM layers/quantization/awq.py, FP16_MATMUL_HEURISTIC_CONDITION)."""
 
 MARLIN_CAPABILITY = 8.0  # CUDA compute capability from which GPUs can run Marlin (Ampere).
-
 MARLIN_LOSS, MARLIN_UNPACKING = 0.071, 0.0373
 """Tensor-core time of Marlin's products beyond a plain one, as a share of it: a constant, and for unpacking, which the
 ordinary cores do, times the ratio of tensor-core FLOP/s to theirs. From two GPUs: 0.60 of the plain rate on an A100, 16
@@ -98,7 +94,6 @@ BLACKWELL = ("10.0", "10.3")
 """CUDA compute capabilities of B200, B300, GB200 and GB300; GPUs of 12.0 have only Ampere's instructions."""
 
 HOPPER = "9.0"  # CUDA compute capability for which Machete is made, and for which Marlin's instructions are too old.
-
 GGUF_UNPACKED_FROM_ROWS = 33
 """Rows from which llama.cpp does the same on GPUs with tensor cores (ggml-cuda mmq.cuh, MMQ_MAX_BATCH_SIZE 32 in the
 builds of spring 2024 and 64 later)."""
@@ -109,9 +104,7 @@ later ones unpack tile by tile, and dense models gain nothing from larger micro-
 0.424 s for 1,024 tokens in one and 0.880 s for 2,048 (llama.cpp benches/dgx-spark.md, b6918)."""
 
 MXFP4_BITS = 4.0 + 8.0 / 32  # 4.25: 4-bit floats and an 8-bit exponent per 32 of them (OCP Microscaling formats 1.0).
-
 NVFP4_BITS = 4.0 + 8.0 / 16  # 4.5: 4-bit floats and an FP8 scale per 16 of them (NVIDIA, "Introducing NVFP4", 2025).
-
 Arithmetic = Literal["model", "fp32", "fp16", "bf16", "fp8", "fp4", "int8"]
 
 INPUT_BYTES: Mapping[str, float] = {"fp8": 1.0, "int8": 1.0, "fp4": NVFP4_BITS / 8}

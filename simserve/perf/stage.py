@@ -87,7 +87,6 @@ HEAD_NORM_CALLS = 2
 """Extra kernels of a norm over the heads of all ranks (SGLang pull request 14416); one head's: in rotary embedding."""
 
 GATE_PASSES = 2  # Kernels that scale the output of a gated shared expert: the sigmoid of its gate, and the product.
-
 ADD_PASSES = 3
 """Passes over the hidden state to scale what routed experts return and add the shared ones': two read, one written."""
 
@@ -660,7 +659,6 @@ def _activation_quantisation(stage: Stage, precision: Precision, gemm: Gemm, row
 
 
 BEHIND_ALL_REDUCE = ("qkv", "gate_up")  # Products whose inputs come from the norm after an all-reduce.
-
 LEAST_ROUNDING_WIDTH = 4096
 """Hidden size above which TensorRT-LLM's all-reduce rounds (modeling_llama.py, enable_fusion: fewer lose accuracy)."""
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"  # GPU of a scenario that is only planned for: the plan chooses its own.
 MAC_ENGINE = "llama.cpp"  # Engine of a model on a Mac, where nothing names one.
-
 _GGUF_ENGINES = ("llamacpp", "ollama")
 _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacppserver": "llama.cpp"}
 """Short names of engines, without hyphens -> the profile."""

@@ -26,7 +26,6 @@ MOST_DEATHS = 3  # Times that workers may die without finishing a task in betwee
 START_SECONDS = 1.5
 """Fresh processes are started only if they save more than this: half of it is the import in each of them."""
 FORK_SECONDS = 0.1  # Copies of this process are made for short tasks only if they save more than this.
-
 Task = tuple[Any, ...]  # The arguments of one call.
 
 

@@ -50,7 +50,6 @@ _SGLANG_RATIO = NewTokenRatio(
 DEFAULT_SWAP_SPACE = 4.0 * 2**30
 """Bytes of host memory per GPU: vLLM's ``--swap-space 4`` (GiB), in versions up to 0.17."""
 DELAY_PASSES = 30  # Default of SGLang's ``prefill_delayer_max_delay_passes`` (server_args.py, 0.5.8 to 0.5.23).
-
 _OF_CHECKPOINTS = [name for name in Checkpoints.model_fields if name != "source"]
 """How an engine converts checkpoints, under the same names."""
 

@@ -23,7 +23,6 @@ from simserve.validation import FrozenModel
 KEY_PREFIX = "deployment.engine."
 
 MAX_COUNT = 10**9  # Most tokens, requests or blocks that an option may name: beyond any engine.
-
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 Batching = Literal["continuous", "static"]

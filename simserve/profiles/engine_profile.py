@@ -99,7 +99,6 @@ FEATURES: Mapping[str, str] = {
 """What a version may have or lack, in words that follow "has no"."""
 
 FORMAT_FEATURES = ("mxfp4", "nvfp4", "nvfp4-wo")  # Features that are weight formats.
-
 UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "parallel_draft_model", "dflash", "dspark")
 """Drafting methods that nothing here simulates, listed as features so that an answer can name them."""
 

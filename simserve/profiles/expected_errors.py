@@ -36,7 +36,6 @@ FEWEST_CALIBRATED_RUNS = 2
 """Least calibrated loads for the errors of calibrated servers to apply, which were calibrated on two."""
 
 LEVEL = 0.9  # Intended share of uncalibrated servers inside an interval.
-
 Interval = tuple[float, float]
 
 _Read = TypeVar("_Read", bound=FrozenModel)
@@ -59,25 +58,20 @@ LATENCY_ERRORS: Mapping[str, tuple[str, ...]] = {
 """Latency, as named in results -> the metrics whose errors apply to it."""
 
 CONCURRENCY_BANDS = (4, 16, 64, 256)  # Upper ends of the bands of concurrency, inclusive.
-
 FLOORS: Mapping[str, float] = {"tpot": 0.02, "ttft": 0.05, "throughput": 0.02}
 """Metric -> least half-width of a 90 % interval, in logarithms: repeated measurements of the same server differ by this
 much (InferenceX and MLPerf repeat TPOT within 1 to 3 %)."""
 
 FLOOR_OF_HALF = 0.41  # Least half-width at 50 % as a share of that: 0.674 / 1.645, as for a normal error.
-
 NARROWEST_RATIO = 1.01
 """Least ratio of the 90 % half-width to the 50 % one: two equal quantiles define no distribution."""
 
 LARGEST_LOG = 600.0  # Largest logarithm of a factor: more does not fit in a float.
-
 BURST_SHARE, BURST_REQUESTS = 0.3, 16
 """A burst: more than this share of the requests in the first instant, and more than this number in flight."""
 
 MANY_CLIENTS = 500.0  # Requests in flight at which the feature ``clients``, a logarithm, is 1.
-
 MOST_MEASURED_GPUS = 8  # GPUs of the largest measured replica, other than separate pools.
-
 BEYOND = math.log(2.0)
 """Increase of the logarithm of the scale per doubling of GPUs beyond the measured ones, and for a mechanism that no
 source measured. An assumption, as nothing was measured there."""
@@ -86,7 +80,6 @@ SPECULATION = "servers that decode speculatively"
 """A mechanism whose errors a user's own loads do not reveal: the share of accepted drafts depends on the text."""
 
 ALONE = ", of which only throughput is known"  # End of the basis text for servers without published latencies.
-
 FEATURES = ("constant", "burst", "host", "served", "clients", "far_family", "far_engine", "far_mechanism", "unexamined")
 """Features in which the logarithm of the scale is linear, see `features`."""
 

@@ -28,7 +28,6 @@ from simserve.profiles.engine_profile import LoadedMethod, MemoryRule
 from simserve.profiles.kernel_traits import KernelTraits
 
 DEFAULT_MAX_LORA_RANK = 16  # Default of the largest rank of an adapter: vLLM's ``max_lora_rank`` (config/lora.py).
-
 NVFP4_ON_MARLIN_SINCE = 12.0
 """CUDA compute capability from which `wide_nvfp4_families` are known to run on Marlin (vLLM issue 47047: RTX PRO 6000);
 B200's kernels by TensorRT-LLM were not looked at."""

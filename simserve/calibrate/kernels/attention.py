@@ -14,11 +14,8 @@ from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 
 TOLERANCE = 0.03  # Scores and probabilities are rounded to BF16.
-
 PAGE = 256  # Tokens per page of the KV cache: a size that flash attention's paged kernels take on every GPU.
-
 SHORTEST_SHARE = 0.5  # Shortest context of a ragged batch divided by the longest.
-
 CHECKED_HEADS = 4
 
 _BACKENDS = {0: "math", 2: "memory-efficient", 3: "cuDNN"}

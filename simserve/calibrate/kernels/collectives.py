@@ -26,7 +26,6 @@ CALLS_OF_A_SAMPLE = 10
 """Calls that are timed together; with the untimed one, 8 ranks make the values of a sum 10^10 times as large."""
 
 WAIT_CYCLES = 2_000_000  # Cycles that the GPU waits while calls are queued: about a millisecond.
-
 MAX_SAMPLES = 30
 TOLERANCE = 0.02
 STARTING_SECONDS = 60.0  # Seconds beyond the budget for processes and NCCL to connect and to end.

@@ -18,9 +18,7 @@ from simserve.calibrate.kernels.torch_device import Tensor
 from simserve.errors import UsageError
 
 BLOCK = 128  # Tokens of a KV block: vLLM's default on a CPU (`platforms/cpu.py`).
-
 PRIMITIVES = 32  # Number of shapes whose oneDNN primitives a layer keeps (`model_executor/layers/utils.py`).
-
 _ATTENTION = ("cpu_attn_get_scheduler_metadata", "cpu_attn_reshape_and_cache", "cpu_attention_with_kv_cache")
 _PRODUCTS = ("create_onednn_mm", "onednn_mm")
 _ABSENT = (ImportError, AttributeError, RuntimeError, OSError)

@@ -17,7 +17,6 @@ from simserve.profiles.model import ModelProfile
 
 EPSILON = 1e-5
 TOLERANCE = 0.05  # Four products, each rounded to BF16.
-
 LAUNCHES = 500  # Launches that are timed together; a GPU queues about a thousand before the host waits.
 
 

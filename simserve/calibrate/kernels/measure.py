@@ -22,17 +22,13 @@ from simserve.profiles.model import ModelProfile
 from simserve.version import __version__
 
 SAMPLE_SECONDS = {"cuda": 0.03, "cpu": 0.12}  # Seconds of samples per point.
-
 ROUNDS = ((True, 0.02), (True, 0.1), (False, 0.02), (False, 0.1), (True, 1.0), (False, 1.0))
 """Rounds of a measurement: whether the first points of every kind are measured or the rest, and the share of the time
 left that one point may take. Long points come after all others, and only if no other point is lost to them."""
 
 COLLECTIVE_SHARE = 0.3  # Least share of the budget for collectives, where there is more than one GPU.
-
 COLLECTIVES_START = 5.0  # Seconds that the processes of collectives take to start.
-
 LEAST_SAMPLES = 0.2  # Least share of `SAMPLE_SECONDS` for a point when the budget is too short for all.
-
 SAVED_EVERY = 20.0
 LOAD_SECONDS = 0.3
 """Seconds of work for a GPU while its clocks are read, as they fall when it is idle; more than nvidia-smi is assumed
@@ -377,7 +373,6 @@ FIRST_RATES = {"cuda": (2e13, 3e11), "cpu": (2e10, 3e9)}
 """FLOP/s and bytes/s assumed, on the low side, to estimate how long a first point takes."""
 
 CALLS_OF_A_POINT = 10.0  # Calls for a slow point, warm-up and check included.
-
 SETUP_SECONDS = {"cuda": 0.05, "cpu": 0.02}
 
 

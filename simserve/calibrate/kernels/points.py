@@ -42,7 +42,6 @@ SMALL_PRODUCTS = tuple((size, m) for size in (128, 256, 512, 1024) for m in (1, 
 """Square products, width and rows: so small that they show the fixed time of a call."""
 
 MAX_SAMPLED_ROWS = 1024  # Most rows of the LM head and of sampling: sequences of a step, not tokens.
-
 PROMPTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PROMPT_BATCHES = (1, 2, 4, 8, 16, 64, 128)
 MAX_PROMPT_TOKENS = 32768
@@ -89,7 +88,6 @@ EXPERT_TOKENS = FEW_TOKENS + MANY_TOKENS
 
 
 FIRST = 20  # Points of every group that are measured before the rest of any group.
-
 Size = int | float | str
 
 

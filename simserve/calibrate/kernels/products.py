@@ -19,13 +19,9 @@ from simserve.calibrate.kernels.points import Point
 from simserve.calibrate.kernels.torch_device import Tensor, TorchDevice
 
 GROUP_SIZE = 128  # 4-bit weights that share a scale.
-
 INNER_TILES = 8  # Tiles of 16 along k that the 4-bit kernel of PyTorch packs together.
-
 SCALE = 0.01  # Scale of 4-bit and 8-bit weights.
-
 FP8_MULTIPLE = 16  # Columns and reduction of an FP8 product must be multiples of this.
-
 MIN_FP8_CAPABILITY = (8, 9)
 MIN_INT4_CAPABILITY = (8, 0)
 

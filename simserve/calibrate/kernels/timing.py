@@ -17,7 +17,6 @@ from simserve.calibrate.kernels.torch_device import TorchDevice
 MIN_SAMPLES = 5
 MAX_SAMPLES = 200
 SHORT_CALL = 20e-6  # CPU calls shorter than this are timed several at once: reading the clock takes 50 to 100 ns.
-
 GRAPH_SECONDS = 400e-6
 MAX_CALLS_IN_GRAPH = 128
 WARM_UP_CALLS = 3

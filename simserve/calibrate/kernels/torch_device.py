@@ -18,9 +18,7 @@ from typing import Any
 from simserve.errors import UsageError
 
 Tensor = Any  # `torch.Tensor`; PyTorch is not installed where types are checked.
-
 DEFAULT_CACHE_BYTES = 50e6  # Last-level cache of a GPU that does not report it (H100: 50 MB).
-
 CPU_CACHE_FILE = "/sys/devices/system/cpu/cpu0/cache"
 RANDOM_ELEMENTS = 1 << 22
 """Number of elements drawn; the pool repeats them at other addresses, so that no cache holds them."""
@@ -28,14 +26,12 @@ RANDOM_ELEMENTS = 1 << 22
 POOL_SHARE = 0.2
 MAX_POOL_BYTES = {"cuda": 6e9, "cpu": 1.2e9}
 SAFE_SHARE = 0.8  # Share of the free memory that a point may ask for.
-
 MAX_COPIES = 128
 
 NEWER_FLASH_ATTENTION = {9: "FA3", 10: "FA4"}
 """Major compute capability -> flash attention that PyTorch can be told to call."""
 
 LOAD_SIDE = 4096  # Rows and columns of the products that keep a GPU busy: 0.2 ms on an H100.
-
 CLOCK_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """Names of the reasons in nvidia-smi; drivers before 535 use the second."""

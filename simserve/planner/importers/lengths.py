@@ -13,7 +13,6 @@ from simserve.workload.distributions import length_distribution
 from simserve.workload.length_spec import LognormalLength
 
 MOST_LENGTH = 10_000_000  # Largest length that is accepted, tokens.
-
 WORST_DISTANCE = 0.1
 """Largest distance between the shares of a histogram and of a lognormal up to any bound at which the lognormal is
 used; above it, lengths are drawn in the histogram's proportions."""

@@ -17,9 +17,7 @@ from simserve.planner.one_line import gpu_and_count
 from simserve.profiles.model_names import KV_CACHE_DTYPES
 
 MOST_STEPS = 96  # Most rates over time in a scenario: one per quarter of an hour for a day.
-
 FEWEST_A_STEP = 50  # Fewest requests in a period; with fewer, its rate is mostly chance.
-
 _FEWEST_WINDOWS = 3
 _FEWEST_FULL = 5
 """Fewest windows in which an engine was full for its seats to be known; and they are half of those with a queue."""

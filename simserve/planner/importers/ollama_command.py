@@ -13,7 +13,6 @@ from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.model_names import KV_CACHE_TYPES
 
 FORMAT = "gguf-q4_k_m"  # Format of the weights where a tag names none (ollama.com/library/llama3.1).
-
 _COUNTS = {"OLLAMA_NUM_PARALLEL": "max_num_seqs", "OLLAMA_CONTEXT_LENGTH": "max_model_len"}
 _KV_TYPE = "OLLAMA_KV_CACHE_TYPE"
 _FLASH = "OLLAMA_FLASH_ATTENTION"

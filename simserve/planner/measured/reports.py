@@ -24,9 +24,7 @@ from simserve.validation import NAME_PATTERN, FrozenModel, validate
 from simserve.workload.traces.table import find_file
 
 UNSEEN: Final = "unseen"  # Source name of the public reports, which are replayed only when asked for.
-
 OWN: Final = "own"  # Source name of a user's own measurements.
-
 _Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=60)]
 _Count = Annotated[int, Field(ge=1)]
 

@@ -15,7 +15,6 @@ from simserve.planner.search.trial import LATENCIES, TERMS, Trial
 from simserve.scenario.schema import Scenario, objective
 
 MOST_GPUS_TRIED = 64  # Most GPUs of the fleet that shows what can be reached where a bound rules out the SLO.
-
 _PERCENTILES = ((0.97, "p99"), (0.7, "p95"), (0.0, "p50"))
 """Share that the share asked for must exceed -> the nearest percentile that a trial keeps."""
 

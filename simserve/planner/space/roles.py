@@ -29,7 +29,6 @@ KNOBS = {PREFILL: "max_num_batched_tokens", DECODE: "max_num_seqs"}
 """The engine knob of each role that its speed and memory depend on."""
 LINK_KEY = "deployment.disaggregation"
 POOL_KEYS = (POOLS_KEY, LINK_KEY, REPLICAS_KEY)  # Keys that deploy prefill and decode workers.
-
 Pool = Mapping[str, Any]  # Keys of `deployment.pools`, without the number of replicas.
 
 

@@ -17,13 +17,9 @@ from numpy.typing import NDArray
 from simserve.observe.windows import Counts
 
 FALSE_ALARM_SECONDS = 30 * 86_400.0  # Least mean time between two false alarms of all tests together: 30 days.
-
 NUM_TESTS = 6  # Tests of rate, prompts and answers, each up and down.
-
 CHANGE = 1.25  # Factor, up or down, that a test looks for; changes under half of it, on the logarithm, are ignored.
-
 _SMOOTHING = 1e-3  # Share of lengths that may be in any bucket, whatever the scenario says.
-
 Floats = NDArray[np.float64]
 
 

@@ -16,7 +16,6 @@ DAY = 86_400.0
 SCORE_90 = 1.6449  # Standard score of 90 % of cases.
 _WEIGHTS = np.linspace(0.05, 1.0, 20)
 _RECENT = 0.5  # Weight of a day relative to that of the day after it.
-
 Floats = NDArray[np.float64]
 
 

@@ -32,7 +32,6 @@ MAX_COMPRESSION = 100
 """Most times that a decompressed table may be larger than its file; public traces are 3 to 8 times larger. Files that
 decompress to at most `MAX_DOCUMENT_BYTES` are exempt."""
 LATEST = 1e8  # Seconds; three years. A larger arrival time is a date, not a time from the start of the run.
-
 LARGEST = 1e19  # Larger numbers are not times: nanoseconds since 1970 are 2e18.
 
 
