@@ -438,7 +438,8 @@ def test_the_beginning_of_a_flag_stands_for_it_where_it_fits_no_other() -> None:
     line = "sglang serve --model-path Qwen/Qwen3-8B --speculative-algo NGRAM --speculative-num-draft-tokens 8"
     speculative = imported(line, "0.5.9").scenario.deployment.speculative
 
-    assert speculative is not None and speculative.method == "ngram"
+    assert speculative is not None
+    assert speculative.method == "ngram"
     assert any("has no --speculative: " in note for note in imported(f"{LINE} --speculative x").notes)
 
 
