@@ -99,9 +99,12 @@ def seen_time(replica: DataParallelReplica, now: float) -> float:
         time = seen_by_rank(replica.ranks[0], now, True)
         replica.end_time = replica.ranks[0].end_time
         return time
-    if not end_leap(replica, now):
-        return now
-    return nextafter(replica.end_time, inf)
+    if end_leap(replica, now):
+        return nextafter(replica.end_time, inf)
+    ended = -1.0
+    for position in range(replica.num_ranks):
+        ended = max(ended, replica.ranks[position].ahead_until)
+    return nextafter(now, inf) if now == ended else now
 
 
 def complete(replica: DataParallelReplica, requests: RequestTable) -> int:

@@ -166,8 +166,8 @@ def seen_time(replica: Replica, now: float, may_be_cut: bool) -> float:
     """Return when a scheduler that works a step ahead sees an arrival at ``now``.
 
     The step after the running one has already been scheduled, so the arrival is seen right after that step begins; a
-    leap that it could join ends with the running step. It is seen at once if no step runs, or if it only joins a queue
-    that is not looked at before the step after next.
+    leap that it could join ends with the running step, with which it may come. It is seen at once if no step runs, or
+    if it only joins a queue that is not looked at before the step after next.
 
     Args:
         replica: The scheduler.
@@ -176,7 +176,7 @@ def seen_time(replica: Replica, now: float, may_be_cut: bool) -> float:
     """
     num_steps = replica.num_steps
     if not num_steps:
-        return now
+        return nextafter(now, inf) if now == replica.ahead_until else now
     if num_steps > 1:
         if replica.is_open:
             cut(replica, now)

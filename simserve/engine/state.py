@@ -451,7 +451,7 @@ class Replica:
         self.last_decode_time = self.last_requeue_time = 0.0
         # Seconds from the start of the planned step until it is launched; when the last step ended, and how long before
         # that the host was free to launch the next one.
-        self.late_launch = self.ahead_until = self.lead = 0.0
+        self.late_launch, self.ahead_until, self.lead = 0.0, -1.0, 0.0
         # Requests whose first token the last step computed, to be delivered in the next.
         self.late_tokens: list[int] = []
         self.step_runs = bytearray()

@@ -300,7 +300,8 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
     # Both slopes grow equally with the batch, so that one factor covers both.
     slopes = first.decode_slope[1], second.decode_slope[1]
     mixed = slopes[0] * first.mixed_decode_factor + slopes[1] * second.mixed_decode_factor
-    return StepTimes(
+    return replace(  # What the drafter has not, the target's stays: adapters, launches, copies, ranks in lockstep.
+        first,
         mixed_decode_factor=mixed / sum(slopes) if sum(slopes) > 0 else 1.0,
         decode_base=total(first.decode_base, second.decode_base),
         decode_slope=total(first.decode_slope, second.decode_slope),
@@ -311,10 +312,4 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
         prefill_request_seconds=first.prefill_request_seconds + second.prefill_request_seconds,
         prefill_pair_seconds=first.prefill_pair_seconds + second.prefill_pair_seconds,
         prefill_context_seconds=first.prefill_context_seconds + second.prefill_context_seconds,
-        # The drafter has no adapters.
-        lora_step_seconds=first.lora_step_seconds,
-        lora_adapter_seconds=first.lora_adapter_seconds,
-        lora_token_seconds=first.lora_token_seconds,
-        launch_seconds=first.launch_seconds,
-        launch_max_tokens=first.launch_max_tokens,
     )

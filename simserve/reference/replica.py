@@ -382,11 +382,12 @@ class Replica:
     def submit(self, request: Request) -> None:
         """Submit a request to the scheduler.
 
-        A scheduler that works a step ahead has already chosen the step after the running one. It sees the request
-        right after that step has begun; several requests in order of arrival.
+        A scheduler that works a step ahead has already chosen the step after the running one, or after the one that
+        ends now. It sees the request right after that step has begun; several requests in order of arrival.
         """
         self.cluster.transfers.begin(request, self)
-        if self.pool.config.async_scheduling and self.pool.config.batching != "static" and self.step is not None:
+        is_ahead = self.pool.config.async_scheduling and self.pool.config.batching != "static"
+        if is_ahead and (self.step is not None or self.clock.now == self.step_ends):
             self.held.add(request)
             self.clock.process(self.submit_later(request, math.nextafter(self.step_ends, math.inf)))
             return

@@ -154,3 +154,41 @@ def test_slopes_that_are_exact(admission: str) -> None:
     )
 
     assert_agrees(config, times, specs)
+
+
+AHEAD: list[dict[str, Any]] = [
+    {"releases_late": True},
+    {"releases_late": True, "data_parallel_size": 2},
+    {"overlaps_results": True, "scheduler": "prefill_first", "admission": "estimate"},
+    {"overlaps_results": True, "scheduler": "prefill_first", "admission": "estimate", "data_parallel_size": 2},
+]
+"""vLLM's and SGLang's loops that schedule a step ahead, with one rank and with two."""
+
+
+@pytest.mark.parametrize("loop", AHEAD)
+@pytest.mark.parametrize("arrival", [0.5 + 2.0**-10, 0.75, 0.75 + 2.0**-10])
+def test_who_arrives_as_a_step_ends_is_seen_by_a_scheduler_ahead_like_who_came_before(
+    loop: dict[str, Any], arrival: float
+) -> None:
+    """The step that begins at 0.75 has been scheduled by then, so that both join the next one, at 1.0."""
+    records = served(make_specs([0.0, arrival, arrival], 4, 8), async_scheduling=True, **loop)
+
+    assert records.scheduled_time.tolist() == [0.0] + [1.0 if arrival <= 0.75 else 1.25] * 2
+
+
+@pytest.mark.parametrize("loop", AHEAD[:2])
+def test_who_arrives_as_the_last_step_ends_finds_an_idle_scheduler(loop: dict[str, Any]) -> None:
+    """Nothing has been scheduled ahead: it begins at once, or so soon after that nobody can tell."""
+    records = served(make_specs([0.0, 1.0], 4, [4, 1]), async_scheduling=True, **loop)
+
+    assert records.scheduled_time.tolist() == pytest.approx([0.0, 1.0], abs=1e-12)
+
+
+@pytest.mark.parametrize("loop", AHEAD)
+def test_every_arrival_on_the_grid_of_steps_scheduled_ahead(loop: dict[str, Any]) -> None:
+    """As above, with queueing, and clients that send again at the instant at which they are answered."""
+    lengths = {"prompt_tokens": [3, 9, 5, 1] * 6, "output_tokens": [7, 2, 4, 1, 9, 3] * 4}
+    few = {"max_num_seqs": 3, "num_blocks": 32, "async_scheduling": True}
+
+    served(make_specs([0.25 * index for index in range(24)], *lengths.values()), **few, **loop)
+    served(make_closed_loop(4, *lengths.values()), **few, **loop)

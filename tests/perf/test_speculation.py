@@ -116,6 +116,18 @@ def test_a_step_is_the_target_s_and_the_drafts_seconds() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.parametrize(("method", "layers"), [("eagle", 33), ("ngram", 32)])
+def test_drafts_leave_the_target_s_copies_and_its_ranks_share_as_they_are(method: str, layers: int) -> None:
+    """A block takes as long to copy, but for the drafter's layer, and ranks in lockstep as long for their experts."""
+    target = make_target("mixtral-8x7b", tensor_parallel_size=2, data_parallel_size=2)
+    plain, drafted = price(target).step_times, price(speculating(target, method)).step_times
+
+    assert drafted.swap_block_seconds == pytest.approx(plain.swap_block_seconds * layers / 32)
+    assert plain.swap_block_seconds > 0.0
+    assert drafted.shared_seconds[: len(plain.shared_seconds)] == plain.shared_seconds
+    assert drafted.shared_seconds_beyond == plain.shared_seconds_beyond > 0.0
+
+
 def test_drafts_are_decode_steps_of_the_draft_model() -> None:
     """Five passes of the model, the first over six tokens a sequence; prompts pass through it once."""
     target = make_target()
