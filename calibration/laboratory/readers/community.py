@@ -37,8 +37,9 @@ _OFFLINE_SLOWDOWN = {"rtx-4090-24gb": 1.7}
 are host time; those of 8B, 70B and Mixtral were not fitted. Other nodes do not differ."""
 
 _FIRST_V1 = "0.8"
-_V0_FRONTEND_MS = 1.0
-"""From a call in the engine's own process to its scheduler, on the H100 node: a prompt's tokens, without HTTP."""
+_FRONTEND_MS = 1.0
+"""From a call in the engine's own process to its scheduler, on the H100 node: a prompt's tokens, without HTTP. Fitted
+to V0; V1 does the same and hands the tokens to another process (v1/engine/async_llm.py of 0.20.2, add_request)."""
 _OFFLINE_SEATS = 512
 """Seats that the runner asks for if a row does not state them."""
 _V1_SEATS, _V1_BUDGET = 128, 2048
@@ -102,9 +103,8 @@ def _accelmark_engine(row: Row, hardware: str, *, is_offline: bool) -> dict[str,
     if is_v1:
         limits["max_num_batched_tokens"] = _V1_OFFLINE_BUDGET
     if not is_offline:
-        limits = {"max_num_seqs": _V1_SEATS, "max_num_batched_tokens": _V1_BUDGET}
-        if not is_v1:
-            limits = {"frontend_latency": f"{_V0_FRONTEND_MS * _HOST_SLOWDOWN.get(hardware, 1.0)} ms"}
+        limits = {"max_num_seqs": _V1_SEATS, "max_num_batched_tokens": _V1_BUDGET} if is_v1 else {}
+        limits["frontend_latency"] = f"{_FRONTEND_MS * _HOST_SLOWDOWN.get(hardware, 1.0)} ms"
     return {
         **limits,
         "gpu_memory_utilization": float(share.group(1)) if share else None,
