@@ -513,7 +513,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
             seconds.add_row("attention", KV, stage.num_layers * each.share * num_stages * (base - one))
     seconds.add_row("state_space", KV, step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True))
     if stage.shape.decode_context_parallel_size > 1:
-        _add_exchanges(seconds, stage, decoding, sequences > 0)
+        _add_exchanges(seconds, stage, decoding * stage.shape.tokens_per_decode, sequences > 0)
     width = stage.shape.tokens_per_decode
     if width > 1:
         # The LM head over the drafts; over the newest token it is counted per sequence.
@@ -531,7 +531,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
 
 
 def _add_exchanges(seconds: OperatorSeconds, stage: Stage, decoding: Array, are_there: NDArray[np.bool_]) -> None:
-    """Add what decodes of latent attention exchange in a step with prompts; other attention counts with its tokens."""
+    """Add what ``decoding`` tokens of latent attention exchange in a step with prompts; others count with theirs."""
     num_stages = stage.shape.pipeline_parallel_size
     for each in stage.attentions:
         if each.layers.mla is not None:

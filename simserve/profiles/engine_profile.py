@@ -64,6 +64,7 @@ FEATURES: Mapping[str, str] = {
     "data_parallel_attention": "data-parallel attention",
     "decode_context_parallel": "division of a request's KV cache among ranks (decode context parallelism)",
     "decode_context_parallel_states": "division of a KV cache beside states among ranks (decode context parallelism)",
+    "decode_context_parallel_drafts": "speculative decoding over contexts that ranks divide",
     "decode_context_parallel_heads": "division of key-value heads' cache among ranks (decode context parallelism)",
     "pipeline_layer_partition": "choice of the layers of each pipeline stage",
     "grammar_overlap": "filling of grammar masks while the GPU computes",
