@@ -307,8 +307,10 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     # The host prepares a run of kernels while the GPU computes the previous one: only the first run waits for it.
     host = runs.total(waits) + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     seconds.add_row("host", HOST, host)
-    # Runs follow each other through the stages; each stage waits for the longest one only once.
-    seconds.scale(1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds)
+    # Runs follow each other through the stages; each stage waits for the longest one only once. Where chunks overlap,
+    # a round holds a micro-batch for each stage, and what it is priced for includes the way of the last one.
+    passes = float(num_stages) if shape.overlaps_chunks else 1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds
+    seconds.scale(passes)
     if num_stages > 1:
         transfers = (num_stages - 1) * transfer_seconds(shape, travelling)
         seconds.add_row("pipeline_transfer", COMMUNICATION, transfers)
@@ -543,7 +545,7 @@ def _add_exchanges(seconds: OperatorSeconds, stage: Stage, decoding: Array, are_
 def _marginal_token(stage: Stage) -> OperatorSeconds:
     """Return the seconds of one more token in a round beyond the table, shape [5, 1]; in runs, its share of a full one.
 
-    The pipeline is then full, so each stage adds its own time once.
+    The pipeline is then full, so each stage adds its own time once; where chunks overlap, so do all micro-batches.
     """
     size = stage.shape.engine.ubatch_size
     if size is None:
@@ -554,7 +556,8 @@ def _marginal_token(stage: Stage) -> OperatorSeconds:
     for each in stage.attentions:
         seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, full, 0.0))
     seconds.scale(_prompt_factor(stage))
-    return seconds.mapped(lambda row: row / (size * stage.shape.pipeline_parallel_size))
+    passes = 1 if stage.shape.overlaps_chunks else stage.shape.pipeline_parallel_size
+    return seconds.mapped(lambda row: row / (size * passes))
 
 
 def _far_token(stage: Stage) -> OperatorSeconds:

@@ -149,6 +149,8 @@ class Scheduling(UbatchRules):
     """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
     overlaps_chunks: bool = False
     """Pipeline stages: whether a chunk of a prompt enters the first while the one before it is in a later one."""
+    overlaps_lone_chunks: bool = False
+    """Pipeline stages: `overlaps_chunks` of a server with one seat, where no decode of another holds the chunks up."""
     keeps_micro_batches: bool = False
     """Pipeline stages: whether a request decodes in the micro-batch that completed its prompt; or spread evenly."""
     samples_in_turn: bool = False
