@@ -61,9 +61,13 @@ def _unsupported(shape: ReplicaShape) -> str:
     """Return what is not simulated beside it; empty: nothing."""
     model, engine = shape.model, shape.engine
     reasons = {
-        "for sparse attention, whose indexer keeps a key of every token": model.indexer is not None,
-        "for compressed attention": model.compressed_attention is not None,
-        "for layers with a sliding window": bool(model.num_sliding_layers),
+        "for sparse attention, whose ranks also merge what their indexers choose (vLLM from 0.32 on)": (
+            model.indexer is not None
+        ),
+        "for compressed attention, which vLLM refuses with it": model.compressed_attention is not None,
+        "for layers with a sliding window, of which each rank keeps a copy in blocks of another length": bool(
+            model.num_sliding_layers
+        ),
         "without paged KV": engine.kv_allocation != "paged" or engine.batching != "continuous",
         "with preemption_mode swap": engine.preemption_mode == "swap",
         "with enable_two_batch_overlap": shape.enable_two_batch_overlap,

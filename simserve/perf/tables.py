@@ -297,8 +297,10 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     # The host prepares a run of kernels while the GPU computes the previous one: only the first run waits for it.
     host = runs.total(waits) + _exposed_host_seconds(stage, gpu_seconds, _host_seconds_of_a_stage(stage))
     seconds.add_row("host", HOST, host)
-    # Runs follow each other through the stages; each stage waits for the longest one only once.
-    seconds.scale(1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds)
+    # Runs follow each other through the stages; each stage waits for the longest one only once. Where chunks overlap,
+    # a round holds a micro-batch for each stage, and what it is priced for includes the way of the last one.
+    passes = float(num_stages) if shape.overlaps_chunks else 1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds
+    seconds.scale(passes)
     if num_stages > 1:
         transfers = (num_stages - 1) * transfer_seconds(shape, travelling)
         seconds.add_row("pipeline_transfer", COMMUNICATION, transfers)
@@ -503,7 +505,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
             seconds.add_row("attention", KV, stage.num_layers * each.share * num_stages * (base - one))
     seconds.add_row("state_space", KV, step_state_seconds(stage.shape, stage.machine, sequences, is_mixed=True))
     if stage.shape.decode_context_parallel_size > 1:
-        _add_exchanges(seconds, stage, decoding, sequences > 0)
+        _add_exchanges(seconds, stage, decoding * stage.shape.tokens_per_decode, sequences > 0)
     width = stage.shape.tokens_per_decode
     if width > 1:
         # The LM head over the drafts; over the newest token it is counted per sequence.
@@ -521,7 +523,7 @@ def _decode_attention(stage: Stage, sequences: Array, slope: Array) -> OperatorS
 
 
 def _add_exchanges(seconds: OperatorSeconds, stage: Stage, decoding: Array, are_there: NDArray[np.bool_]) -> None:
-    """Add what decodes of latent attention exchange in a step with prompts; other attention counts with its tokens."""
+    """Add what ``decoding`` tokens of latent attention exchange in a step with prompts; others count with theirs."""
     num_stages = stage.shape.pipeline_parallel_size
     for each in stage.attentions:
         if each.layers.mla is not None:
@@ -533,7 +535,7 @@ def _add_exchanges(seconds: OperatorSeconds, stage: Stage, decoding: Array, are_
 def _marginal_token(stage: Stage) -> OperatorSeconds:
     """Return the seconds of one more token in a round beyond the table, shape [5, 1]; in runs, its share of a full one.
 
-    The pipeline is then full, so each stage adds its own time once.
+    The pipeline is then full, so each stage adds its own time once; where chunks overlap, so do all micro-batches.
     """
     size = stage.shape.engine.ubatch_size
     if size is None:
@@ -544,7 +546,8 @@ def _marginal_token(stage: Stage) -> OperatorSeconds:
     for each in stage.attentions:
         seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, full, 0.0))
     seconds.scale(_prompt_factor(stage))
-    return seconds.mapped(lambda row: row / (size * stage.shape.pipeline_parallel_size))
+    passes = 1 if stage.shape.overlaps_chunks else stage.shape.pipeline_parallel_size
+    return seconds.mapped(lambda row: row / (size * passes))
 
 
 def _far_token(stage: Stage) -> OperatorSeconds:

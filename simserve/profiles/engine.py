@@ -176,6 +176,10 @@ def resolve_engine(
     unified = choices.pick("kv_unified", not choices.is_set("max_num_seqs") if "kv_unified" in features else None)
     scheduling = _scheduling(choices, known, place, is_shared=unified is True)
     limits = _limits(choices, known, place, model_max_len, scheduling)
+    stages = place.num_ranks // place.tensor_parallel_size
+    if known.scheduling.overlaps_lone_chunks and limits["max_num_seqs"] == 1 and stages > 1:
+        chunk = limits["max_chunk_tokens"]
+        scheduling["overlaps_chunks"], limits["max_chunk_tokens"] = True, min(chunk, limits["ubatch_size"] or chunk)
     fused = choices.pick("flashinfer_sampler", known.runtime_memory.flashinfer_sampler and bool(compute_capability))
     settings = {
         **scheduling,

@@ -64,6 +64,7 @@ FEATURES: Mapping[str, str] = {
     "data_parallel_attention": "data-parallel attention",
     "decode_context_parallel": "division of a request's KV cache among ranks (decode context parallelism)",
     "decode_context_parallel_states": "division of a KV cache beside states among ranks (decode context parallelism)",
+    "decode_context_parallel_drafts": "speculative decoding over contexts that ranks divide",
     "decode_context_parallel_heads": "division of key-value heads' cache among ranks (decode context parallelism)",
     "pipeline_layer_partition": "choice of the layers of each pipeline stage",
     "grammar_overlap": "filling of grammar masks while the GPU computes",
@@ -146,6 +147,8 @@ class Scheduling(UbatchRules):
     """Whether a chunk that does not complete its prompt is as long as whole KV blocks."""
     overlaps_chunks: bool = False
     """Pipeline stages: whether a chunk of a prompt enters the first while the one before it is in a later one."""
+    overlaps_lone_chunks: bool = False
+    """Pipeline stages: `overlaps_chunks` of a server with one seat, where no decode of another holds the chunks up."""
     keeps_micro_batches: bool = False
     """Pipeline stages: whether a request decodes in the micro-batch that completed its prompt; or spread evenly."""
     samples_in_turn: bool = False

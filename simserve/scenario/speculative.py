@@ -137,7 +137,7 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
     Raises:
         InputError: The draft model is missing, or the deployment cannot speculate as requested.
     """
-    _check_engine(shape)
+    _check_engine(shape, spec)
     count = spec.num_speculative_tokens
     engine, notes = shape.engine, []
     seats = engine.max_num_batched_tokens // (1 + count)
@@ -165,7 +165,7 @@ def with_speculation(shape: ReplicaShape, spec: SpeculativeSpec, folder: Path | 
     )
 
 
-def _check_engine(shape: ReplicaShape) -> None:
+def _check_engine(shape: ReplicaShape, spec: SpeculativeSpec) -> None:
     engine, key = shape.engine, "speculative"
     if engine.batching == "static":
         raise ScenarioError("needs batching: continuous", key=key, remedy="set deployment.engine.batching=continuous")
@@ -179,11 +179,33 @@ def _check_engine(shape: ReplicaShape) -> None:
         rule = "must be 1 with speculative decoding: the draft would wait for every stage"
         raise ScenarioError(rule, key="pipeline_parallel_size", value=shape.pipeline_parallel_size)
     if shape.decode_context_parallel_size > 1:
-        rule = "must be 1 with speculative decoding: drafts over contexts that ranks divide are not simulated"
-        raise ScenarioError(rule, key="decode_context_parallel_size", value=shape.decode_context_parallel_size)
+        _check_context_ranks(shape, spec)
     if shape.data_parallel_size > 1:
         rule = "must be 1 with speculative decoding: drafting on ranks that step together is not simulated"
         raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
+
+
+def _check_context_ranks(shape: ReplicaShape, spec: SpeculativeSpec) -> None:
+    """Check that drafts and contexts that ranks divide go together.
+
+    vLLM's kernels of latent attention verify several tokens of a request over divided contexts. FlashInfer's for
+    key-value heads do not (``supports_dcp_with_varlen`` of v1/attention/backends/flashinfer.py, 0.33.0), and drafters
+    with attention of their own keep what each method keeps.
+
+    Raises:
+        ScenarioError: They do not, or are not simulated together.
+    """
+    key, size = "decode_context_parallel_size", shape.decode_context_parallel_size
+    if "decode_context_parallel_drafts" not in shape.engine.features:
+        named = f"{shape.engine.name} {shape.engine.requested_version or shape.engine.version}"
+        rule = f"must be 1 with speculative decoding: {named} is not known to verify drafts over divided contexts"
+        raise ScenarioError(rule, key=key, value=size, remedy="leave one of the two out")
+    if shape.model.mla is None:
+        rule = "must be 1 with speculative decoding: of key-value heads, verified tokens run as prompts there"
+        raise ScenarioError(rule, key=key, value=size, remedy="leave one of the two out")
+    if spec.method not in ("mtp", "ngram"):
+        rule = f"must be 1 with drafts by {spec.method}: whether the drafter divides its own keys is not simulated"
+        raise ScenarioError(rule, key=key, value=size, remedy="use mtp or ngram, or leave one of the two out")
 
 
 def _draft(target: ReplicaShape, spec: SpeculativeSpec, folder: Path | None, notes: list[str]) -> ReplicaShape | None:

@@ -156,6 +156,34 @@ def test_decodes_of_heads_exchange_once() -> None:
     assert price(divided(LATENT, 8)).parts.decode_attention[COMMUNICATION, 8] > 0.0
 
 
+NEWEST = "deployment.engine={name: vllm, version: '0.33', max_model_len: 32768}"
+
+
+def drafted(ranks: int, method: str = "mtp", count: int = 3) -> ReplicaShape:
+    """Return a deployment of vLLM 0.33 that drafts and whose ranks divide contexts among them."""
+    spec = f"deployment.speculative={{method: {method}, num_speculative_tokens: {count}, acceptance_rate: 0.8}}"
+    return resolve(make_scenario([*LATENT, NEWEST, f"deployment.decode_context_parallel_size={ranks}", spec])).shape
+
+
+def test_the_layer_that_drafts_divides_its_keys_too() -> None:
+    """One more layer of 576 elements, an eighth of it on each of eight ranks."""
+    assert kv_bytes_per_token(drafted(1)) == 62 * 576 * 2
+    assert kv_bytes_per_token(drafted(8)) == 62 * 576 * 2 / 8
+    assert kv_bytes_per_token(drafted(8, "ngram")) == 61 * 576 * 2 / 8
+    assert plan_memory(drafted(8)).num_kv_blocks == plan_memory(drafted(1)).num_kv_blocks
+
+
+def test_verified_tokens_exchange_their_queries_together() -> None:
+    """Four of each request, beside prompts and alone."""
+    alone, together = (drafted(ranks, "ngram") for ranks in (1, 8))
+    before, after = price(alone), price(together)
+
+    exchanged = float(context_exchange_seconds(together, together.model.attention_layers[0], np.array([4.0 * 32]))[0])
+    beside = after.parts.decode_attention[COMMUNICATION, 32] - before.parts.decode_attention[COMMUNICATION, 32]
+    assert beside == pytest.approx(61 * exchanged)
+    assert after.step_times.decode_base[32] - before.step_times.decode_base[32] > 0.8 * 61 * exchanged
+
+
 @pytest.mark.parametrize("has_curves", [True, False])
 def test_a_rank_computes_decodes_with_the_queries_of_all(has_curves: bool) -> None:
     """All 128 heads over an eighth of each context: an eighth of what a rank with a whole attention of its own does."""
@@ -218,7 +246,25 @@ def test_contexts_are_read_once_by_the_ranks_that_divide_them(base: list[str], r
                 "deployment.decode_context_parallel_size=8",
                 "deployment.speculative={method: mtp, num_speculative_tokens: 1, acceptance_rate: 0.8}",
             ],
-            "must be 1 with speculative decoding",
+            "must be 1 with speculative decoding: vllm 0.12 is not known to verify drafts",
+        ),
+        (
+            [
+                *HEADS,
+                "deployment.engine={name: vllm, version: '0.33', max_model_len: 32768}",
+                "deployment.decode_context_parallel_size=2",
+                "deployment.speculative={method: ngram, num_speculative_tokens: 1, acceptance_rate: 0.8}",
+            ],
+            "of key-value heads, verified tokens run as prompts there",
+        ),
+        (
+            [
+                *LATENT,
+                "deployment.engine={name: vllm, version: '0.33', max_model_len: 32768}",
+                "deployment.decode_context_parallel_size=8",
+                "deployment.speculative={method: eagle, num_speculative_tokens: 1, acceptance_rate: 0.8}",
+            ],
+            "must be 1 with drafts by eagle",
         ),
         (
             [

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.perf.ubatches import most_apart, runs_of, slot_runs
 from simserve.scenario.resolve import resolve
@@ -181,3 +182,31 @@ def test_a_step_with_prompts_has_a_slot_that_does_not_decode() -> None:
     )
 
     assert (most_apart(shared), most_apart(own)) == (0, 7)
+
+
+def _split(stages: int, *more: str) -> ReplicaShape:
+    """Return llama.cpp with layers over so many GPUs and one slot."""
+    words = ["model=llama-2-7b", "deployment.quantization=fp16", "deployment.hardware=a100-sxm-80gb"]
+    engine = "deployment.engine={name: llama.cpp, version: b8651, max_num_seqs: 1, max_model_len: 16384}"
+    return resolve(make_scenario([*words, engine, f"deployment.pipeline_parallel_size={stages}", *more])).shape
+
+
+def test_the_micro_batches_of_a_lone_prompt_follow_each_other_over_the_gpus() -> None:
+    """Across batches too, which nobody waits for; beside another slot's tokens a batch waits for the one before."""
+    assert _split(2).overlaps_chunks
+    assert _split(2).max_chunk_tokens == 2 * 512
+    assert not _split(1).overlaps_chunks
+    assert _split(1).max_chunk_tokens == 2048
+    together = _split(2, "deployment.engine.max_num_seqs=2")
+    assert not together.overlaps_chunks
+    assert together.max_chunk_tokens == 2048
+
+
+def test_the_way_of_the_last_micro_batch_through_the_stages_counts_once() -> None:
+    """Four of a prompt over four GPUs take seven stage times, which is what 7 x 512 tokens are priced for."""
+    times = price(_split(4)).step_times
+
+    full = times.token_seconds[4 * 512]
+    last = len(times.token_seconds) - 1
+    seven = times.token_seconds[last] + times.token_seconds_beyond * (7 * 512 - last)
+    assert seven == pytest.approx(full * 7 / 4, rel=0.02)

@@ -36,6 +36,7 @@ from simserve.scenario.formats import formats_line
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.run import Progress
 from simserve.scenario.schema import Scenario
+from simserve.sim.control import AutoscalingSpec
 from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Bill = Callable[[float], float]
@@ -67,9 +68,10 @@ _FIDELITY = {
 class _Together:
     """A fleet simulated as a whole, because its prefix caches find what routing sends their way."""
 
-    replicas: int  # Replicas that were simulated together.
+    fleet: str  # Replicas, or copies of the pools, that were simulated together.
     routing: str  # The policy that spreads requests over them.
-    alone: float  # Requests/s that each of the scenario's own replicas holds.
+    before: str  # The fewer of the scenario itself.
+    alone: float  # Requests/s that each of those holds.
     each: float  # Requests/s that each of these holds.
 
     @property
@@ -80,13 +82,12 @@ class _Together:
     @property
     def told(self) -> str:
         """What the fleet holds, beside what its number of replicas would promise."""
-        fleet = f"{self.replicas} replicas, simulated together and routed by {self.routing}"
-        held = f"{fleet}, hold {self.each:.3g} requests/s each"
+        held = f"{self.fleet}, simulated together and routed by {self.routing}, hold {self.each:.3g} requests/s each"
         if not self.loses:
             return held
         remedy = "" if self.routing in _PREFIX_ROUTING else "; --routing prefix sends requests to where their prefix is"
         lost = 1 - self.each / self.alone
-        return f"{held}, {lost:.0%} less than one alone: each has a prefix cache of its own{remedy}"
+        return f"{held}, {lost:.0%} less than {self.before}: each replica has a prefix cache of its own{remedy}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +164,7 @@ def _priced(
     curve = LoadCurve(scenario, on_run=shown)
     day = _day(resolved, curve, requests_per_month)
     together = None
-    if day.units > scenario.deployment.replicas and _shares_prefixes(resolved, curve):
+    if day.units > at_most(scenario.deployment).replicas and _finds_prefixes(curve):
         day, together = _whole_fleet(resolved, curve, day)
     prices, why_api = _api(scenario, api, curve)
     traffic = mean_request(*curve.first(), prices)
@@ -173,8 +174,6 @@ def _priced(
         told = "warnings" if together.loses else "caveats"
         summary[told] = [*summary[told], together.told]
         summary["break_even"]["least_requests_per_month"] = _least_break_even(model, together)
-    elif _is_multiplied(resolved, curve, day):
-        summary["warnings"] = [*summary["warnings"], _multiplied(resolved, day)]
     return summary, model
 
 
@@ -188,10 +187,15 @@ def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> t
     return found or (ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}")
 
 
-def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float | None) -> _Day:
-    """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are."""
+def _day(
+    resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float | None, copies: int | None = None
+) -> _Day:
+    """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are.
+
+    ``copies``: how many times the deployment holds the pools of the scenario; None: as it is.
+    """
     scenario, own = resolved.scenario, curve.as_it_is()
-    deployed, shape = at_most(scenario.deployment).replicas, shape_of_day(scenario)
+    deployed, shape = copies or at_most(scenario.deployment).replicas, shape_of_day(scenario)
     flat = curve.own_load is None
     offered = sent_rate(scenario, curve.first()[1]) or own.rate
     if not offered:
@@ -238,36 +242,10 @@ def _day(resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float
     )
 
 
-def _shares_prefixes(resolved: ResolvedScenario, curve: LoadCurve) -> bool:
-    """Return whether what a replica holds depends on which requests are routed to it: its prefix cache finds some.
-
-    Pools and scaled fleets are left out: they are not a number of equal replicas.
-    """
-    deployment = resolved.scenario.deployment
-    return not (deployment.pools or is_scaled(deployment) or curve.own_load is None) and _finds_prefixes(curve)
-
-
 def _finds_prefixes(curve: LoadCurve) -> bool:
     """Return whether prefix caches find some of what requests share."""
     result, specs = curve.first()
     return specs.prefixes is not None and bool(result.summary["simserve"]["engine_resolved"]["enable_prefix_caching"])
-
-
-def _is_multiplied(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> bool:
-    """Return whether pools or a scaled fleet with prefix caches are priced several times over, simulated once."""
-    return day.units > at_most(resolved.scenario.deployment).replicas and _finds_prefixes(curve)
-
-
-def _multiplied(resolved: ResolvedScenario, day: _Day) -> str:
-    """Return what is left out where pools or a scaled fleet with prefix caches are priced several times over."""
-    deployment = at_most(resolved.scenario.deployment)
-    what, times = "the pools", f"{day.units / deployment.replicas:g} times"
-    if not deployment.pools:
-        what, times = f"the scaled fleet of at most {deployment.replicas} replicas", f"as {day.units} replicas"
-    return (
-        f"{what}, simulated once, {'are' if deployment.pools else 'is'} priced {times}: prefix hits that the larger "
-        "fleet would lose are not counted; raise its replicas to simulate it as a whole"
-    )
 
 
 def _least_break_even(model: Comparison, together: _Together) -> float | None:
@@ -284,34 +262,62 @@ def _least_break_even(model: Comparison, together: _Together) -> float | None:
 
 
 def _whole_fleet(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> tuple[_Day, _Together]:
-    """Return the day of as many replicas as hold it together, and what each of them holds.
+    """Return the day of as many replicas, or copies of the pools, as hold it together, and what each of them holds.
 
-    What one replica holds, times their number, counts prefix hits that a fleet loses where the turns of a conversation
-    go to several replicas. So the fleet is simulated at its own number of replicas, until that number is enough; of a
-    larger one than `MOST_TOGETHER`, that many. Fewer lose less: if fewer are enough, these are.
+    What the scenario's own hold, times their number, counts prefix hits that a fleet loses where the turns of a
+    conversation go to several replicas. So the fleet is simulated at its own size, until that is enough; of a larger
+    one than `MOST_TOGETHER`, that many. Fewer lose less: if fewer are enough, these are.
     """
     scenario, alone = resolved.scenario, day.capacity or 0.0
+    deployment = at_most(scenario.deployment)
+    members = sum(pool.replicas for pool in deployment.pools) or 1
+    most, before = max(MOST_TOGETHER // members, 1), "one alone"
+    if deployment.pools or deployment.replicas > 1:
+        before = "the scenario's pools" if deployment.pools else f"each of {deployment.replicas}"
     while True:
-        replicas = min(day.units, MOST_TOGETHER)
-        fleet = _with_replicas(scenario, replicas, day.mean_rate * max(day.shape) * replicas / day.units)
-        whole = LoadCurve(fleet, on_run=curve.on_run, num_requests=NUM_REQUESTS * replicas)
-        day = _day(resolve(fleet), whole, day.requests_per_month)
-        if day.units <= replicas or replicas == MOST_TOGETHER:
+        count = max(min(day.units, most), deployment.replicas)
+        rate = day.mean_rate * max(day.shape) * count / day.units
+        fleet = _with_traffic(_enlarged(scenario, count), rate)
+        whole = LoadCurve(fleet, on_run=curve.on_run, num_requests=NUM_REQUESTS * count)
+        day = _day(resolve(fleet), whole, day.requests_per_month, count if deployment.pools else None)
+        if day.units <= count or count >= most:
+            told = f"the pools {count} times" if deployment.pools else f"{count} replicas"
             routing = scenario.deployment.routing.policy
-            return day, _Together(replicas=replicas, routing=routing, alone=alone, each=day.capacity or 0.0)
+            return day, _Together(fleet=told, routing=routing, before=before, alone=alone, each=day.capacity or 0.0)
 
 
-def _with_replicas(scenario: Scenario, replicas: int, rate: float) -> Scenario:
-    """Return a scenario with so many replicas and, where arrivals are open, so many requests/s, for as long as now."""
+def _enlarged(scenario: Scenario, count: int) -> Scenario:
+    """Return a scenario with so many replicas, at most as many where it is scaled, or its pools so many times."""
+    deployment = scenario.deployment
+
+    def times(scaling: AutoscalingSpec | None) -> AutoscalingSpec | None:
+        if scaling is None:
+            return None
+        ends = {name: getattr(scaling, name) * count for name in ("min_replicas", "max_replicas")}
+        return scaling.model_copy(update=ends)
+
+    changed: dict[str, Any] = {"replicas": count}
+    if deployment.pools:
+        pools = tuple(
+            pool.model_copy(update={"replicas": pool.replicas * count, "autoscaling": times(pool.autoscaling)})
+            for pool in deployment.pools
+        )
+        changed = {"pools": pools, "autoscaling": times(deployment.autoscaling)}
+    elif deployment.autoscaling is not None:
+        changed = {"autoscaling": deployment.autoscaling.model_copy(update={"max_replicas": count})}
+    return scenario.model_copy(update={"deployment": deployment.model_copy(update=changed)})
+
+
+def _with_traffic(scenario: Scenario, rate: float) -> Scenario:
+    """Return a scenario with so many requests/s, where arrivals are open, for as long as now."""
     workload = scenario.workload
     arrivals, own = workload.arrivals, steady_rate(scenario)
-    if arrivals is not None and own is not None:
-        changed: dict[str, Any] = {"arrivals": arrivals.model_copy(update={"rate": rate})}
-        if workload.num_requests is not None and workload.trace is None:
-            changed["num_requests"] = max(1, round(workload.num_requests * rate / own))
-        workload = workload.model_copy(update=changed)
-    deployment = scenario.deployment.model_copy(update={"replicas": replicas})
-    return scenario.model_copy(update={"workload": workload, "deployment": deployment})
+    if arrivals is None or own is None:
+        return scenario
+    changed: dict[str, Any] = {"arrivals": arrivals.model_copy(update={"rate": rate})}
+    if workload.num_requests is not None and workload.trace is None:
+        changed["num_requests"] = max(1, round(workload.num_requests * rate / own))
+    return scenario.model_copy(update={"workload": workload.model_copy(update=changed)})
 
 
 def _sent_within_objective(curve: LoadCurve, clients: float) -> float:

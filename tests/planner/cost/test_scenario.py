@@ -17,7 +17,7 @@ from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN, Comparison
-from simserve.planner.cost.scenario import _least_break_even, _Together
+from simserve.planner.cost.scenario import _enlarged, _least_break_even, _Together
 from simserve.report.cost import cost_brief
 from simserve.report.quantities import number
 from simserve.scenario.finishable import Finishable
@@ -288,7 +288,7 @@ def test_a_lower_bound_is_told_where_one_replica_alone_pays_for_itself(share: fl
 
     Below 0.8 the break-even is the bound; above 1 no replica ever pays for itself."""
     month = 1000.0 * 720 * 3600
-    together = _Together(replicas=2, routing="round_robin", alone=1000.0, each=800.0)
+    together = _Together(fleet="2 replicas", routing="round_robin", before="one alone", alone=1000.0, each=800.0)
     model = Comparison(unit_usd_per_month=1.0, gpus_per_unit=1, capacity=800.0, api_usd_per_request=1 / (share * month))
 
     found = _least_break_even(model, together)
@@ -313,24 +313,51 @@ def test_the_break_even_of_a_fleet_that_loses_hits_has_a_lower_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fleet", "told"),
+    ("fleet", "times", "told"),
     [
-        ("deployment.pools=[{name: a, replicas: 1}, {name: b, replicas: 1}]", "the pools, simulated once, are priced"),
         (
+            "deployment.pools=[{name: a, replicas: 1}, {name: b, replicas: 1}]",
+            1.3,
+            "the pools 2 times, simulated together and routed by round_robin, hold",
+        ),
+        pytest.param(
             "deployment.autoscaling={metric: running, target: 4, min_replicas: 1, max_replicas: 2}",
-            "the scaled fleet of at most 2 replicas, simulated once, is priced as",
+            3.2,
+            " replicas, simulated together and routed by round_robin, hold",
+            marks=pytest.mark.slow,
         ),
     ],
 )
-def test_pools_and_scaled_fleets_with_prefix_caches_say_that_they_are_multiplied(fleet: str, told: str) -> None:
-    """Several times the pools, or the fleet, lose prefix hits that the simulated one has."""
-    own = cost(*_IN_TIME, fleet, "workload.num_requests=300")
-    most = own["day"]["capacity_rate_per_replica"] * own["self_host"]["replicas"] * 720 * 3600
+def test_pools_and_scaled_fleets_of_conversations_are_simulated_as_a_whole(fleet: str, times: float, told: str) -> None:
+    """At a volume beyond them, in as many replicas as are paid: each holds less, so that more of them are."""
+    words = (*_IN_TIME, fleet, "deployment.routing=round_robin", "workload.num_requests=300")
+    own = cost(*words)
+    each, replicas = own["day"]["capacity_rate_per_replica"], own["self_host"]["replicas"]
 
-    more = cost(*_IN_TIME, fleet, "workload.num_requests=300", requests_per_month=1.5 * most)
+    more = cost(*words, requests_per_month=times * each * replicas * 720 * 3600)
 
-    assert not any("simulated once" in each for each in own["warnings"])
-    assert any(told in each for each in more["warnings"])
+    (said,) = [line for line in more["warnings"] if "simulated together" in line]
+    assert not any("simulated together" in line for line in (*own["warnings"], *own["caveats"]))
+    assert told in said
+    assert more["day"]["capacity_rate_per_replica"] < 0.9 * each
+    assert more["self_host"]["replicas"] >= math.ceil(times * replicas)
+
+
+def test_a_larger_fleet_has_the_rules_of_the_scenario() -> None:
+    """Its pools so many times each, scaled ends too; or a scaled fleet of at most so many replicas."""
+    scaled = "{metric: running, target: 4, min_replicas: 1, max_replicas: 2}"
+    pools = make_scenario([f"deployment.pools=[{{name: a, replicas: 2}}, {{name: b, autoscaling: {scaled}}}]"])
+    fleet = make_scenario([f"deployment.autoscaling={scaled}"])
+
+    first, second = _enlarged(pools, 3).deployment.pools
+
+    assert (first.replicas, second.replicas) == (6, 3)
+    assert second.autoscaling is not None
+    assert (second.autoscaling.min_replicas, second.autoscaling.max_replicas) == (3, 6)
+    larger = _enlarged(fleet, 5).deployment
+    assert larger.autoscaling is not None
+    assert (larger.replicas, larger.autoscaling.min_replicas, larger.autoscaling.max_replicas) == (1, 1, 5)
+    assert _enlarged(make_scenario(), 4).deployment.replicas == 4
 
 
 @pytest.mark.slow
