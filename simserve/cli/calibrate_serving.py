@@ -268,12 +268,11 @@ def _render_runs(fit: ServingFit | ServerFactors) -> None:
     print_lines([f"median error: {', '.join(errors)}"])
     missed = [f"{title} of {count}" for title, latency in _COLUMNS if (count := fit.num_unexplained(latency))]
     if missed:
-        from simserve.report.quantities import counted
+        from simserve.report.quantities import counted, listed
 
-        told = (
-            f"Warning: the fit misses {', '.join(missed)} of {counted(len(fit.runs), 'run')} by more than nine in ten "
-        )
-        told += "calibrated servers are off: check the GPU, the model, the settings and what the client measured. "
+        where = f"{listed(missed)} of {counted(len(fit.runs), 'run')}"
+        told = f"Warning: in {where} the fit is further off than that of nine in ten calibrated servers: "
+        told += "check the GPU, the model, the settings and what the client measured. "
         print_lines([f"{told}Ranges of simserve run on the written profile are as wide as that"])
     for note in dict.fromkeys(note for run in fit.runs for note in (*run.replay.result.notes, *run.replay.notes)):
         print_lines([f"- {note}"])

@@ -33,6 +33,8 @@ DEFAULT_CLIENTS = (2, 16)
 MOST_CLIENTS = 4_096
 MOST_RATE = 10_000.0
 MOST_LOADS = 20
+_LEAST_LENGTH = 0.9
+"""Share of the tokens asked for below which answers are told to be shorter."""
 
 
 @takes_flags(without=PAGE)
@@ -174,6 +176,10 @@ class _Kept:
                 f"{name}: {num_held_back} of {len(answers)} answers came in one piece: something on the way holds them "
                 "back until they are whole, as a proxy may; their TTFT is that of the last token, and they have no TPOT"
             )
+        generated, wanted = sum(each.output_tokens for each in answers), sum(each.asked_tokens for each in answers)
+        if generated < _LEAST_LENGTH * wanted:
+            lengths = f"{generated / len(answers):.3g} tokens in the mean, {wanted / len(answers):.3g} were asked for"
+            self.notes.append(f"{name}: the server ends answers early: {lengths}")
         if not answers or server is None:
             return
         document = bench_file(

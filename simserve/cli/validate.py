@@ -11,6 +11,7 @@ import typer
 
 from simserve.cli.options import PAGE, Shown, check_page, console, takes_flags
 from simserve.cli.progress import progress_bar
+from simserve.documents import read_mapping
 from simserve.errors import InputError, InterruptedRunError, UsageError
 
 _TABLE_ENDINGS = (".parquet", ".csv")
@@ -127,8 +128,15 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
         check_page(file, key)
 
 
+def _is_scenario(file: Path) -> bool:
+    try:
+        return {"deployment", "workload"} <= read_mapping(file, InputError).keys()
+    except InputError:  # reported with what a file of measurements contains
+        return False
+
+
 def _check_own(files: Sequence[Path]) -> None:
-    """Refuse results of benchmark tools, which other commands read.
+    """Refuse scenarios and results of benchmark tools, which other commands read.
 
     Raises:
         InputError: A file is one.
@@ -136,6 +144,9 @@ def _check_own(files: Sequence[Path]) -> None:
     from simserve.workload.benchmarks.reading import read_results
 
     for file in files:
+        if _is_scenario(file):
+            remedy = f"simserve run {file} runs it; put what was measured under servers (docs/measurements.md)"
+            raise InputError("is a scenario, not a file of measurements", file=file, remedy=remedy)
         if file.suffix not in _RESULT_ENDINGS:
             continue
         try:

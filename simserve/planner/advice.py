@@ -285,7 +285,9 @@ class _Advising:
             yield from ({BUDGET_KEY: budget // part} for part in (2, 4) if budget // part >= FEWEST_BATCHED_TOKENS)
             yield from ({SEATS_KEY: seats // part} for part in (2, 4) if seats // part >= FEWEST_SEATS)
         if inner["bottleneck"]["binding"] == LIMITS["seats"]:
-            yield from ({SEATS_KEY: seats * factor} for factor in (2, 4))
+            # As many times the seats as the load is of what can be finished: with fewer it cannot be.
+            least = 2 ** max(math.ceil(math.log2(max(self._load_ratio, 1.0))), 1)
+            yield from ({SEATS_KEY: seats * factor} for factor in (least, 2 * least, 4 * least))
         if inner["bottleneck"]["binding"] == LIMITS["loras"]:
             yield from self._adapter_seats()
         if "ttft" in missed and (waits.get("budget") or 0.0) > 0:

@@ -346,6 +346,16 @@ def _with_defaults(mapping: Mapping[str, Any], gpu: str | None, *, is_plan: bool
     return {**mapping, "deployment": {"hardware": gpu or DEFAULT_HARDWARE, **deployment}}
 
 
+_ROUTERS = {
+    **dict.fromkeys(("kv", "kvaware", "prefixaware", "cacheaware", "prefixcacheaware"), "prefix"),
+    **dict.fromkeys(("leastrequest", "leastrequests", "leastconn", "shortestqueue", "jsq"), "least_outstanding"),
+    **dict.fromkeys(("p2c", "poweroftwochoices"), "power_of_two"),
+    **dict.fromkeys(("sticky", "sessionaffinity"), "session"),
+}
+"""Names that routers have for a policy -> the policy: Dynamo's `kv`, SGLang's `cache_aware`, `prefixaware` of vLLM's
+production stack, Envoy's `LEAST_REQUEST`, HAProxy's `leastconn`."""
+
+
 def _overrides(
     flags: OneLine,
     mapping: Mapping[str, Any],
@@ -361,10 +371,11 @@ def _overrides(
     found = [] if is_plan else laid_out(flags, {**deployment, **groups}, gpu, count)
     if flags.routing is not None:
         key = "deployment.routing.policy" if _block(deployment, "routing") else "deployment.routing"
-        text = flags.routing
-        known: dict[str, str] = {_plain_name(each): each for each in get_args(RoutingPolicy)}
+        text, own = flags.routing, get_args(RoutingPolicy)
+        known: dict[str, str] = _ROUTERS | {_plain_name(each): each for each in own}
         if _plain_name(text) not in known:
-            raise UsageError("is no routing policy", key="--routing", value=text, remedy=", ".join(known.values()))
+            remedy = f"choose from {', '.join(own)}"
+            raise UsageError("is no routing policy", key="--routing", value=text, remedy=remedy)
         found.append(Override(key, known[_plain_name(text)], "--routing"))
     if flags.engine is not None:
         found += _engine(flags.engine, _block(deployment, "engine"))

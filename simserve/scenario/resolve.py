@@ -51,11 +51,13 @@ _LANGUAGE_ONLY = ("sglang",)
 """Engines whose replicas omit the vision tower when there is an encoder pool (SGLang's ``--language-only``); the others
 are assumed to load it."""
 _WHOLE_TOWERS = {
-    "vllm": ("llama4", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
-    "sglang": ("qwen2_5_vl", "qwen3_vl"),
+    "vllm": ("llama4", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "glm4v"),
+    "sglang": ("qwen2_5_vl", "qwen3_vl", "glm4v"),
 }
-"""Families of models whose image tower an engine can hold whole on each rank: vLLM 0.32.0 model_executor/models,
-``supports_encoder_tp_data``; SGLang docs, advanced_features/dp_for_multi_modal_encoder."""
+_WHOLE_TOWERS_BEFORE = ("kimi_k2", "deepseek_v3", "qwen2", "qwen3", "qwen3_moe")
+"""Beginnings of families of models whose image tower an engine can hold whole on each rank, and families of language
+models behind such towers (Kimi-K2.5, Kimi-VL, InternVL): vLLM 0.32.0 model_executor/models,
+``supports_encoder_tp_data``; SGLang 0.5.23 srt/models, ``mm_enable_dp_encoder``."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """Fields of the scheduler's configuration that an engine has under the same name."""
 _OF_STAGES = ("pipeline_parallel_size", "overlaps_chunks", "keeps_micro_batches", "samples_in_turn", "max_chunk_tokens")
@@ -383,13 +385,20 @@ def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_
 
 def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelProfile) -> None:
     """Refuse to hold a tower whole on each rank if the engine splits this model's tower anyway, or there is none."""
-    families = _WHOLE_TOWERS.get(load_engine(engine.name, scenario.folder).base or engine.name, ())
-    if engine.mm_encoder_tp_mode != "data" or (model.vision is not None and model.family.startswith(families)):
+    if engine.mm_encoder_tp_mode != "data":
+        return
+    if can_keep_tower_whole(load_engine(engine.name, scenario.folder).base or engine.name, model):
         return
     rule = f"has no effect: {model.name} has no vision tower"
     if model.vision is not None:
         rule = f"is not available for {model.name}: {engine.name} splits its vision tower over the GPUs in any case"
     scenario.refuse("deployment.engine.mm_encoder_tp_mode", rule, "leave it out")
+
+
+def can_keep_tower_whole(engine: str, model: ModelProfile) -> bool:
+    """Return whether an engine can hold a model's image tower whole on each rank: there is one, and it is able to."""
+    named = engine in _WHOLE_TOWERS and model.family in _WHOLE_TOWERS_BEFORE
+    return model.vision is not None and (named or model.family.startswith(_WHOLE_TOWERS.get(engine, ())))
 
 
 def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:

@@ -82,6 +82,15 @@ def test_answers_that_are_held_back_until_they_are_whole_are_said(
     assert any("came in one piece" in note for note in told["notes"])
 
 
+def test_answers_that_are_shorter_than_asked_for_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that knows no ``ignore_eos`` ends them where the model does."""
+    with stand_in(Ways(longest=4)) as server:
+        main(["observe", server.url, "--out", str(tmp_path), "--concurrency", "2", "--json", *QUICK])
+    notes = json.loads(capsys.readouterr().out)["notes"]
+
+    assert any("clients-2: the server ends answers early: 4 tokens in the mean, " in note for note in notes)
+
+
 def test_a_result_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is sent, and nothing is overwritten without being told to."""
     (tmp_path / "clients-16.json").write_text("mine")

@@ -877,6 +877,15 @@ def test_a_routing_policy_is_a_flag(policy: str) -> None:
         ask("chatbot", OneLine(routing="nearest"))
 
 
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [("kv", "prefix"), ("cache_aware", "prefix"), ("LEAST_REQUEST", "least_outstanding"), ("p2c", "power_of_two")],
+)
+def test_a_routing_policy_has_the_names_that_routers_give_it(name: str, policy: str) -> None:
+    """Dynamo's, SGLang's, Envoy's."""
+    assert ask("chatbot", OneLine(replicas=4, routing=name)).scenario.deployment.routing.policy == policy
+
+
 def test_a_trace_with_images_replaces_those_of_the_scenario(simserve: Simserve) -> None:
     """What the trace says of them; the rest of the scenario's keys stays."""
     rows = "".join(f"{second},200,20,{second % 3},{';'.join(['640x480'] * (second % 3))}\n" for second in range(12))

@@ -10,6 +10,7 @@ import pytest
 from simserve.cli.main import main
 from tests.planner.builders import agg_row, write_csv
 from tests.planner.importers.test_bench import PLAIN
+from tests.scenario.builders import scenario_mapping
 
 pytestmark = pytest.mark.usefixtures("answered_once")
 
@@ -181,4 +182,16 @@ def test_a_result_of_a_benchmark_names_the_commands_that_read_it(
     assert capsys.readouterr().err.splitlines() == [
         f"simserve: error: {file}: is a result of vllm bench serve, not a file of measurements; simserve import bench "
         f"{file} makes a scenario of it, simserve calibrate serving {file} fits to it"
+    ]
+
+
+def test_a_scenario_names_the_command_that_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, where every key of it was an unknown one."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(scenario_mapping()), encoding="utf-8")
+
+    assert main(["validate", str(file)]) == 104
+    assert capsys.readouterr().err.splitlines() == [
+        f"simserve: error: {file}: is a scenario, not a file of measurements; simserve run {file} runs it; put what "
+        "was measured under servers (docs/measurements.md)"
     ]

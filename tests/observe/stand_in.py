@@ -48,6 +48,7 @@ class Ways:
         most_at_once: Requests in flight beyond which it refuses, and says to come again in a minute.
         breaks_after: Pieces after which an answer breaks off.
         is_endless: Whether answers have no end.
+        longest: Tokens after which an answer ends by itself, as one without ``ignore_eos`` may.
         is_held_back: Whether an answer comes in one piece, once it is whole, as through a proxy that buffers.
         certificate: File with key and certificate, of a server that speaks TLS; empty: plain HTTP.
         moved_to: Where ``/v1/models`` has moved; empty: nowhere.
@@ -73,6 +74,7 @@ class Ways:
     most_at_once: int = 1 << 30
     breaks_after: int = 1 << 30
     is_endless: bool = False
+    longest: int = 1 << 30
     is_held_back: bool = False
     certificate: str = ""
     moved_to: str = ""
@@ -205,13 +207,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if is_chat:
             self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        for number in count() if ways.is_endless else range(body["max_tokens"]):
+        length = min(body["max_tokens"], ways.longest)
+        for number in count() if ways.is_endless else range(length):
             if number == ways.breaks_after:
                 return
             time.sleep(ways.token_seconds)
-            if ways.is_held_back and number + 1 < body["max_tokens"]:
+            if ways.is_held_back and number + 1 < length:
                 continue
-            end = "length" if number + 1 == body["max_tokens"] and not ways.is_endless else None
+            end = "length" if number + 1 == length and not ways.is_endless else None
             piece: dict[str, Any] = {"delta": {"content": "a "}} if is_chat else {"text": "a "}
             if ways.says_ids and body.get("return_token_ids"):
                 piece["token_ids"] = [7 + number]
@@ -219,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "stream_options" in body:
             prompt = body["messages"][0]["content"] if is_chat else body["prompt"]
             words = len(prompt) if isinstance(prompt, list) else len(prompt.split()) * ways.tokens_per_word + 3
-            self._event({"choices": [], "usage": {"prompt_tokens": words, "completion_tokens": body["max_tokens"]}})
+            self._event({"choices": [], "usage": {"prompt_tokens": words, "completion_tokens": length}})
         self._leave()
         self.wfile.write(b"data: [DONE]\n\n")
 

@@ -242,3 +242,11 @@ def test_an_autoscaled_fleet_that_starts_too_late_keeps_more_replicas_ready() ->
     assert ready in [dict(each["changes"]) for each in result.summary["simserve"]["advice"]]
     assert late < 0.95 <= early
     assert any(each.startswith("With at least 4 replicas it holds") for each in ways)
+
+
+def test_a_few_seats_become_as_many_as_the_load_needs() -> None:
+    """Four seats finish a quarter of what arrives: more of them are free, and replicas are not."""
+    first = advice(["deployment.engine.max_num_seqs=4", "workload.num_requests=1000"])[0]
+
+    assert first["changes"] == {"deployment.engine.max_num_seqs": 64}
+    assert first["usd_per_hour"] == pytest.approx(4 * 4.11)

@@ -87,7 +87,8 @@ def _served(
     """Return model and deployment from the file alone."""
     if not result.model and model is None:
         remedy = "say which with --model, or name what served it: --scenario FILE"
-        raise TraceError("does not say its model", file=path, key=result.label, remedy=remedy)
+        label = None if result.label == path.name else result.label
+        raise TraceError("does not say its model", file=path, key=label, remedy=remedy)
     engine = result.engine or "vllm"
     reading = Reading(engine, version, str(path), model=result.model or model)
     if hardware is None:

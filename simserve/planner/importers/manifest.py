@@ -142,8 +142,14 @@ def import_manifest(
     servers = [each for each in servers if each.role != _ENCODE]
     if not servers:
         remedy = "give the manifests of a deployment: Deployment, LeaderWorkerSet, DynamoGraphDeployment, "
-        remedy += "LLMInferenceService, a Compose file, values of llm-d or of the production stack, or a start script"
-        raise ScenarioError("holds no server", file=_WHERE, remedy=remedy)
+        remedy += "LLMInferenceService, InferenceService, a Compose file, values of llm-d or of the production stack, "
+        remedy += "or a start script"
+        kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
+        rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
+        raise ScenarioError(rule, file=_WHERE, remedy=remedy)
+    told = {each.version for each in servers if each.version is not None}
+    if version is None and len(told) == len({_engine(each.words) for each in servers}) == 1:
+        (version,) = told  # also of those that do not say theirs: workers exchange KV caches
     drafts = [_draft(server, hardware, version, model) for server in servers]
     first = drafts[0].mapping
     deployment: dict[str, Any] = dict(first["deployment"])
@@ -354,6 +360,8 @@ def _servers(document: Mapping[str, Any]) -> Iterator[_Server]:
         yield _of_kserve(name, spec["model"], spec, "decode" if "prefill" in spec else "both")
         if "prefill" in spec:
             yield _of_kserve(f"{name}-prefill", spec["model"], spec["prefill"], "prefill")
+    elif kind == "InferenceService":
+        yield from _of_predictor(name, spec["predictor"])
     elif "servingEngineSpec" in document:
         for each in document["servingEngineSpec"]["modelSpec"]:
             yield _of_production_stack(each)
@@ -448,8 +456,8 @@ _STARTS = {"vllm": ("vllm", "serve"), "sglang": ("python3", "-m", "sglang.launch
 
 
 def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any], role: str) -> _Server:
-    pod = workload["template"]
-    (container,) = (each for each in pod["containers"] if each["name"] == "main")
+    pod = workload.get("template") or {}  # KServe's own configuration stands for what is not in it
+    container: Mapping[str, Any] = next((each for each in pod.get("containers", ()) if each["name"] == "main"), {})
     arguments = shlex.split(_variables(container).get("VLLM_ADDITIONAL_ARGS", ""))
     sizes = workload.get("parallelism") or {}
     expert = ["--enable-expert-parallel"] if sizes.get("expert") else []
@@ -457,6 +465,31 @@ def _of_kserve(name: str, model: Mapping[str, Any], workload: Mapping[str, Any],
     server = _in_pod(name, line, pod, container, workload.get("replicas", 1), role)
     server.variables.pop("VLLM_ADDITIONAL_ARGS", None)
     return server
+
+
+def _of_predictor(name: str, predictor: Mapping[str, Any]) -> Iterator[_Server]:
+    """Yield the server of KServe's InferenceService: containers of its own, or its Hugging Face runtime, which is vLLM
+    with further arguments (kserve.github.io, model-serving/generative-inference, overview)."""
+    replicas = max(int(predictor.get("minReplicas", 1)), 1)
+    if predictor.get("containers"):
+        yield from _of_pod(name, predictor, replicas)
+        return
+    model = predictor.get("model") or {}
+    if (model.get("modelFormat") or {}).get("name") != "huggingface":
+        return
+    given = [str(each).partition("=") for each in model.get("args") or ()]
+    own = {flag: value for flag, _, value in given if flag in _OF_RUNTIME}
+    words = ["".join(each) for each in given if each[0] not in _OF_RUNTIME]
+    served = own.get("--model_id") or str(model.get("storageUri", "")).removeprefix("hf://")
+    server = _in_pod(name, ["vllm", "serve", served, *words], predictor, model, replicas)
+    if predictor.get("maxReplicas", replicas) != replicas:
+        most = f"{replicas} to {predictor['maxReplicas']} replicas"
+        server.notes = (f"How KServe scales from {most} is not read: set deployment.autoscaling.",)
+    yield server
+
+
+_OF_RUNTIME = ("--model_id", "--model_name", "--model_dir", "--model_revision", "--backend", "--disable_lower_case")
+"""Arguments of KServe's Hugging Face runtime that are not vLLM's."""
 
 
 def _flags(named: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from simserve.profiles.engine_profile import FEATURES, UNSIMULATED_METHODS, load
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import KV_CACHE_DTYPES, stored_format
+from simserve.scenario.resolve import can_keep_tower_whole
 from simserve.units import to_text
 
 ASSUMED_HARDWARE = "h100-sxm-80gb"  # GPU of a server where neither its command line nor its log names one.
@@ -526,6 +527,10 @@ def draft_of(
     length = _overridden_length(reading, profile)
     if length is not None:
         reading.options.setdefault("max_model_len", length)
+    if reading.options.get("mm_encoder_tp_mode") == "data" and not can_keep_tower_whole(reading.engine, profile):
+        del reading.options["mm_encoder_tp_mode"]
+        rule = f"{reading.engine} is not known to do that with {profile.name}"
+        notes.append(f"An image tower whole on each GPU is left out: {rule}.")
     version = {} if reading.version is None else {"version": reading.version}
     deployment["engine"] = {"name": reading.engine, **version, **reading.options}
     found = read_speculation(reading.speculation, reading.where) if reading.speculation else None

@@ -187,6 +187,12 @@ def test_a_model_without_a_profile_is_named(tmp_path: Path) -> None:
     assert imported(tmp_path, {**PLAIN, "model_id": "org/unheard"}, model="llama-3.2-1b").draft.scenario.model
 
 
+def test_a_result_without_a_model_names_its_file_once(tmp_path: Path) -> None:
+    """The file holds one run, which is called like it."""
+    with pytest.raises(TraceError, match=r"^[^:]*result\.json: does not say its model; say which with --model"):
+        imported(tmp_path, {key: value for key, value in PLAIN.items() if key != "model_id"})
+
+
 def test_a_named_profile_keeps_the_format_that_the_file_names(tmp_path: Path) -> None:
     """As in a command line: the profile stands for the architecture, the name for what was loaded."""
     result = {**PLAIN, "model_id": "org/unheard-FP8"}

@@ -67,7 +67,11 @@ def test_a_changed_manifest_is_read_as_it_stands() -> None:
     ("text", "words"),
     [
         ("a: [", "manifest: "),
-        ("kind: Service\nspec: {}", "holds no server"),
+        ("kind: Service\nspec: {}", "holds no server that can be read: Service; give"),
+        (
+            "kind: InferenceService\nspec: {predictor: {model: {modelFormat: {name: sklearn}}}}",
+            "read: InferenceService;",
+        ),
         ("- 1", "holds no server"),
         ("kind: Deployment\nmetadata: {name: a}\nspec: {}", "KeyError 'template'"),
         ("---\n---\na: 1", "holds no server"),
@@ -387,3 +391,60 @@ def test_graphs_of_dynamo_before_v1beta1_are_read() -> None:
 
     assert {pool["role"]: pool["replicas"] for pool in deployment["pools"]} == {"decode": 2, "prefill": 3}
     assert deployment["routing"] == {"policy": "prefix"}
+
+
+KSERVE = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: chat}
+spec:
+  predictor:
+    minReplicas: 2
+    maxReplicas: 4
+    model:
+      modelFormat: {name: huggingface}
+      args: ["--model_name=llama3", "--model_id=meta-llama/Llama-3.1-8B-Instruct", "--max-model-len=8192"]
+      resources: {limits: {nvidia.com/gpu: "1"}}
+"""
+
+
+def test_kserve_s_hugging_face_runtime_is_vllm() -> None:
+    """Its own arguments name the model; the others are the engine's."""
+    draft = import_manifest([KSERVE], hardware="h100-sxm-80gb")
+    stored = "storageUri: hf://meta-llama/Llama-3.1-8B-Instruct\n      args:"
+    by_uri = import_manifest(
+        [KSERVE.replace('"--model_id=meta-llama/Llama-3.1-8B-Instruct", ', "").replace("args:", stored)]
+    )
+
+    deployment = draft.scenario.deployment
+    assert (deployment.engine.name, deployment.engine.max_model_len, deployment.replicas) == ("vllm", 8192, 2)
+    assert draft.scenario.model == by_uri.scenario.model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert "How KServe scales from 2 to 4 replicas is not read: set deployment.autoscaling." in draft.notes
+
+
+LLM_SERVICE = """
+apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {name: chat}
+spec:
+  model: {uri: "hf://Qwen/Qwen2.5-7B-Instruct", name: chat}
+  replicas: 3
+  router: {scheduler: {}}
+"""
+
+
+def test_an_llm_service_without_a_template_takes_that_of_kserve() -> None:
+    """Its containers are optional."""
+    deployment = import_manifest([LLM_SERVICE], hardware="h100-sxm-80gb").scenario.deployment
+
+    assert (deployment.engine.name, deployment.replicas) == ("vllm", 3)
+
+
+def test_a_worker_that_says_no_version_has_that_of_the_other() -> None:
+    """They exchange KV caches."""
+    image = "template: {containers: [{name: main, image: 'vllm/vllm-openai:v0.17.1'}]}"
+    text = f"{LLM_SERVICE.rstrip()}\n  {image}\n  prefill: {{replicas: 1}}\n"
+    found = import_manifest([text], hardware="h100-sxm-80gb").scenario.deployment
+
+    assert found.engine.version == "0.17.1"
+    assert [pool.engine for pool in found.pools] == [None, None]

@@ -876,3 +876,24 @@ def test_tokens_that_are_sent_together_come_back(engine: str, cost: dict[str, st
     never = import_line(program, f"{start} meta-llama/Llama-3.1-8B --stream-interval 0", hardware=GPU, version=version)
     with pytest.raises(ScenarioError, match=r"stream_interval: 0 must be greater than or equal to 1"):
         assert never.scenario
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "is_kept"),
+    [
+        ("moonshotai/Kimi-K2.5", 8, True),
+        ("zai-org/GLM-4.1V-9B-Thinking", 2, True),
+        ("OpenGVLab/InternVL3_5-8B", 2, True),
+        ("google/gemma-3-4b-it", 2, False),
+        ("Qwen/Qwen3-8B", 2, False),
+    ],
+)
+def test_a_tower_whole_on_each_rank_is_read_where_the_model_can(model: str, size: int, is_kept: bool) -> None:
+    """Others start all the same, and divide it: a recipe is not refused for it."""
+    draft = import_line(
+        VLLM, f"vllm serve {model} -tp {size} --mm-encoder-tp-mode data", hardware="h200-sxm-141gb", version="0.32"
+    )
+
+    assert draft.scenario.deployment.engine.mm_encoder_tp_mode == ("data" if is_kept else None)
+    assert any(note.startswith("Simulated with") for note in draft.notes)
+    assert any("tower whole on each GPU is left out" in note for note in draft.notes) is not is_kept
