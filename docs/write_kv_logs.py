@@ -85,11 +85,6 @@ def _compared(log: Mapping[str, Any], url: str, use: str) -> Compared:
     has_tokens = "tokens" in log
     # vLLM keeps the states of linear attention in the pool whose bytes it prints.
     pool = memory.kv_bytes + (memory.states_bytes if shape.engine.name == "vllm" else 0.0)
-    # Newer releases of vLLM print requests of full length times their length, which is no multiple of a block.
-    is_by_request = has_tokens and shape.engine.name == "vllm" and log["tokens"] % memory.block_size != 0
-    tokens = memory.num_kv_blocks * memory.block_size
-    if is_by_request:
-        tokens = round(memory.max_concurrent_full_length * shape.engine.max_model_len)
     version = shape.engine.requested_version or shape.engine.version
     return Compared(
         name=log["name"],
@@ -99,7 +94,7 @@ def _compared(log: Mapping[str, Any], url: str, use: str) -> Compared:
         f"{shape.engine.name} {version}",
         unit="tokens" if has_tokens else "GiB",
         printed=float(log["tokens"] if has_tokens else log["gib"]),
-        planned=tokens if has_tokens else pool / GIB,
+        planned=memory.logged_tokens if has_tokens else pool / GIB,
         assumed=log.get("assumed", "").strip(),
     )
 

@@ -35,11 +35,14 @@ class WindowLayout:
     window_blocks: int  # Most blocks per request that a layer with a window holds between two steps.
     num_blocks: int  # Blocks of the pool.
     num_window_blocks: int  # Blocks of the pool of the layers with a window; 0: shared pool, or separate slots.
-    num_full_context_blocks: int  # Blocks of tokens held by every layer, as the engine's log counts tokens.
+    num_full_context_blocks: int  # Blocks of tokens held by every layer; with states, those of requests of full length.
     peak_window_blocks: int  # Most blocks per request that a layer with a window holds, its chunk included.
     max_concurrent_full_length: float  # Requests of ``max_model_len`` at once, as in the engine's start-up log.
     lines: tuple[str, ...]  # The arithmetic.
     are_states: bool = False  # Whether some layers keep a state.
+    logs_requests: bool = False
+    """Whether the engine's log prints the tokens of as many requests of full length as there is room for."""
+    log_groups: int = 1  # Otherwise: number by which it divides the pool's blocks before it counts their tokens.
 
     def longest_blocks(self, most: int) -> int:
         """Return the blocks of tokens of the longest request that fits alone, at most ``most``."""
@@ -302,6 +305,8 @@ def _one_pool(shape: ReplicaShape, rules: WindowedKV, kv_bytes: float, draft_byt
         num_full_context_blocks=num_blocks // (full_groups + window_groups),
         peak_window_blocks=peak,
         max_concurrent_full_length=num_blocks / (full_groups * longest + window_groups * checked_blocks),
+        logs_requests=rules.logs_requests,
+        log_groups=full_groups + window_groups,
         lines=(
             f"{format_bytes(kv_bytes)} / ({size * unit} layers x {layer:,.0f} B a token x {block} tokens a block) = "
             f"{num_blocks:,} blocks",
@@ -409,6 +414,8 @@ def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
         peak_window_blocks=1,
         max_concurrent_full_length=at_once,
         are_states=True,
+        logs_requests=engine.state_pool is not None and engine.state_pool.logs_requests,
+        log_groups=full_groups + groups,
         lines=(
             f"{format_bytes(kv_bytes)} / ({size} layers x {layer:,.0f} B a token x {block} tokens a block) = "
             f"{num_blocks:,} blocks",

@@ -75,6 +75,16 @@ class MemoryPlan:
     a negative ``unused``."""
 
     @property
+    def logged_tokens(self) -> int:
+        """Tokens in the KV cache as the engine's start-up log counts them."""
+        windows = self.windows
+        if windows is None:
+            return self.num_kv_blocks * self.block_size
+        if windows.logs_requests:
+            return int(self.max_concurrent_full_length * self.max_model_len)
+        return windows.num_blocks // windows.log_groups * self.block_size
+
+    @property
     def arithmetic(self) -> tuple[str, ...]:
         """Lines a person can check."""
         shape, total, kv_bytes = self.shape, self.total_bytes, self.kv_bytes

@@ -615,6 +615,8 @@ class StatePool(FrozenModel):
     """As `WindowedKV.padding_limit`, for the layers that keep states and those with full attention."""
     holds_seats: bool = False
     """Whether the engine refuses to start with more seats than the pool has blocks."""
+    logs_requests: bool = False
+    """As `WindowedKV.logs_requests`."""
 
 
 class RuntimeMemory(FrozenModel):
@@ -720,6 +722,9 @@ class WindowedKV(FrozenModel):
     """Whether this also holds if a KV connector moves caches between servers."""
     counts_steps_ahead: bool = False
     """Whether the start-up check also counts the chunk of a step that is scheduled ahead."""
+    logs_requests: bool = False
+    """One pool: whether the start-up log prints the tokens of as many requests of full length as there is room for,
+    rather than those that every layer holds."""
     families: tuple[str, ...] = ()
     """Model families for which this holds, by the beginnings of their names; empty: all."""
     except_families: tuple[str, ...] = ()

@@ -132,6 +132,31 @@ def test_tokens_of_a_model_with_windows_are_counted_by_each_release_in_its_own_w
     assert (tokens.is_own_count, gib.is_own_count) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("model", "deployment", "tokens"),
+    [
+        ("gpt-oss-120b", {"version": "0.30.0", "max_model_len": 131072, "kv_cache_memory_bytes": "8 GiB"}, 225_706),
+        ("gemma-4-26b-a4b", {"version": "0.30.0", "max_model_len": 32768, "kv_cache_memory_bytes": "3 GiB"}, 122_521),
+        ("nemotron-3.5-lightning-30b-a3b", {"version": "0.30.0", "kv_cache_memory_bytes": "2 GiB"}, 342_016),
+        # 16,384 blocks of 16 tokens in 18 layers, divided by the two groups
+        ("gpt-oss-120b", {"version": "0.20.0", "max_model_len": 131072, "kv_cache_memory_bytes": "9 GiB"}, 131_072),
+    ],
+    ids=["gpt-oss", "gemma", "nemotron", "before 0.20.1"],
+)
+def test_tokens_in_a_pool_of_groups_are_those_that_the_release_prints(
+    model: str, deployment: dict[str, Any], tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GB10: requests of full length from 0.20.1 on (edurdias's logs of 0.30, to the token), blocks by groups before."""
+    engine = {"name": "vllm", "max_model_len": 32768, "max_num_seqs": 4, "language_model_only": True, **deployment}
+    kv = {} if model == "gpt-oss-120b" else {"kv_cache_dtype": "fp8"}
+    room = {"name": "k", "model": model, "deployment": {"hardware": "gb10-128gb", "engine": engine, **kv}}
+    report(tmp_path, monkeypatch, kv_rooms=[{**room, "tokens": tokens}])
+
+    (found,) = compare_memory(read_unseen_memory())
+
+    assert found.predicted_bytes == pytest.approx(found.measured_bytes, abs=0.5)
+
+
 def test_what_a_report_leaves_out_is_kept_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the page that names it."""
     report(tmp_path, monkeypatch, excluded=[{"what": "the rest", "why": "too old"}])

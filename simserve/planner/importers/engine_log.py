@@ -524,7 +524,7 @@ def import_log(
         draft = drafted()
     is_complete = draft is not None and (scenario is not None or hardware is not None)
     roomy = _without_room(draft) if is_complete and draft is not None else None
-    estimated = None if roomy is None else roomy.memory.num_kv_blocks * roomy.memory.block_size
+    estimated = None if roomy is None else roomy.memory.logged_tokens
     if draft is not None:
         draft = replace(draft, notes=tuple(dict.fromkeys([*notes, *draft.notes]))).checked()
         notes = list(draft.notes)
@@ -580,9 +580,8 @@ def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
     """Return the blocks of the scenario's own pool that hold what the log says; None: as many as were read.
 
     Blocks are longer than the log's default where the kernel of the model's attention forces that (MLA), and where
-    ranks divide contexts. In a pool shared by layers with and without a window, vLLM prints the tokens that every layer
-    holds; each block of them takes one block of the pool per group of layers. With states, it prints the tokens of as
-    many requests of full length as there is room for.
+    ranks divide contexts. In a pool shared by layers with and without a window, or with states, vLLM printed its blocks
+    divided by the groups of layers. Newer releases print the tokens of as many requests of full length as fit.
     """
     resolved = _without_room(draft) if "num_gpu_blocks_override" in log.reading.options else None
     if resolved is None or log.kv.blocks is None or log.kv.block_size is None:
@@ -594,9 +593,11 @@ def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
     if log.kv.bytes is not None:
         return int(log.kv.bytes // block)
     windows = resolved.memory.windows
-    if windows is not None and windows.are_states and log.kv.tokens is not None:
+    if windows is not None and windows.logs_requests and log.kv.tokens is not None:
         a_request = windows.num_blocks / windows.max_concurrent_full_length
         return round(log.kv.tokens / resolved.memory.max_model_len * a_request)
+    if windows is not None and windows.are_states:
+        return log.kv.blocks * windows.log_groups
     return round(log.kv.blocks * resolved.memory.kv_bytes_per_token * log.kv.block_size / block)
 
 

@@ -300,7 +300,7 @@ class MemoryComparison:
 
     measured: MeasuredMemory  # What the log says.
     measured_bytes: float  # KV bytes in the log.
-    predicted_bytes: float  # KV bytes in the plan; where the log gives tokens, those of the plan's whole blocks.
+    predicted_bytes: float  # KV bytes in the plan; where the log gives tokens, those that the log would count.
     gpu_bytes: float  # Memory of the GPU.
     is_own_count: bool = False
     """Whether the log gives tokens of layers that do not hold them all, which each release counts in its own way."""
@@ -349,11 +349,10 @@ def _compared(measured: MeasuredMemory) -> MemoryComparison:
     plan: MemoryPlan = resolved.memory
     model = resolved.shape.model
     says_tokens = math.isnan(measured.kv_bytes)
-    block_bytes = plan.kv_bytes_per_token * plan.block_size
     return MemoryComparison(
         measured=measured,
         measured_bytes=measured.kv_tokens * plan.kv_bytes_per_token if says_tokens else measured.kv_bytes,
-        predicted_bytes=plan.num_kv_blocks * block_bytes if says_tokens else plan.kv_bytes,
+        predicted_bytes=plan.logged_tokens * plan.kv_bytes_per_token if says_tokens else plan.kv_bytes,
         gpu_bytes=plan.total_bytes,
         is_own_count=says_tokens
         and (plan.windows is not None or model.has_states or model.compressed_attention is not None),

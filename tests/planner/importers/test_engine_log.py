@@ -268,6 +268,22 @@ def test_tokens_of_layers_with_windows_take_a_block_for_each_group(
     assert memory.kv_bytes == pytest.approx(3.33 * 2**30, rel=0.002)
 
 
+def test_tokens_of_layers_with_windows_are_those_of_requests_in_newer_releases(tmp_path: Path) -> None:
+    """vLLM 0.30 on a GB10: 8 GiB are 14,563 blocks of gpt-oss-120b, 225,706 tokens in requests of 131,072."""
+    text = (
+        "INFO 11-20 15:07:01 [core.py:77] Initializing a V1 LLM engine (v0.30.0) with config: "
+        "model='openai/gpt-oss-120b', max_seq_len=131072, tensor_parallel_size=1, pipeline_parallel_size=1\n"
+        "INFO 11-20 15:07:50 [kv_cache_utils.py:2395] GPU KV cache size: 225,706 tokens, "
+        "Maximum concurrency for 131,072 tokens per request: 1.72x\n"
+    )
+    found = import_log(written(tmp_path, text), hardware="gb10-128gb")
+
+    assert found.draft is not None
+    memory = resolve(found.draft.scenario).memory
+    assert found.log.settings["deployment.engine.num_gpu_blocks_override"] == 8 * 2**30 // 589_824
+    assert memory.logged_tokens == 225_706
+
+
 @pytest.mark.parametrize("memory_line", ["Available KV cache memory: 29.47 GiB", ""], ids=["bytes", "tokens"])
 def test_tokens_of_hybrids_are_those_of_requests_of_full_length(tmp_path: Path, memory_line: str) -> None:
     """Qwen3.6-27B under vLLM 0.20.2: 43.93 requests of 8,192 tokens, each eleven blocks of 784 and three of states."""
