@@ -293,7 +293,7 @@ def _delays_prompts(replica: DataParallelReplica, requests: RequestTable) -> boo
     if not is_running and not (has_left and num_ready < replica.num_ranks):
         if num_ready < replica.num_ranks:
             # Steps without work, in which they wait all the same.
-            _note_refusals(replica, most)
+            _note_refusals(replica, requests, most)
         return False
     # Where requests that have ended hold seats and nothing runs, ranks look again at once, when these are free.
     if num_ready == replica.num_ranks:
@@ -354,19 +354,8 @@ def _asks_memory(rank: Replica) -> bool:
 
 def _lacks_memory(rank: Replica, requests: RequestTable) -> bool:
     """Return whether memory refuses the head of a rank's queue, after what the next chunk of a prompt takes."""
-    config, cache, index = rank.config, rank.cache, rank.waiting[0]
-    budget, free, block_size, uncommitted = config.max_num_batched_tokens, rank.free_blocks, rank.block_size, 0
-    for position in range(len(rank.prefilling)):
-        one = rank.prefilling[position]
-        done = requests.computed_tokens[one]
-        remaining = requests.prompt_tokens[one] + requests.generated_tokens[one] - done
-        chunk = min(remaining, config.max_chunk_tokens, budget)
-        room = int(estimated_room(rank, free, 0))
-        if room > 0:
-            chunk = min(chunk, room)
-        free -= -(-(done + chunk) // block_size) + (-done // block_size)
-        uncommitted += min(requests.max_tokens[one], ESTIMATE_CLIP) + remaining - chunk + page_reserve(rank)
-        budget -= chunk
+    config, cache, index, block_size = rank.config, rank.cache, rank.waiting[0], rank.block_size
+    budget, free, uncommitted = _after_chunks(rank, requests)
     if is_passed_over(rank, budget, free, 0, uncommitted):
         return False
     target = requests.prompt_tokens[index] + requests.generated_tokens[index]
@@ -380,6 +369,24 @@ def _lacks_memory(rank: Replica, requests: RequestTable) -> bool:
     return not has_room(rank, requests, index, -(-chunk // block_size), free - idle, 0, uncommitted, cached)
 
 
+def _after_chunks(rank: Replica, requests: RequestTable) -> tuple[int, int, int]:
+    """Return the budget, the blocks and the tokens still to come that a running prompt's next chunk leaves."""
+    config, block_size = rank.config, rank.block_size
+    budget, free, uncommitted = config.max_num_batched_tokens, rank.free_blocks, 0
+    for position in range(len(rank.prefilling)):
+        one = rank.prefilling[position]
+        done = requests.computed_tokens[one]
+        remaining = requests.prompt_tokens[one] + requests.generated_tokens[one] - done
+        chunk = min(remaining, config.max_chunk_tokens, budget)
+        room = int(estimated_room(rank, free, 0))
+        if room > 0:
+            chunk = min(chunk, room)
+        free -= -(-(done + chunk) // block_size) + (-done // block_size)
+        uncommitted += min(requests.max_tokens[one], ESTIMATE_CLIP) + remaining - chunk + page_reserve(rank)
+        budget -= chunk
+    return budget, free, uncommitted
+
+
 def _use_prefixes(rank: Replica, requests: RequestTable) -> None:
     """Count a look at a queue whose head does not begin, in a tree of prefixes."""
     cache = rank.cache
@@ -388,7 +395,11 @@ def _use_prefixes(rank: Replica, requests: RequestTable) -> None:
     if rank.config.touches_waiting and looks_at_queue(rank):
         touch_waiting(rank, requests)
     index = rank.waiting[0]
-    if not rank.prefilling:
+    is_asked = not rank.prefilling
+    if not is_asked and _has_seat(rank, rank.num_left + len(rank.departing)):
+        budget, free, uncommitted = _after_chunks(rank, requests)
+        is_asked = not is_passed_over(rank, budget, free, 0, uncommitted)
+    if is_asked:
         look_up(cache, index, requests.prompt_tokens[index] + requests.generated_tokens[index])
 
 
@@ -411,10 +422,13 @@ def _note_batch(rank: Replica, size: int) -> None:
     rank.recent_batches.append(size)
 
 
-def _note_refusals(replica: DataParallelReplica, num_steps: int) -> None:
-    """Keep the batches of ranks whose prompts wait in ``num_steps`` steps."""
+def _note_refusals(replica: DataParallelReplica, requests: RequestTable, num_steps: int) -> None:
+    """Keep the batches of ranks whose prompts wait in ``num_steps`` steps, and count the looks at their queues."""
     for position in range(replica.num_ranks):
         rank = replica.ranks[position]
+        if rank.waiting and _has_seat(rank, rank.num_left + len(rank.departing)):
+            for _ in range(num_steps):
+                _use_prefixes(rank, requests)
         if rank.num_tried:
             for _ in range(min(num_steps, RECENT_BATCHES)):
                 _note_batch(rank, rank.num_tried)

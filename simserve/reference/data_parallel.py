@@ -167,6 +167,8 @@ class DataParallelReplica(Scheduler):
                 # In steps of no work they wait all the same.
                 for recent, tried in zip(self.recent_batches, self.num_tried, strict=True):
                     recent.extend([tried] * num_left if tried else [])
+                for rank in [rank for rank in self.ranks if rank.waiting and self.has_seat(rank)] * max(num_left, 0):
+                    self.look_at_queue(rank)
             return False
         may_wait = num_left > 0
         if len(ready) == len(self.ranks):
@@ -215,16 +217,9 @@ class DataParallelReplica(Scheduler):
         if not (asks_memory and is_plain and rank.keeps_full and config.scheduler == "prefill_first"):
             return False
         rank.sort_queue()
-        step, free = Step(0.0, budget=config.max_num_batched_tokens), rank.free
-        for request in [one for one in rank.active if not one.is_decoding]:
-            chunk = min(request.target - request.computed, config.max_chunk_tokens, step.budget)
-            room = rank.estimated_room(free)
-            chunk = min(chunk, int(room)) if room >= 1.0 else chunk
-            free -= rank.blocks_of(request.computed + chunk) - rank.blocks_of(request.computed)
-            step.chunks.append((request, chunk))
-            step.budget -= chunk
+        step, free = self.after_chunks(rank)
         head = rank.waiting[0]
-        if config.strikes_at_once and step.budget == 0 and rank.room_left(step, free) > 0:
+        if self.passes_over(rank, step, free):
             return False
         found = rank.cached_prefix(head, head.prompt_tokens + head.generated)
         target = chunk = head.prompt_tokens + head.generated - len(found) * config.block_size
@@ -234,6 +229,19 @@ class DataParallelReplica(Scheduler):
         if rank.blocks_of(chunk) > free:
             return True
         return bool(rank.running) and not rank.is_within_estimate(step, head, target, free)
+
+    def after_chunks(self, rank: CheckedScheduler) -> tuple[Step, int]:
+        """Return a step with a running prompt's next chunk, and the blocks that this leaves."""
+        config = self.config
+        step, free = Step(0.0, budget=config.max_num_batched_tokens), rank.free
+        for request in [one for one in rank.active if not one.is_decoding]:
+            chunk = min(request.target - request.computed, config.max_chunk_tokens, step.budget)
+            room = rank.estimated_room(free)
+            chunk = min(chunk, int(room)) if room >= 1.0 else chunk
+            free -= rank.blocks_of(request.computed + chunk) - rank.blocks_of(request.computed)
+            step.chunks.append((request, chunk))
+            step.budget -= chunk
+        return step, free
 
     def note_full(self, rank: CheckedScheduler) -> None:
         """Record that the head of a rank's queue was refused, if the rank's batch holds any request."""
@@ -251,8 +259,13 @@ class DataParallelReplica(Scheduler):
     def look_at_queue(self, rank: CheckedScheduler) -> None:
         """Note the uses of prefixes by a look at a queue whose head does not begin."""
         rank.look_at_queue()
-        if not self.is_amid_prompt(rank):
-            rank.look_up(Step(0.0, budget=self.config.max_num_batched_tokens))
+        step, free = self.after_chunks(rank)
+        if not self.is_amid_prompt(rank) or (self.has_seat(rank) and not self.passes_over(rank, step, free)):
+            rank.look_up(step)
+
+    def passes_over(self, rank: CheckedScheduler, step: Step, free: int) -> bool:
+        """Whether a rank tries no request because a running prompt has spent the budget (SGLang 0.5.23)."""
+        return self.config.strikes_at_once and step.budget == 0 and rank.room_left(step, free) > 0
 
     @staticmethod
     def num_in_batch(rank: CheckedScheduler) -> int:

@@ -243,7 +243,7 @@ def test_who_gives_way_before_its_last_token_is_known_leaves_what_is_known() -> 
     config = make_config(
         enable_prefix_caching=True, block_size=1, num_blocks=14, max_model_len=14, kv_tiers=tiers({}), **ahead
     )
-    specs = with_paths(make_specs([0.25, 1.25, 1.25], [5, 4, 7], [5, 3, 6]), [[], [(2, 7)], [(2, 13)]])
+    specs = with_paths(make_specs([0.25, 1.25, 1.25], [4, 4, 7], [6, 3, 6]), [[], [(2, 7)], [(2, 13)]])
 
     records = assert_agrees(config, affine_step_times(), specs).records
 
