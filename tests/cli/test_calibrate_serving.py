@@ -147,7 +147,10 @@ def test_ranges_that_miss_their_own_runs_are_not_to_be_relied_on(
     assert (sound.code, other.code) == (0, 0)
     assert "Warning: the fit misses" not in sound.stdout
     said = " ".join(other.stdout.split())
-    assert "Warning: in TTFT of 1 of 1 run the fit is further off than that of nine in ten calibrated servers: check" in said
+    assert (
+        "Warning: in TTFT of 1 of 1 run the fit is further off than that of nine in ten calibrated servers: check"
+        in said
+    )
     assert "Ranges of simserve run on the written profile are as wide as that" in said
 
 
