@@ -306,16 +306,10 @@ def part_bits(model: ModelProfile, quantization: str, part: Part | None) -> floa
     )
 
 
-def head_format(model: ModelProfile, quantization: str) -> WeightFormatName | None:
-    """Return the format of the LM head; None: that of embeddings, which a tied head shares."""
-    checkpoint = model.checkpoint(format_name(quantization))
-    return None if checkpoint is None or model.tie_word_embeddings else checkpoint.head_format
-
-
 def head_bits(model: ModelProfile, quantization: str) -> float:
     """Return the bits per weight of the LM head when the model runs in a format."""
-    stored = head_format(model, quantization)
-    checkpoint = model.checkpoint(format_name(quantization))
+    name = format_name(quantization)
+    stored, checkpoint = model.head_format(name), model.checkpoint(name)
     if stored is None or checkpoint is None:
         return part_bits(model, quantization, None)
     return weight_bits(stored, model.dtype, checkpoint.group_size)[0]

@@ -22,7 +22,6 @@ from simserve.perf.quantization import (
     Precision,
     format_name,
     head_bits,
-    head_format,
     kv_element_bytes,
     part_bits,
     resolve_precision,
@@ -698,7 +697,7 @@ class ReplicaShape:
         Raises:
             InputError: The engine does not run it, or the GPU has no arithmetic for it.
         """
-        stored = head_format(self.model, self.quantization)
+        stored = self.model.head_format(format_name(self.quantization))
         return None if stored is None else self._precision(stored)
 
     @property

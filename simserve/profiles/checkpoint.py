@@ -99,11 +99,6 @@ class Checkpoint(FrozenModel):
         return (self.format, *(each.format for each in self.other_formats), *rest)
 
     @property
-    def head_format(self) -> WeightFormatName | None:
-        """Format of the LM head; None: that of embeddings, norms and routers."""
-        return next((each.format for each in reversed(self.other_formats) if "lm_head" in each.parts), None)
-
-    @property
     def mtp_format(self) -> WeightFormatName:
         """Format of the layers for multi-token prediction."""
         return next((each.format for each in reversed(self.other_formats) if "mtp" in each.parts), self.format)

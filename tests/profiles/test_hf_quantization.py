@@ -214,7 +214,7 @@ def test_layers_of_a_mixed_checkpoint_hold_linear_attention_and_the_head() -> No
     plain, mixed = stored(block, hybrid, beside), stored(headed, hybrid, beside)
 
     assert (mixed.format, mixed.kv_cache) == ("nvfp4-wo", "fp8")
-    assert (plain.head_format, mixed.head_format) == (None, "nvfp4-wo")
+    assert kept(mixed) == [*kept(plain), (("lm_head",), "nvfp4-wo", None)]
     assert {part for parts, kind, _ in kept(mixed) for part in parts if kind == "fp8"} == {
         *("attention", "attention_output", "linear_attention")
     }
