@@ -306,6 +306,15 @@ def part_bits(model: ModelProfile, quantization: str, part: Part | None) -> floa
     )
 
 
+def head_bits(model: ModelProfile, quantization: str) -> float:
+    """Return the bits per weight of the LM head when the model runs in a format."""
+    name = format_name(quantization)
+    stored, checkpoint = model.head_format(name), model.checkpoint(name)
+    if stored is None or checkpoint is None:
+        return part_bits(model, quantization, None)
+    return weight_bits(stored, model.dtype, checkpoint.group_size)[0]
+
+
 def kv_element_bytes(name: str) -> float:
     """Return the bytes of a KV element.
 

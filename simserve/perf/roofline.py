@@ -18,7 +18,7 @@ from simserve.perf.moe import expert_work, load_of_experts, shape_of_experts
 from simserve.perf.operators import PricedDeployment, Work, arithmetic_intensity
 from simserve.perf.pipeline import micro_batch
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of
+from simserve.perf.stage import HEAD, Stage, expert_block, projection, stage_gemms, stage_of
 from simserve.profiles.model_blocks import Gemm
 
 Phase = Literal["decode", "prefill"]
@@ -116,7 +116,9 @@ def _products(stage: Stage, phase: Phase, tokens: Array) -> Iterator[tuple[str, 
 
 def _work(stage: Stage, gemm: Gemm, tokens: Array) -> Work:
     bits, input_bytes = stage.stored_bits(gemm.part), ACTIVATION_BYTES
-    if gemm.part is not None:
+    if gemm.name == HEAD and stage.head is not None:
+        bits, input_bytes = stage.head_bits, stage.head.input_bytes
+    elif gemm.part is not None:
         input_bytes = sum(share * each.input_bytes for each, share in stage.precisions[gemm.part])
     return gemm_work(tokens, gemm.out_features, gemm.in_features, weight_bits=bits, input_bytes=input_bytes)
 

@@ -17,7 +17,15 @@ import numpy as np
 from simserve.errors import InputError
 from simserve.perf.collectives import HOST_SKEWS, All2AllBackend, ExchangeLinks, Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
-from simserve.perf.quantization import HOPPER, Precision, format_name, kv_element_bytes, part_bits, resolve_precision
+from simserve.perf.quantization import (
+    HOPPER,
+    Precision,
+    format_name,
+    head_bits,
+    kv_element_bytes,
+    part_bits,
+    resolve_precision,
+)
 from simserve.profiles.checkpoint import WeightFormatName
 from simserve.profiles.engine_options import MoeBackend, WindowedKV
 from simserve.profiles.hardware import HardwareProfile
@@ -90,7 +98,10 @@ def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
         for count, gemm in model.all_gemms()
         if gemm.part is not None
     )
-    return (stored + model.num_unquantised_parameters * part_bits(model, quantization, None)) / 8
+    rest = part_bits(model, quantization, None)
+    head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
+    stored += head * (head_bits(model, quantization) - rest)
+    return (stored + model.num_unquantised_parameters * rest) / 8
 
 
 def weights_bytes(model: ModelProfile, quantization: str = "none", expert_tile: ExpertTile = TRITON_TILE) -> float:
@@ -144,14 +155,15 @@ def weights_bytes_per_gpu(
     groups = expert_ranks if enable_expert_parallel else 1
     ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts, expert_tile)
     held = _layer_bits(model, quantization, tensor_parallel_size, ranks)
+    other = part_bits(model, quantization, None)
     embedding = model.num_embedding_parameters / tensor_parallel_size
     tables = _table_bits(model, quantization, tensor_parallel_size)
-    head = model.lm_head_gemm(tensor_parallel_size).num_parameters
+    # In embedding's bits.
+    head = model.lm_head_gemm(tensor_parallel_size).num_parameters * head_bits(model, quantization) / other
     if pipeline_parallel_size == 1:
         stages = [(layers[0], embedding if model.tie_word_embeddings else embedding + head)]
     else:
         stages = [(layers[0], embedding), (layers[-1], head), (max(layers), 0.0)]
-    other = part_bits(model, quantization, None)
     first = (held * stages[0][0] / model.num_hidden_layers + stages[0][1] * other + tables) / 8
     return max(first, *((held * count / model.num_hidden_layers + end * other) / 8 for count, end in stages))
 
@@ -677,6 +689,16 @@ class ReplicaShape:
         since, capability = self.engine.wide_mxfp4_since, float(self.hardware.compute_capability or 0.0)
         is_narrow = self.model.family in self.engine.narrow_mxfp4_families and self.engine.moe_backend != "marlin"
         return since is not None and capability >= since and not is_narrow
+
+    @property
+    def head_precision(self) -> Precision | None:
+        """The format that the LM head runs in; None: that of embeddings, 16 bit in all but GGUF.
+
+        Raises:
+            InputError: The engine does not run it, or the GPU has no arithmetic for it.
+        """
+        stored = self.model.head_format(format_name(self.quantization))
+        return None if stored is None else self._precision(stored)
 
     @property
     def notes(self) -> tuple[str, ...]:

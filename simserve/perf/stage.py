@@ -90,6 +90,7 @@ GATE_PASSES = 2  # Kernels that scale the output of a gated shared expert: the s
 ADD_PASSES = 3
 """Passes over the hidden state to scale what routed experts return and add the shared ones': two read, one written."""
 
+HEAD = "lm_head"  # Name of the LM head's matrix.
 LOGIT_BYTES = 4.0  # Bytes of a logit of the router or the sampler: FP32, as vLLM casts them.
 
 
@@ -113,6 +114,7 @@ class Stage:
     """Weight format as it runs; for a checkpoint that mixes several, the one that it is named for."""
     precisions: Mapping[Part, tuple[tuple[Precision, float], ...]]
     """The formats of each part of the model, each with its share of the layers that have the part."""
+    head: Precision | None  # Format of the LM head; None: that of what stays out of low-bit formats.
     num_layers: int  # Layers of the largest stage, ``ceil(layers / stages)``.
     attentions: tuple[StageAttention, ...]  # Attention by kind of layer.
     measured: MeasuredOperators | None = None  # Operator tables of the user; None: no operator is measured.
@@ -150,6 +152,11 @@ class Stage:
         return sum(share * each.weight_bits for each, share in self.precisions[part])
 
     @property
+    def head_bits(self) -> float:
+        """Bits per weight of the LM head."""
+        return self.precision.other_bits if self.head is None else self.head.weight_bits
+
+    @property
     def expert_precision(self) -> Precision:
         """Weight format of most of the routed experts."""
         return max(self.precisions["experts"], key=itemgetter(1))[0]
@@ -173,6 +180,7 @@ def stage_of(shape: ReplicaShape) -> Stage:
         shape.machine,
         shape.precision,
         shape.precisions,
+        shape.head_precision,
         shape.num_layers_per_stage,
         tuple(attentions),
         measured,
@@ -198,7 +206,7 @@ def measured_parts(stage: Stage) -> dict[str, bool]:
     found = {
         "gemm": stage.measured is not None
         and all(_gemm_line(stage, each, gemm) is not None for gemm in gemms for each in _precisions(stage, gemm)),
-        "lm_head": _gemm_line(stage, None, model.lm_head_gemm(ranks)) is not None,
+        "lm_head": _gemm_line(stage, stage.head, model.lm_head_gemm(ranks)) is not None,
         "attention": all(isinstance(attention.kernel, MeasuredAttention) for attention in stage.attentions),
     }
     if model.moe is not None:
@@ -210,7 +218,9 @@ def measured_parts(stage: Stage) -> dict[str, bool]:
 
 def _precisions(stage: Stage, gemm: Gemm) -> list[Precision | None]:
     """Return the formats of a matrix in the layers of a stage; None: 16 bit in quantised checkpoints too."""
-    return [None] if gemm.part is None else [each for each, _ in stage.precisions[gemm.part]]
+    if gemm.part is None:
+        return [stage.head if gemm.name == HEAD else None]
+    return [each for each, _ in stage.precisions[gemm.part]]
 
 
 def _gemm_line(stage: Stage, precision: Precision | None, gemm: Gemm) -> Line | None:
@@ -574,6 +584,8 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     as further routed ones; vLLM (from 0.11.1) and TensorRT-LLM use a second stream.
     """
     seconds = stage.nothing(len(tokens))
+    if gemm.name == HEAD and stage.head is not None:
+        return _projection(stage, stage.head, gemm, tokens, is_beside=False)
     if gemm.part is None:
         if gemm.name != "router" or not has_fp32_router(stage.shape, stage.machine):
             seconds.add("gemm", wide_projection(stage, gemm, tokens))

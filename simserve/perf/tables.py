@@ -64,12 +64,12 @@ from simserve.perf.stage import (
     StageAttention,
     has_fitted_gemms,
     measured_parts,
+    projection,
     shared_parts,
     stage_of,
     stage_parts,
     stage_seconds,
     transfer_seconds,
-    wide_projection,
 )
 from simserve.perf.traffic import traffic_of
 from simserve.perf.ubatches import Runs, is_in_slot_order, most_apart, runs_of, slot_runs
@@ -632,7 +632,7 @@ def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
     """Return the seconds of LM head, gathering of logits and sampling, by number of sampled sequences."""
     model, num_ranks = stage.shape.model, stage.shape.tensor_parallel_size
     seconds = stage.nothing(len(sequences))
-    seconds.add("lm_head", wide_projection(stage, model.lm_head_gemm(num_ranks), sequences))
+    seconds.add("lm_head", projection(stage, model.lm_head_gemm(num_ranks), sequences))
     logits = model.vocab_size * LOGIT_BYTES
     passes = SAMPLING_PASSES
     seconds.add("sampling", elementwise_parts(passes * logits, sequences, stage.machine, passes, "sampling"))

@@ -38,7 +38,7 @@ def traffic_of(stage: Stage, tokens: Array) -> Traffic:
     rounds = num_micro_batches(tokens, shape.pipeline_parallel_size)
     runs = runs_of(micro_batch(tokens, shape.pipeline_parallel_size), shape.engine.ubatch_size)
     read = runs.total(layer_weight_bytes(stage, runs.lengths))
-    read += num_ranks * head.num_weights * stage.precision.other_bits / 8
+    read += num_ranks * head.num_weights * stage.head_bits / 8
     element = shape.kv_element_bytes
     return Traffic(
         token_flops=layer_flops(stage),

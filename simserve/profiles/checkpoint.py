@@ -47,8 +47,8 @@ KVCacheDtype = Literal["auto", "fp16", "bf16", "fp8", "int8", "int4"]
 class OtherFormat(FrozenModel):
     """Parts of a checkpoint, or some of their layers, that are stored in another format than the checkpoint's own."""
 
-    parts: tuple[Part | Literal["mtp"], ...] = Field(min_length=1)
-    """Which matrices; ``mtp``: all of the layers for multi-token prediction."""
+    parts: tuple[Part | Literal["mtp", "lm_head"], ...] = Field(min_length=1)
+    """Which matrices; ``mtp``: all of the layers for multi-token prediction; ``lm_head``: the LM head."""
     format: WeightFormatName = "none"
     """The format in which they are stored."""
     layers: tuple[NonNegativeInt, ...] | None = None
@@ -68,7 +68,8 @@ class Checkpoint(FrozenModel):
     other_formats: tuple[OtherFormat, ...] = ()
     """Parts stored in another format; later entries win."""
     rest_format: WeightFormatName | None = None
-    """Format of embeddings, LM head, norms and routers; null: 16 bit unless ``format`` is a GGUF format."""
+    """Format of embeddings, LM head, norms and routers; null: 16 bit unless ``format`` is a GGUF format, and an LM head
+    among ``other_formats``."""
     engine: str | None = None
     """Engine that uses it by default for the model's name, before other checkpoints of its format; null: none."""
     fp8_scales: Fp8Scales = "tensor"

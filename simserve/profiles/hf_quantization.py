@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from simserve.errors import ProfileError
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Fp8Scales, OtherFormat, WeightFormatName
@@ -56,6 +56,7 @@ _EXCLUSIONS = (
 """Keys that name the modules that stay 16-bit; the last two are bitsandbytes' and HQQ's (transformers,
 utils/quantization_config.py)."""
 _BLOCK_SCALED = ("fp8_pb_wo",)
+_HEAD: Final = "lm_head"
 _NVFP4_GROUP, _MXFP4_GROUP = 16, 32
 """Weights per scale, which tells the two 4-bit floats apart (NVIDIA's; OCP Microscaling formats 1.0)."""
 
@@ -141,6 +142,7 @@ class _Rule:
     named: Mapping[str, WeightFormatName] = field(default_factory=dict)  # Module below ``layers.`` -> its format.
     lists_modules: bool = False
     """Whether ``groups`` lists the stored modules; of a matrix with several names, the listed one then counts."""
+    head: WeightFormatName = "none"  # Format of the LM head.
     roots: Sequence[str] = ("model.",)
     _spelt_out: frozenset[str] | None = field(default=None, init=False)
     _patterns: Sequence[str] = field(default=(), init=False)
@@ -212,6 +214,8 @@ def read_checkpoint(
     if model.num_mtp_layers:
         mtp = _mtp_format(rule, model, homes)
         others += [] if mtp == main else [OtherFormat(parts=("mtp",), format=mtp)]
+    if rule.head != "none":
+        others.append(OtherFormat(parts=(_HEAD,), format=rule.head))
     return Checkpoint(
         format=main,
         repository=repository,
@@ -280,6 +284,8 @@ def _rule(block: Mapping[str, Any], key: str, file: object) -> tuple[_Rule, int 
         # A ModelOpt checkpoint made from an FP8 one (quant_method fp8) leaves the rest in FP8.
         is_over_fp8 = str(block.get("quant_method") or "").lower() == "fp8"
         rule = _Rule("fp8" if is_over_fp8 else "none", excluded=[] if is_over_fp8 else excluded, named=modules)
+        heads = [each for name, each in named.items() if name.rpartition(".")[2] == _HEAD]
+        rule.head = _known(str(heads[0].get("quant_algo")), key, file) if heads else "none"
     elif groups:
         rule = _Rule("none", groups=[(targets, stored) for targets, stored, _ in groups], excluded=excluded)
         rule.lists_modules = method == "hqq"

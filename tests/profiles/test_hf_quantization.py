@@ -184,6 +184,42 @@ def test_modelopt_mixes_formats_by_layer() -> None:
     assert kept(found) == [(("attention", "attention_output"), "fp8", None)]
 
 
+def test_layers_of_a_mixed_checkpoint_hold_linear_attention_and_the_head() -> None:
+    """As sglang pull request 27906 has it of nvidia/Qwen3.6-35B-A3B-NVFP4; attention in every second of four layers."""
+    root = "model.language_model"
+    hybrid = {
+        **LLAMA,
+        "model_type": "qwen3_5_moe_text",
+        "head_dim": 16,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "full_attention_interval": 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    }
+    matrices = ("gate_proj", "up_proj", "down_proj")
+    mixers = {1: [f"self_attn.{each}_proj" for each in "qkvo"], 0: ["linear_attn.in_proj_qkv", "linear_attn.out_proj"]}
+    narrow = [f"{home}.{each}" for home in ("mlp.experts.0", "mlp.experts.1", "mlp.shared_expert") for each in matrices]
+    layers = {
+        **{f"{root}.layers.{n}.{each}": {"quant_algo": "FP8"} for n in range(4) for each in mixers[n % 2]},
+        **{f"{root}.layers.{n}.{each}": {"quant_algo": "W4A16_NVFP4"} for n in range(4) for each in narrow},
+    }
+    block = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    beside = {"producer": {"name": "modelopt"}, "quantization": {"kv_cache_quant_algo": "FP8"}}
+    headed = {**block, "quantized_layers": {**layers, "lm_head": {"quant_algo": "W4A16_NVFP4"}}}
+    plain, mixed = stored(block, hybrid, beside), stored(headed, hybrid, beside)
+
+    assert (mixed.format, mixed.kv_cache) == ("nvfp4-wo", "fp8")
+    assert kept(mixed) == [*kept(plain), (("lm_head",), "nvfp4-wo", None)]
+    assert {part for parts, kind, _ in kept(mixed) for part in parts if kind == "fp8"} == {
+        *("attention", "attention_output", "linear_attention")
+    }
+
+
 def test_the_text_part_may_say_it() -> None:
     """A multimodal configuration holds the block inside text_config."""
     nested = {"model_type": "llama", "text_config": {**LLAMA, "quantization_config": {"quant_method": "fp8"}}}
