@@ -964,3 +964,12 @@ def test_a_key_written_twice_is_refused(tmp_path: Path) -> None:
 def test_a_slice_is_so_many_of_its_chips(name: str, meant: tuple[str, int] | None) -> None:
     """As Google's accelerator types name them; of no other GPU is a number behind it a count."""
     assert slice_of(name) == meant
+
+
+@pytest.mark.parametrize(("compute_capability", "slowdown"), [("8.0", 1.4), ("8.6", 1.4), ("9.0", 1.0)])
+def test_hosts_are_as_old_as_their_cards(compute_capability: str, slowdown: float) -> None:
+    """Workstation cards of the A100's generation sit in hosts of its age: an RTX 3090's is as slow as an A100's."""
+    cards = [card for card in map(load_hardware, hardware_names()) if card.compute_capability == compute_capability]
+
+    assert len(cards) > 3
+    assert {card.host_slowdown for card in cards} == {slowdown}
