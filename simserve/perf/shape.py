@@ -18,6 +18,7 @@ from simserve.errors import InputError
 from simserve.perf.collectives import HOST_SKEWS, All2AllBackend, ExchangeLinks, Link
 from simserve.perf.efficiency import COLLECTIVE_SKEW_KERNELS, Array, Machine
 from simserve.perf.quantization import (
+    BLACKWELL,
     HOPPER,
     Precision,
     format_name,
@@ -452,6 +453,19 @@ class ReplicaShape:
             or (runner.except_quantized and self.precision.weight_bits < 16)
         )
         return not is_excepted and (not runner.families or model.family in runner.families)
+
+    @property
+    def skips_padding(self) -> bool:
+        """Whether rows that pad a decode step to its CUDA graph choose no experts (`skips_padding_families`).
+
+        Not on Blackwell's data-centre GPUs, whose kernels (FlashInfer's TensorRT-LLM) route themselves and get no
+        mask, nor for MXFP4 on Hopper, whose Triton kernels do too (vLLM 0.30.0 fused_moe/experts, *Monolithic).
+        """
+        gpu, is_listed = self.hardware, self.model.family in self.engine.skips_padding_families
+        routes_itself = gpu.compute_capability in BLACKWELL or (
+            gpu.compute_capability == HOPPER and self.precision.name == "mxfp4"
+        )
+        return is_listed and gpu.vendor == "NVIDIA" and not routes_itself and self.is_on_second_runner
 
     @property
     def samples_in_turn(self) -> bool:

@@ -268,8 +268,10 @@ class Block:
         return seconds
 
 
-def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
+def stage_blocks(stage: Stage, *, has_prompts: bool = True, routed: Array | None = None) -> list[Block]:
     """Return everything a stage calls that depends on a micro-batch's tokens: the one list of operators.
+
+    ``routed``: tokens that choose experts, in place of all.
 
     Attention counts only with its start-up time. Where it is fitted, start, rows and waves of prompts count, and
     nothing without prompts. Under data-parallel attention the routed experts are in `shared_parts`.
@@ -297,7 +299,7 @@ def stage_blocks(stage: Stage, *, has_prompts: bool = True) -> list[Block]:
             calls += _norm_calls(stage)
         if model.moe is not None and model.is_moe_layer(layer) and stage.shape.data_parallel_size == 1:
             verified = 1 if has_prompts else stage.shape.tokens_per_decode
-            experts = Call("experts", partial(expert_block, stage, model.moe, tokens_per_sequence=verified))
+            experts = Call("experts", partial(_routed, stage, model.moe, routed, tokens_per_sequence=verified))
             if elsewhere := stage.shape.num_cpu_expert_layers:
                 blocks.append(Block(count - elsewhere, (experts,)))  # the others: `offload`
             else:
@@ -319,10 +321,19 @@ def _row(part: int, price: Callable[[Array], Array], tokens: Array) -> Array:
     return parts
 
 
-def stage_seconds(stage: Stage, tokens: Array, *, has_prompts: bool = True) -> OperatorSeconds:
+def _routed(
+    stage: Stage, moe: MixtureOfExperts, routed: Array | None, tokens: Array, *, tokens_per_sequence: int
+) -> Array:
+    """Return `expert_block` of the tokens that choose experts: ``routed``, or all."""
+    return expert_block(stage, moe, tokens if routed is None else routed, tokens_per_sequence=tokens_per_sequence)
+
+
+def stage_seconds(
+    stage: Stage, tokens: Array, *, has_prompts: bool = True, routed: Array | None = None
+) -> OperatorSeconds:
     """Return the seconds of one stage for each number of tokens, from `stage_blocks`."""
     seconds = stage.nothing(len(tokens))
-    for block in stage_blocks(stage, has_prompts=has_prompts):
+    for block in stage_blocks(stage, has_prompts=has_prompts, routed=routed):
         seconds.add_all(block.seconds(stage, tokens), block.count)
     return seconds
 

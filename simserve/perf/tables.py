@@ -362,7 +362,7 @@ def _host_seconds_of_requests(stage: Stage, requests: Array, tokens: int = 1) ->
 def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeconds:
     """Return the seconds of a round of decodes only, by number of sequences (0 first), without contexts.
 
-    Batches are padded to the CUDA graph that holds them.
+    Batches are padded to the CUDA graph that holds them; experts are those of the batch where padding chooses none.
     """
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     decoding = np.ceil(sequences[1:] / num_stages)
@@ -376,7 +376,7 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     passes, runs = rounds(in_flight, layers), slot_runs(shape, decoding)
     cut = runs_of(padded / runs, shape.engine.ubatch_size)
     head = head_seconds(stage, cut.lengths).mapped(cut.total)
-    seconds = _without_prompts(stage, cut)
+    seconds = _without_prompts(stage, cut, width * decoding if shape.skips_padding else None)
     seconds.add_all(head, in_flight / passes * exposed_head(head.parts.sum(axis=0), seconds.parts.sum(axis=0), layers))
     seconds.scale(runs)
     for each in stage.attentions:
@@ -400,9 +400,9 @@ def _decode_rounds(stage: Stage, sequences: Array, slope: Array) -> OperatorSeco
     return _with_empty_step(seconds)
 
 
-def _without_prompts(stage: Stage, runs: Runs) -> OperatorSeconds:
-    """Return the seconds of steps that only decode, without contexts and LM head."""
-    seconds = stage_seconds(stage, runs.lengths, has_prompts=False)
+def _without_prompts(stage: Stage, runs: Runs, routed: Array | None = None) -> OperatorSeconds:
+    """Return the seconds of steps that only decode, without contexts and LM head; ``routed`` as in `stage_blocks`."""
+    seconds = stage_seconds(stage, runs.lengths, has_prompts=False, routed=routed)
     seconds.add("offload", offload_parts(stage, runs.lengths))
     return seconds.mapped(runs.total)
 

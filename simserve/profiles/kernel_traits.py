@@ -51,6 +51,9 @@ class KernelTraits(FrozenModel):
     """Rows of queries that a decode fills in a step that also prefills, under FlashAttention-2; 0: only its own."""
     chunks_mixed_decodes: bool = False
     """Whether decodes of a gated delta rule use the kernel of prompts in a step that also prefills, one chunk each."""
+    skips_padding_families: tuple[str, ...] = ()
+    """Model families whose router leaves out the rows that pad a decode step to its CUDA graph, where the second model
+    runner marks them: they choose no experts. Others choose as any token does."""
     has_flash_kda: bool = False
     """Whether prompts of Kimi Delta Attention with a bounded decay run on FlashKDA where the GPU supports it."""
     all_reduce: Literal["nccl"] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -354,3 +355,54 @@ def test_few_tokens_of_experts_in_fp8_by_blocks_take_narrow_tiles() -> None:
     seconds = expert_seconds(curve, device_of(machine, "fp8"), fp8_experts(256), even_load(256, tokens)).total
 
     assert seconds * 1e6 == pytest.approx(list(measured.values()), rel=0.17)
+
+
+GRAPHS = {"cuda_graph_sizes": (1, 2, 4, 8), "cuda_graph_max_batch": 8, "cuda_graph_max_prompt_tokens": 0}
+
+
+def decode_experts(model: str, version: str, hardware: str = "gb10-128gb", **overrides: object) -> list[float]:
+    """Return the seconds of decode steps of 1 to 8 sequences, by graphs of 1, 2, 4 and 8."""
+    shape = make_shape(hardware, model, version=version, engine_fields=GRAPHS, **overrides)
+    return list(price(shape).parts.decode.sum(axis=0)[1:9])
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-120b", "qwen3.5-35b-a3b", "minimax-m2"])
+def test_rows_that_pad_a_step_choose_no_experts_on_the_second_runner(model: str) -> None:
+    """vLLM 0.29 takes as long as 0.26 where the graph is full, and less between; every sequence adds its experts."""
+    old, new = decode_experts(model, "0.26"), decode_experts(model, "0.29")
+
+    full, between = [0, 1, 3, 7], [2, 4, 5, 6]
+    assert [new[each] for each in full] == pytest.approx([old[each] for each in full], rel=0.01)
+    assert all(new[each] < 0.98 * old[each] for each in (2, 4))
+    assert all(new[each] < old[each] for each in between)
+    assert all(later > 1.02 * earlier for earlier, later in pairwise(new))
+
+
+def test_gpt_oss_on_a_gb10_adds_as_much_with_every_stream() -> None:
+    """The steps of 1 to 8 streams that a GB10 was measured at under vLLM 0.30 lie on a line, as here (within 15 %)."""
+    measured = [28.9, 33.7, 41.4, 48.8, 55.3, 61.5, 68.3, 74.0]
+
+    steps = decode_experts("gpt-oss-120b", "0.30", quantization="mxfp4")
+
+    assert [1e3 * each for each in steps] == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("model", ["gemma-4-26b-a4b", "nemotron-3-nano-30b-a3b", "glm-4.5-air", "deepseek-v2-lite"])
+def test_custom_and_grouped_routers_send_padding_to_experts(model: str) -> None:
+    """Their steps of five sequences cost what one of eight costs but for attention, in 0.26 and 0.30."""
+    steps = decode_experts(model, "0.30")
+
+    assert not make_shape("gb10-128gb", model, version="0.30").skips_padding
+    assert steps[4] == pytest.approx(steps[7], rel=0.03)
+
+
+def test_kernels_that_route_themselves_get_no_mask() -> None:
+    """TensorRT-LLM's on Blackwell and Triton's of MXFP4 on Hopper; nor does the first runner or another maker."""
+    chosen = {"version": "0.30", "quantization": "mxfp4"}
+
+    assert not make_shape("b200-sxm-180gb", "gpt-oss-120b", **chosen).skips_padding
+    assert not make_shape("h100-sxm-80gb", "gpt-oss-120b", **chosen).skips_padding
+    assert not make_shape("mi300x-192gb", "qwen3-30b-a3b", version="0.30").skips_padding
+    assert not make_shape("h100-sxm-80gb", "qwen3-30b-a3b", version="0.28").skips_padding
+    assert not make_shape("h100-sxm-80gb", "qwen3-30b-a3b", engine="sglang").skips_padding
+    assert make_shape("h100-sxm-80gb", "qwen3-30b-a3b", version="0.30").skips_padding
