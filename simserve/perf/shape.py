@@ -101,8 +101,7 @@ def checkpoint_bytes(model: ModelProfile, quantization: str = "none") -> float:
     )
     rest = part_bits(model, quantization, None)
     head = 0 if model.tie_word_embeddings else model.lm_head_gemm().num_weights
-    stored += head * (head_bits(model, quantization) - rest)
-    return (stored + model.num_unquantised_parameters * rest) / 8
+    return (stored + model.num_unquantised_parameters * rest + head * (head_bits(model, quantization) - rest)) / 8
 
 
 def weights_bytes(model: ModelProfile, quantization: str = "none", expert_tile: ExpertTile = TRITON_TILE) -> float:
@@ -156,17 +155,15 @@ def weights_bytes_per_gpu(
     groups = expert_ranks if enable_expert_parallel else 1
     ranks = _ExpertRanks(expert_ranks, groups, num_redundant_experts, expert_tile)
     held = _layer_bits(model, quantization, tensor_parallel_size, ranks)
-    other = part_bits(model, quantization, None)
-    embedding = model.num_embedding_parameters / tensor_parallel_size
+    embedding = part_bits(model, quantization, None) * model.num_embedding_parameters / tensor_parallel_size
     tables = _table_bits(model, quantization, tensor_parallel_size)
-    # In embedding's bits.
-    head = model.lm_head_gemm(tensor_parallel_size).num_parameters * head_bits(model, quantization) / other
+    head = model.lm_head_gemm(tensor_parallel_size).num_parameters * head_bits(model, quantization)
     if pipeline_parallel_size == 1:
         stages = [(layers[0], embedding if model.tie_word_embeddings else embedding + head)]
     else:
         stages = [(layers[0], embedding), (layers[-1], head), (max(layers), 0.0)]
-    first = (held * stages[0][0] / model.num_hidden_layers + stages[0][1] * other + tables) / 8
-    return max(first, *((held * count / model.num_hidden_layers + end * other) / 8 for count, end in stages))
+    first = (held * stages[0][0] / model.num_hidden_layers + stages[0][1] + tables) / 8
+    return max(first, *((held * count / model.num_hidden_layers + end) / 8 for count, end in stages))
 
 
 def _table_bits(model: ModelProfile, quantization: str, num_ranks: int) -> float:
