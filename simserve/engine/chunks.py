@@ -71,8 +71,9 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
+from simserve.engine.state_cache import to_state
 from simserve.engine.suspension import continue_growing, go_on, what_keeps_out
-from simserve.engine.windows import chunk_windows, give_back, take_blocks, window_growth_of_step
+from simserve.engine.windows import admitted_windows, chunk_windows, give_back, take_blocks, window_growth_of_step
 
 
 def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
@@ -84,8 +85,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     if config.pipeline_parallel_size > 1:
         _begin_round(replica, num_decodes)
     budget = replica.round_tokens - num_decodes * replica.tokens_per_decode
-    max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
-    is_aligned, is_whole = replica.has_aligned_chunks, replica.has_whole_prompts
+    max_chunk, is_aligned, is_whole = longest_chunk(replica), replica.has_aligned_chunks, replica.has_whole_prompts
+    is_cut_short = is_aligned or config.checkpoint_tokens > 0 or replica.has_state_cache
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take are reserved first.
@@ -130,10 +131,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             done = computed_tokens[index]
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
-            if has_checkpoints:
-                chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
-            if is_aligned and chunk < remaining:
-                chunk -= chunk % block_size
+            if is_cut_short:
+                chunk = cut_chunk(replica, requests, index, remaining, chunk)
             if keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, everything if it leaves none.
                 room = int(estimated_room(replica, free, free_window))
@@ -275,14 +274,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 cached = suspended
             chunk = target
             if is_chunked:
-                if has_checkpoints:
-                    chunk = tokens_to_checkpoint(replica, target)
-                if chunk > max_chunk:
-                    chunk = max_chunk
-                if chunk > budget:
-                    chunk = budget
-                if is_aligned and chunk < target:
-                    chunk -= chunk % block_size
+                chunk = min(target, max_chunk, budget)
+                if is_cut_short:
+                    chunk = cut_chunk(replica, requests, index, target, chunk)
             charge, surplus = chunk, 0
             if takes_late and cached and cache is not None:
                 # Blocks that count as needed although others use them.
@@ -337,8 +331,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 need = -(-(cached + chunk) // block_size) + (-cached // block_size)
                 window = 0
                 if keeps_windows:
-                    # Its own window of the prefix, in addition to the blocks that it shares.
-                    window = min(blocks, replica.window_blocks) + chunk_windows(replica, blocks, need)
+                    window = admitted_windows(replica, blocks, need)
                     need = replica.full_weight * need + replica.window_weight * window
                 if is_whole:
                     need = -(-target // block_size)
@@ -528,6 +521,15 @@ def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
     if remaining > config.last_checkpoint_tokens:
         return remaining - config.last_checkpoint_tokens
     return remaining
+
+
+def cut_chunk(replica: Replica, requests: RequestTable, index: int, remaining: int, chunk: int) -> int:
+    """Return a chunk of a prompt with ``remaining`` left, cut to its next checkpoint, whole blocks, or a state."""
+    if replica.config.checkpoint_tokens > 0:
+        chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
+    if replica.has_aligned_chunks and chunk < remaining:
+        chunk -= chunk % replica.block_size
+    return to_state(replica, requests, index, remaining, chunk) if replica.has_state_cache else chunk
 
 
 def is_chunk_limit_lifted(replica: Replica) -> bool:

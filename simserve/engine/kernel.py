@@ -100,6 +100,7 @@ from simserve.engine.state import (
     leap_row,
     sum_around,
 )
+from simserve.engine.state_cache import pass_states
 from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
 from simserve.engine.suspension import bring_back, forget_suspended, preempt_stuck, seconds_to_return
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
@@ -511,6 +512,8 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
     is_restless = False
     progress = replica.progress
     waiting = replica.waiting
+    if replica.has_state_cache:
+        pass_states(replica, requests)
     if waiting or replica.prefilling:
         if waiting and replica.is_ordered and replica.config.priority_preemption:
             is_restless = make_way(replica, requests)

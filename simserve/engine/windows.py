@@ -49,9 +49,22 @@ def give_back(replica: Replica, blocks: int) -> None:
 
 def chunk_windows(replica: Replica, before: int, blocks: int) -> int:
     """Return the blocks that a layer with a window takes for a chunk of ``blocks`` if the request had ``before``."""
+    if replica.has_state_cache and before:
+        # The state behind the last chunk stays until this one has run.
+        return (1 if blocks else 0) + replica.exported_states
     if replica.keeps_states:
-        return min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks)
+        return min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks) + replica.exported_states
     return blocks
+
+
+def admitted_windows(replica: Replica, found: int, blocks: int) -> int:
+    """Return the same for the first chunk of a request that finds ``found`` blocks in the prefix cache.
+
+    It has a window of its own for them, in addition to the blocks that it shares.
+    """
+    if replica.has_state_cache:
+        return 1 + replica.exported_states
+    return min(found, replica.window_blocks) + chunk_windows(replica, found, blocks)
 
 
 def most_window_blocks(replica: Replica, blocks: int) -> int:

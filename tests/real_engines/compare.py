@@ -59,7 +59,10 @@ WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark", *CACHED_STATES), 
 """Classes of workloads that ask for what a release lacks."""
 RULES: dict[str, dict[str, Any]] = {
     "0.12.0": {**_CACHE, **_PASS, "ages_empty_blocks": True, "releases_late": True},
-    "0.20.2": {**_CACHE, **_PASS, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
+    "0.20.2": {
+        **{**_CACHE, **_PASS, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
+        **dict.fromkeys(("keeps_every_state", "keeps_last_state"), True),
+    },
     "0.33.0": {
         **_CACHE,
         "reserve_full_prompt": True,
@@ -278,6 +281,7 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         window_groups=case["window_groups"] or case["state_groups"],
         window_blocks=window_blocks_of(case),
         keeps_states=case["state_groups"] > 0,
+        caches_states=True,
         **rules,
     )
     return replay(config, times_of(case), requests_of(case))
