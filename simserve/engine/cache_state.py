@@ -139,6 +139,7 @@ class PrefixCache:
         stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share; below 0: a state.
         stretch_start: Stretch -> the first of its blocks within the segment, which reaches to the next stretch or to
             the end of what is held; for slot 0, how many blocks it has.
+        stretch_copies: Stretch -> blocks in its place in the order that hold nothing to share, behind its own.
         above, below: Stretch -> the previous and the next one in its segment; 0: none.
         free_stretches: Stretches that are gone.
         num_idle: Blocks of segments without users. They count as free, since they can be evicted.
@@ -198,7 +199,7 @@ class PrefixCache:
         self.contested: list[int] = []
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.shallowest = [0]
-        self.stretch_slot, self.stretch_start = [0], [0]
+        self.stretch_slot, self.stretch_start, self.stretch_copies = [0], [0], [0]
         self.above, self.below = [0], [0]
         self.free_stretches: list[int] = []
         self.num_idle = self.num_empty = 0

@@ -358,7 +358,14 @@ class EngineConfig:
         is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
         is_cached = self.enable_prefix_caching and self.evicts_by_block and not self.kv_tiers
         is_mixed = self.scheduler == "mixed" and self.enable_chunked_prefill
-        return self.caches_states and self.keeps_states and self.window_blocks > 0 and is_growing and is_cached and is_mixed
+        return (
+            self.caches_states
+            and self.keeps_states
+            and self.window_blocks > 0
+            and is_growing
+            and is_cached
+            and is_mixed
+        )
 
     @property
     def has_padding(self) -> bool:

@@ -25,7 +25,15 @@ one, whole.
 from __future__ import annotations
 
 from simserve.engine.cache_state import KVTier, PrefixCache
-from simserve.engine.idle_blocks import add_deepest_stretch, add_stretch, drop_stretch, forget_behind, take_idle
+from simserve.engine.idle_blocks import (
+    add_deepest_stretch,
+    add_stretch,
+    drop_or_empty,
+    drop_stretch,
+    forget_behind,
+    replace_idle,
+    take_idle,
+)
 from simserve.engine.kv_tier import drop_from_tiers, give_up, keep_in_store, keep_in_tiers, least_recent, take_from_tier
 from simserve.engine.radix_tree import evict_nodes, find_in_tree, leave_tree
 from simserve.engine.state import Replica, RequestTable
@@ -256,7 +264,7 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
 def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, end: int) -> int:
     """Let a request that has ``shared`` blocks in the cache use those after them that it has computed once more.
 
-    Its own take the place of the idle ones, which are free at once. Those that others use it has in addition.
+    Its own stand in for the idle ones, which keep their places in the order of eviction. Those that others use it has in addition.
 
     Args:
         cache: The cache.
@@ -271,6 +279,7 @@ def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, e
     """
     reach, in_use = shared - start, cache.used[slot]
     most = min(cache.held[slot], end - start)
+    replace_idle(cache, slot, most)
     if reach and reach < in_use:
         remove_reach(cache, slot, reach)
         _use(cache, slot, most)
@@ -278,10 +287,8 @@ def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, e
         if cache.users[slot] > 1:
             add_reach(cache, slot, reach, cache.users[slot] - 1)
         cache.used[slot], cache.users[slot] = most, 1
-        take_idle(cache, slot, most)
     else:
         _use(cache, slot, most)
-    cache.num_idle -= max(most - max(in_use, reach), 0)
     cache.paths.copied_blocks[index] += max(min(in_use, most) - reach, 0)
     return start + most
 
@@ -470,7 +477,7 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
         cache.num_idle -= taken
         excess -= taken
         if cache.held[slot] == start:
-            drop_stretch(cache, stretch)
+            drop_or_empty(cache, stretch)
             if not start:
                 del cache.slots[cache.segments[slot]]
                 cache.free_slots.append(slot)
@@ -487,11 +494,6 @@ def _give_up_blocks(cache: PrefixCache, slot: int, used_before: int) -> None:
         give_up(cache.idle, stretch)
     elif cache.held[slot] > in_use:
         add_stretch(cache, slot, in_use)
-
-
-
-
-
 
 
 def note_decoder(cache: PrefixCache, index: int) -> None:

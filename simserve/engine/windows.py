@@ -53,7 +53,9 @@ def chunk_windows(replica: Replica, before: int, blocks: int) -> int:
         # The state behind the last chunk stays until this one has run.
         return (1 if blocks else 0) + replica.exported_states
     if replica.keeps_states:
-        return min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks) + replica.exported_states
+        return (
+            min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks) + replica.exported_states
+        )
     return blocks
 
 
