@@ -285,7 +285,8 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if has_extras:
         cache = replica.cache
         if cache is not None:
-            evict(cache, unused_blocks(replica, requests, replica.free_blocks))
+            evict(cache, unused_blocks(replica, requests, replica.free_blocks - replica.peak_states))
+            replica.peak_states = 0
             if replica.late_prefixes:
                 keep_late_prompts(replica, cache)
         replica.num_swapped_blocks += replica.moved_blocks
