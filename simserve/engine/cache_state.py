@@ -40,8 +40,9 @@ class PrefixPaths:
         promised_blocks: Leading blocks of the request that the store had when it came to its replica.
         next_state: With states in the cache: the block behind which the chunk being planned leaves a state that is
             kept; 0: none.
-        junctions: Likewise: the blocks that the request found when it was looked up last, if its states were fewer; 0.
-        copied_blocks: Likewise: those of ``shared_blocks`` that others use too, while the request has copies of its own.
+        junctions: Likewise: the blocks that a request found when it was looked up last, if it found fewer states; or 0.
+        copied_blocks: Likewise: those of ``shared_blocks`` that others hold, while the request has copies of its own.
+        first_copied: Likewise: the first of them.
     """
 
     def __init__(
@@ -92,7 +93,8 @@ class PrefixPaths:
             self.pinned_until = array("q", starts[:-1].astype(np.int64).tobytes())
             self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
-        self.next_state, self.junctions, self.copied_blocks = (array("q", bytes(8 * num_requests)) for _ in range(3))
+        self.next_state, self.junctions = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.copied_blocks, self.first_copied = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.num_levels, self.store = num_levels, store
         self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
         self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
@@ -155,6 +157,7 @@ class PrefixCache:
         state_charged: State -> whether its blocks count as taken besides those of requests.
         free_states: States that are gone.
         fresh_states: States that the step being planned computes.
+        copiers: Running requests that have copies of blocks that others use.
         pins: Request, state, place, and whether the request has computed it, for each state that a request holds.
         tree: The tree that holds shared prefixes (`simserve.engine.radix_tree`), which leaves everything from ``slots``
             to ``num_fresh`` except ``num_idle`` unused; None: there is none.
@@ -211,6 +214,7 @@ class PrefixCache:
         self.free_states: list[int] = []
         self.fresh_states: list[int] = []
         self.pins: list[int] = []
+        self.copiers: list[int] = []
 
 
 @slotted

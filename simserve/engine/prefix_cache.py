@@ -289,8 +289,54 @@ def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, e
         cache.used[slot], cache.users[slot] = most, 1
     else:
         _use(cache, slot, most)
-    cache.paths.copied_blocks[index] += max(min(in_use, most) - reach, 0)
+    num_copied = max(min(in_use, most) - reach, 0)
+    if num_copied:
+        if not cache.paths.copied_blocks[index]:
+            cache.paths.first_copied[index] = shared
+            cache.copiers.append(index)
+        cache.paths.copied_blocks[index] += num_copied
     return start + most
+
+
+def _hand_over_copies(replica: Replica, cache: PrefixCache, index: int) -> int:
+    """Let copies that others have computed stand in for blocks that only a request that leaves holds; return how many.
+
+    vLLM finds any copy of a block. The others are counted as users of those blocks, in addition to their copies.
+    """
+    paths, num_handed = cache.paths, 0
+    if index in cache.copiers:
+        cache.copiers.remove(index)
+    for position in range(len(cache.copiers) - 1, -1, -1):
+        other = cache.copiers[position]
+        first = paths.first_copied[other]
+        end = first + paths.copied_blocks[other]
+        kept = first
+        reach = min(end, _common_blocks(cache, index, other), paths.shared_blocks[index])
+        for seat in range(len(replica.running)):
+            each = replica.running[seat]
+            if each != other and each != index and paths.shared_blocks[each] > first:
+                held = min(paths.shared_blocks[each], _common_blocks(cache, each, other))
+                if paths.copied_blocks[each] and paths.first_copied[each] < held:
+                    held = paths.first_copied[each]
+                kept = max(kept, held)
+        count = max(reach - kept, 0)
+        paths.copied_blocks[other] -= count
+        num_handed += count
+        if not paths.copied_blocks[other]:
+            cache.copiers.pop(position)
+    return num_handed
+
+
+def _common_blocks(cache: PrefixCache, one: int, other: int) -> int:
+    """Return how many blocks two requests have in common from their beginning."""
+    paths = cache.paths
+    first, second, common = paths.starts[one], paths.starts[other], 0
+    while first < paths.starts[one + 1] and second < paths.starts[other + 1]:
+        if paths.segments[first] != paths.segments[second]:
+            break
+        common = min(paths.ends[first], paths.ends[second])
+        first, second = first + 1, second + 1
+    return common
 
 
 def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None:
@@ -304,8 +350,11 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.tree is not None:
         leave_tree(replica, index, tokens)
         return
+    num_copied = 0
     if cache.has_states:
         let_go_of_states(replica, cache, index)
+    if cache.copiers:
+        num_copied = cache.paths.copied_blocks[index] + _hand_over_copies(replica, cache, index)
     if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
     if replica.late_prefixes and index in replica.late_prefixes:
@@ -322,7 +371,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.evicts_by_block:
         # Full blocks that another request cached first wait for their turn too. The request's end is given up first.
         waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
-        waiting += cache.paths.copied_blocks[index] - num_given_up
+        waiting += num_copied - num_given_up
         if waiting > 0:
             cache.num_empty += waiting
             add_stretch(cache, 0, waiting)
@@ -350,7 +399,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
             used[slot], users[slot] = most, count
         end = start
         _give_up_blocks(cache, slot, in_use)
-    returned = freed - shared + paths.copied_blocks[index]
+    returned = freed - shared + num_copied
     replica.free_blocks += returned
     cache.num_idle += freed
     cache.num_duplicates += returned
