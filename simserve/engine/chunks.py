@@ -71,7 +71,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
-from simserve.engine.state_cache import to_state
+from simserve.engine.state_cache import pass_states, to_state
 from simserve.engine.suspension import continue_growing, go_on, what_keeps_out
 from simserve.engine.windows import admitted_windows, chunk_windows, give_back, take_blocks, window_growth_of_step
 
@@ -133,6 +133,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             chunk = min(remaining, max_chunk, budget)
             if is_cut_short:
                 chunk = cut_chunk(replica, requests, index, remaining, chunk)
+                free = replica.free_blocks - growth - taken
             if keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, everything if it leaves none.
                 room = int(estimated_room(replica, free, free_window))
@@ -188,6 +189,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         note_contests(cache, index)
             position += 1
 
+    if replica.has_state_cache:
+        pass_states(replica)
+        free = replica.free_blocks - growth - taken
     if cache is not None and cache.contested:
         settle_decoders(replica, requests, free)
     waiting = replica.waiting

@@ -100,7 +100,7 @@ from simserve.engine.state import (
     leap_row,
     sum_around,
 )
-from simserve.engine.state_cache import pass_states
+from simserve.engine.state_cache import begin_states, pass_states
 from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
 from simserve.engine.suspension import bring_back, forget_suspended, preempt_stuck, seconds_to_return
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
@@ -514,7 +514,7 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
     progress = replica.progress
     waiting = replica.waiting
     if replica.has_state_cache:
-        pass_states(replica, requests)
+        begin_states(replica, requests)
     if waiting or replica.prefilling:
         if waiting and replica.is_ordered and replica.config.priority_preemption:
             is_restless = make_way(replica, requests)
@@ -560,6 +560,8 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
             or replica.keeps_windows
         ):
             is_restless = make_room(replica, requests)
+        if replica.has_state_cache:
+            pass_states(replica)
         if replica.cache is not None and replica.cache.contested and replica.num_decoding:
             growth = growth_of_step(replica) if replica.grows else 0
             settle_decoders(replica, requests, replica.free_blocks - growth)

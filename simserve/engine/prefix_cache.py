@@ -339,10 +339,11 @@ def _common_blocks(cache: PrefixCache, one: int, other: int) -> int:
     return common
 
 
-def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None:
+def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_preempted: bool = False) -> None:
     """Let a request that has computed ``tokens`` and leaves the replica cache its blocks and release them.
 
-    All its ``blocks`` have already been counted as free; those that others use are taken back.
+    All its ``blocks`` have already been counted as free; those that others use are taken back. Its states go before its
+    blocks, or if it is preempted, behind them (``pop_blocks_for_free`` and ``free`` of vLLM).
     """
     cache = replica.cache
     if cache is None:
@@ -351,7 +352,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
         leave_tree(replica, index, tokens)
         return
     num_copied = 0
-    if cache.has_states:
+    if cache.has_states and not is_preempted:
         let_go_of_states(replica, cache, index)
     if cache.copiers:
         num_copied = cache.paths.copied_blocks[index] + _hand_over_copies(replica, cache, index)
@@ -406,6 +407,8 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     paths.pinned_until[index] = first
     paths.shared_blocks[index] = paths.copied_blocks[index] = 0
     paths.is_private[index] = 0
+    if is_preempted and cache.has_states:
+        let_go_of_states(replica, cache, index)
 
 
 def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) -> int:

@@ -24,13 +24,14 @@ from simserve.engine.state import Replica, RequestTable
 _PLACE_BITS = 24
 _NOT_YET = 1 << 40
 """Blocks that nobody finds: a state that is being computed."""
-_LATE = 2
-"""Added to a pin once its request has passed the state, where the next step is scheduled ahead."""
+_LATE, _PASSED = 2, 4
+"""Added to a pin whose state a step under way has passed, and one whose request holds it until it is looked at."""
 
 
 def to_state(replica: Replica, requests: RequestTable, index: int, remaining: int, chunk: int) -> int:
     """Return a chunk of a prompt that has ``remaining`` tokens left, cut where a state is to be kept."""
     config, block_size, cache = replica.config, replica.block_size, replica.cache
+    pass_states(replica, index)
     prompt = requests.prompt_tokens[index]
     known = prompt + requests.generated_tokens[index]
     start = known - remaining
@@ -152,26 +153,34 @@ def pin_state(cache: PrefixCache, index: int, blocks: int) -> int:
     return cache.state_weight
 
 
-def pass_states(replica: Replica, requests: RequestTable) -> None:
-    """Let go of the states that requests have passed, and find those of the last step: the next one is scheduled."""
+def begin_states(replica: Replica, requests: RequestTable) -> None:
+    """Let states of the last step be found, and note those that their requests have passed: a step is scheduled."""
     cache = replica.cache
     if cache is None:
         return
     cache.fresh_states.clear()
+    pins = cache.pins
+    for position in range(0, len(pins), 4):
+        computed = requests.computed_tokens[pins[position]]
+        if computed > pins[position + 2] * replica.block_size or not computed:
+            # A step that is under way has passed it, if the next one is scheduled ahead.
+            is_last = pins[position + 3] >= _LATE or not replica.config.async_scheduling
+            pins[position + 3] = pins[position + 3] % _LATE + (_PASSED if is_last else _LATE)
+            _charge(replica, cache, pins[position + 1])
+
+
+def pass_states(replica: Replica, index: int = -1) -> None:
+    """Let a request that the step being planned looks at, or -1: all, hold the states no more that it has passed."""
+    cache = replica.cache
+    if cache is None:
+        return
     pins, kept = cache.pins, 0
     for position in range(0, len(pins), 4):
-        index, state, place, kind = pins[position], pins[position + 1], pins[position + 2], pins[position + 3]
-        computed = requests.computed_tokens[index]
-        is_passed = computed > place * replica.block_size or not computed
-        if is_passed and kind < _LATE and replica.config.async_scheduling:
-            # The step that has passed it is under way as far as the scheduler knows.
-            kind += _LATE
-            _charge(replica, cache, state)
-            is_passed = False
-        if is_passed:
+        user, state, place, kind = pins[position], pins[position + 1], pins[position + 2], pins[position + 3]
+        if kind >= _PASSED and (index < 0 or user == index):
             _release(replica, cache, state, kind % _LATE)
         else:
-            pins[kept], pins[kept + 1], pins[kept + 2], pins[kept + 3] = index, state, place, kind
+            pins[kept], pins[kept + 1], pins[kept + 2], pins[kept + 3] = user, state, place, kind
             kept += 4
     while len(pins) > kept:
         pins.pop()
