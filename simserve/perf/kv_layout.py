@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine_options import WindowedKV
+from simserve.profiles.state_blocks import LinearAttention, Mamba2
 from simserve.units import format_bytes
 
 _LATENT_ALIGNMENT = 64
 """Blocks of latent attention are multiples of this number of tokens if they are made longer (vLLM)."""
+
+_LEAST_TO_EXPORT = 9.0
+"""Compute capability of the GPUs whose kernels of linear attention write states amid a chunk."""
 
 _POOLED_KEYS = 32
 """A block holds a multiple of this number of an indexer's pooled keys (vLLM, models/glm5next/common/attention.py)."""
@@ -376,6 +380,23 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
     )
 
 
+def exports_states(shape: ReplicaShape) -> bool:
+    """Return whether the kernels of a model's layers can write a state amid a chunk of a prompt.
+
+    Those of linear attention are FlashInfer's or FlashKDA's, for compute capability 9 and more (vLLM 0.33
+    layers/mamba/gdn/qwen_gdn_linear_attn.py, ``_resolve_gdn_prefill_backend``).
+    """
+    rules, layer = shape.engine.state_pool, shape.model.linear_attention
+    if rules is None or not shape.engine.enable_prefix_caching or not pools_states(shape):
+        return False
+    if isinstance(layer, Mamba2):
+        return "mamba2" in rules.exports
+    if not isinstance(layer, LinearAttention) or layer.has_fixed_decay:
+        return False
+    kind = "kimi_delta" if layer.has_channel_decay else "gated_delta"
+    return kind in rules.exports and float(shape.hardware.compute_capability or 0.0) >= _LEAST_TO_EXPORT
+
+
 def _kv_layer_bytes(shape: ReplicaShape) -> float:
     """Return the KV bytes per token in one layer with attention on one rank; on average where ranks divide tokens."""
     divided = shape.decode_context_parallel_size
@@ -408,8 +429,10 @@ def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
     if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
         num_blocks = engine.num_gpu_blocks_override
     held = groups * (1 + shape.num_speculative_tokens)
-    # With a prefix cache a request has a second state for a step after every full block; the log counts it.
-    at_once = num_blocks / (full_groups * longest + held + groups * engine.enable_prefix_caching)
+    # With a prefix cache a request has a second state for a step after every full block, and one that is written amid a
+    # chunk; the log counts them.
+    further = groups * (engine.enable_prefix_caching + exports_states(shape))
+    at_once = num_blocks / (full_groups * longest + held + further)
     return WindowLayout(
         full_groups=full_groups,
         window_groups=held,
