@@ -375,7 +375,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         expect_results(replica, requests)
     num_running = replica.num_running + len(replica.departing)
     is_restless = _schedule(replica, requests)
-    if replica.has_whole_prompts and num_running and not (replica.num_running or replica.departing):
+    if (replica.has_whole_prompts or replica.has_state_cache) and num_running and not (replica.num_running or replica.departing):
         # All that ran were preempted for one that is then passed over: the engine schedules again.
         if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
             replica.end_time = nextafter(now, inf)

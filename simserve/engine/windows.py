@@ -51,7 +51,11 @@ def chunk_windows(replica: Replica, before: int, blocks: int) -> int:
     """Return the blocks that a layer with a window takes for a chunk of ``blocks`` if the request had ``before``."""
     if replica.has_state_cache and before:
         # The state behind the last chunk stays until this one has run.
-        return (1 if blocks else 0) + replica.exported_states
+        states = (1 if blocks else 0) + replica.exported_states
+        if replica.num_running > 1 or blocks + replica.window_weight * states <= replica.free_blocks:
+            return states
+        # One that is alone does not make room for itself.
+        return 0
     if replica.keeps_states:
         return (
             min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks) + replica.exported_states
@@ -206,12 +210,15 @@ def second_states(replica: Replica, step: int) -> int:
 
     They hold the one that they leave until the step has run; scheduled ahead, for one more step.
     """
-    if replica.progress is not None:
-        return replica.progress.growth(step, 1)
     block_size, residues = replica.block_size, replica.residues
-    if replica.config.async_scheduling:
-        return residues[step % block_size] + residues[(step - 1) % block_size]
-    return residues[step % block_size]
+    opened = residues[step % block_size] if replica.progress is None else replica.progress.growth(step, 1)
+    states = opened
+    if replica.config.async_scheduling and replica.progress is None:
+        states += residues[(step - 1) % block_size]
+    if replica.num_running == 1 and opened + replica.window_weight * states > replica.free_blocks:
+        # One that is alone does not make room for itself.
+        return 0
+    return states
 
 
 def peak_of_states(replica: Replica, num_steps: int) -> int:
