@@ -100,7 +100,7 @@ from simserve.engine.state import (
     leap_row,
     sum_around,
 )
-from simserve.engine.state_cache import begin_states, pass_states
+from simserve.engine.state_cache import begin_states, frees_states, pass_states
 from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
 from simserve.engine.suspension import bring_back, forget_suspended, preempt_stuck, seconds_to_return
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
@@ -424,7 +424,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         is_restless = True
     if replica.cache is not None and replica.cache.contested:
         is_restless = True
-    if replica.late_prefixes or (replica.has_suspension and replica.prefilling):
+    if replica.late_prefixes or (replica.has_suspension and replica.prefilling) or (waiting and frees_states(replica)):
         # The step after next finds more, or a prompt that lacked blocks does.
         is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:

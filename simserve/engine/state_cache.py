@@ -20,6 +20,7 @@ from __future__ import annotations
 from simserve.engine.cache_state import PrefixCache, PrefixPaths
 from simserve.engine.idle_blocks import add_stretch, drop_stretch
 from simserve.engine.state import Replica, RequestTable
+from simserve.engine.windows import window_growth_of_step
 
 _PLACE_BITS = 24
 _NOT_YET = 1 << 40
@@ -64,13 +65,13 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
         stop = last
     if start < junction < end and start < start + (junction - start) // block_size * block_size < stop:
         stop = start + (junction - start) // block_size * block_size
-    if cache is not None:
-        if replica.exported_states and stop == end:
-            stop = inside
-        if stop % block_size == 0 and (config.keeps_every_state or stop == kept or stop == junction):
-            cache.paths.next_state[index] = stop // block_size
-        if replica.exported_states and stop == inside:
-            stop = end
+    place = stop
+    if replica.exported_states:
+        # A chunk that ends before writes nothing amid it.
+        replica.exported_states, place = int(stop == end), inside if stop == end else stop
+    is_kept = config.keeps_every_state or place == kept or place == junction
+    if cache is not None and place % block_size == 0 and is_kept:
+        cache.paths.next_state[index] = place // block_size
     return stop - start
 
 
@@ -184,6 +185,14 @@ def pass_states(replica: Replica, index: int = -1) -> None:
             kept += 4
     while len(pins) > kept:
         pins.pop()
+
+
+def frees_states(replica: Replica) -> bool:
+    """Return whether states become free in the steps after the one being planned."""
+    if not replica.has_state_cache:
+        return False
+    is_pinned = replica.cache is not None and len(replica.cache.pins) > 0
+    return is_pinned or window_growth_of_step(replica) > 0
 
 
 def let_go_of_states(replica: Replica, cache: PrefixCache, index: int) -> None:

@@ -16,6 +16,7 @@ from simserve.reference.arrival_order import came, growth
 from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
 from simserve.reference.micro_batches import smallest
 from simserve.reference.request import ONE_TOKEN, Request
+from simserve.reference.states import StateCache
 from simserve.reference.steps import Step
 from simserve.reference.suspension import is_alike, known_tokens
 
@@ -57,6 +58,7 @@ class Scheduler(ABC):
         self.empty = deque([0] * config.num_blocks if self.ages_empty_blocks else [])
         self.last_used: dict[tuple[int, int], int] = {}
         self.num_given_up = 0
+        self.states = StateCache(self)
         # Places behind GPU memory: the tiers of this replica, and the store that it may share with others.
         self.tiers = [Tier(each) for each in config.kv_tiers if not each.is_shared]
         self.store: Store | None = None
@@ -111,6 +113,7 @@ class Scheduler(ABC):
                 self.free_in_host += self.blocks_of(request.computed)
         else:
             # Full blocks stay cached, like those of a finished request.
+            self.states.let_go(request)
             self.leave_cached(request, known_tokens(self.config, request, request.computed))
             self.write_through(request, request.computed)
             self.running.remove(request)
@@ -188,6 +191,7 @@ class Scheduler(ABC):
     def release_departed(self, request: Request, tokens: int) -> None:
         """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
+        self.states.let_go(request)
         self.leave_cached(request, known_tokens(self.config, request, tokens))
         self.write_through(request, tokens)
         self.running.remove(request)
@@ -282,6 +286,28 @@ class Scheduler(ABC):
         is_full = request.window_blocks >= self.config.window_blocks
         return 0 if is_full else self.blocks_needed(request)
 
+    def window_growths(self, decoding: list[Request]) -> list[int]:
+        """Return the same for each request that decodes in a step; second states count too."""
+        if self.states.is_used:
+            return self.states.second_states(decoding, self.free, len(self.active))
+        return [self.window_growth(request) for request in decoding]
+
+    def windows_of_chunk(self, request: Request, blocks: int) -> int:
+        """Return the blocks in a layer with a window that a running prompt takes for a chunk of ``blocks``."""
+        if self.states.is_used:
+            return self.states.windows_of_chunk(len(self.active), blocks, self.free)
+        return self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
+
+    def pass_states(self) -> None:
+        """Let all requests hold the states no more that they have passed, and evict what that leaves no room for."""
+        self.states.pass_by()
+        self.reuse_for_states()
+
+    def reuse_for_states(self) -> None:
+        """Evict what the blocks taken so far leave no room for, where states are cached."""
+        if self.states.is_used:
+            self.reuse_for_taken()
+
     def blocks_of(self, tokens: int) -> int:
         """Return the number of blocks that hold ``tokens``."""
         return math.ceil(tokens / self.config.block_size)
@@ -298,18 +324,20 @@ class Scheduler(ABC):
     @property
     def free(self) -> int:
         """Blocks (or slots) of the pool that no running request holds, alone or shared."""
-        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0) - self.set_aside
+        shared = self.in_pool(len(self.cached.users), 0) + self.states.num_charged
+        return self.capacity - self.own - shared - self.set_aside
 
     @property
     def own(self) -> int:
         """Blocks (or slots) of the pool that running requests hold unshared."""
-        blocks = sum(request.blocks - len(request.shared) for request in self.running)
+        blocks = sum(request.blocks - len(request.shared) + len(request.copied) for request in self.running)
         return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
 
     @property
     def held(self) -> int:
         """Blocks of those that running requests have taken."""
-        return sum(self.blocks_taken(one) - len(one.shared) for one in self.running)
+        own = sum(self.blocks_taken(one) - len(one.shared) + len(one.copied) for one in self.running)
+        return own + self.states.num_charged
 
     @property
     def free_window(self) -> float:
@@ -361,7 +389,7 @@ class Scheduler(ABC):
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        if not (self.config.takes_lazily or self.config.has_whole_prompts):
+        if not (self.config.takes_lazily or self.config.has_whole_prompts or self.states.is_used):
             self.reuse_for_taken()
 
     def take_space(self, request: Request, chunk: int) -> None:
@@ -369,7 +397,7 @@ class Scheduler(ABC):
         if self.is_growing:
             tokens = request.target if self.config.has_whole_prompts else request.computed + chunk
             blocks = self.blocks_of(tokens) - request.blocks
-            self.take(request, blocks, self.windows_with(request.blocks, blocks))
+            self.take(request, blocks, self.windows_with(request.blocks, blocks) + self.states.num_exported)
         elif self.config.kv_allocation == "paged":
             self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
         elif self.config.kv_allocation == "static":
@@ -382,9 +410,14 @@ class Scheduler(ABC):
 
     def reuse_for_taken(self) -> None:
         """Evict as much as the blocks that requests have taken leave no room for."""
-        held = self.held
-        while self.tree is None and held + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
+        most = self.capacity - self.held
+        while self.tree is None and self.num_kept > most:
             self.reuse_oldest()
+
+    @property
+    def num_kept(self) -> int:
+        """Blocks that are cached, and those that wait to be reused."""
+        return self.in_pool(len(self.cached), 0) + self.states.num_idle_blocks + len(self.empty)
 
     def blocks_taken(self, request: Request) -> int:
         """Return the blocks that a request has taken; some only as it grows, though all are reserved for it."""
@@ -438,7 +471,9 @@ class Scheduler(ABC):
 
     def reuse_oldest(self) -> None:
         """Reuse the free block that was released first, whether it is cached or not."""
-        if self.cached.idle:
+        if self.states.idle and self.states.is_first(self.empty):
+            self.states.evict_first()
+        elif self.cached.idle:
             block = self.cached.idle.first
             if not self.empty or self.last_used[block] < self.empty[0]:
                 if self.config.has_prefix_waits:
@@ -452,7 +487,11 @@ class Scheduler(ABC):
         behind = [block for group in self.cached.idle.groups.values() for block in group if block[0] == evicted[0]]
         for block in [each for each in behind if each[1] > evicted[1]]:
             self.cached.idle.discard(block)
-            self.empty = deque(sorted([*self.empty, self.last_used[block]]))
+            self.empty_since(self.last_used[block])
+
+    def empty_since(self, given_up: int, count: int = 1) -> None:
+        """Let blocks with nothing to share wait where others had waited."""
+        self.empty = deque(sorted([*self.empty, *[given_up] * count]))
 
     def keep(self, block: tuple[int, int]) -> None:
         """Take a block into the first tier; what it evicts moves to the next tier, and is dropped from the last."""
@@ -496,7 +535,7 @@ class Scheduler(ABC):
             if place == "nowhere":
                 break
             places.append(None if place == "gpu" else place)
-        found = wanted[: len(places)]
+        found = self.states.resume(request, wanted[: len(places)])
         return found[: worth_taking(self.config, self.times, found, places)]
 
     def cache(self, request: Request, tokens: int) -> None:
@@ -513,7 +552,11 @@ class Scheduler(ABC):
                 self.cached.use(blocks)
                 request.shared = blocks
             return
+        self.states.keep(request)
         for block in self.blocks_on_path(request, num_blocks, len(request.shared)):
+            if block in self.cached and self.states.is_used:
+                self.states.adopt(request, block)
+                continue
             if block in self.cached:
                 break
             self.cached.use([block])
@@ -547,6 +590,10 @@ class Scheduler(ABC):
         """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
         is_cut = self.config.has_aligned_chunks and chunk < target
         return chunk - chunk % self.config.block_size if is_cut else chunk
+
+    def cut(self, request: Request, chunk: int, target: int) -> int:
+        """Return a chunk of a request that has ``target`` tokens left, whole blocks, or up to where a state is kept."""
+        return self.states.cut(request, target, self.aligned(chunk, target))
 
     @property
     def keeps_order(self) -> bool:
@@ -698,7 +745,8 @@ class Scheduler(ABC):
             request.blocks, request.window_blocks, request.shared = 0, 0, []
             self.tree.give_up(shared, self.cached.users)
             return
-        num_waiting, num_copies = request.num_duplicates, request.num_copies
+        num_waiting, num_copies = request.num_duplicates + self.states.hand_over(request), request.num_copies
+        num_waiting, request.copied = num_waiting + len(request.copied), []
         if self.ages_empty_blocks:
             num_waiting = self.blocks_taken(request) - len(shared) - len(stored)
         elif stored:
@@ -711,6 +759,7 @@ class Scheduler(ABC):
             self.wait_cached(stored)
             self.wait_empty(num_copies)
             self.wait_cached(shared)
+        self.states.let_go(request)
         if request.span in self.spans:
             self.spans.remove(request.span)
 
@@ -777,6 +826,7 @@ class Scheduler(ABC):
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
         self.load(request, step)
+        self.states.pin(request, request.shared)
         self.cached.use(request.shared)
         request.blocks = len(request.shared)
         request.computed, request.suspended = self.computed_before(request, request.shared), 0

@@ -1,0 +1,243 @@
+"""States of linear attention in the prefix cache, one at a time. Specifies `simserve.engine.state_cache`.
+
+It looks at every request and every state in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simserve.reference.kv_memory import Scheduler
+    from simserve.reference.request import Request
+
+Block = tuple[int, int]
+
+
+@dataclass(eq=False)
+class State:
+    """A cached state: behind which block it is, how many requests hold it, and since when it has waited.
+
+    ``is_charged``: whether its blocks are taken besides those of requests.
+    """
+
+    block: Block
+    num_users: int = 1
+    is_charged: bool = False
+    given_up: int = 0
+
+
+@dataclass(eq=False)
+class Pin:
+    """A request's hold on a state behind its first ``place`` blocks; ``is_own``: it has computed the state."""
+
+    request: Request
+    state: State
+    place: int
+    is_own: bool
+    is_late: bool = False
+    is_passed: bool = False
+
+
+class StateCache:
+    """The cached states of a scheduler; nothing in it is used unless chunks end where states are cached.
+
+    Attributes:
+        states: By the last block before each.
+        fresh: Those that the step being planned computes.
+        pins: What requests hold, the oldest first.
+        num_exported: States that the chunk being planned writes before its end.
+        copiers: Requests that have copies of blocks that others use, in the order in which they began.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler, self.config = scheduler, scheduler.config
+        self.is_used = scheduler.config.has_state_cache
+        self.states: dict[Block, State] = {}
+        self.fresh: list[State] = []
+        self.pins: list[Pin] = []
+        self.num_exported = 0
+        self.copiers: list[Request] = []
+
+    @property
+    def num_charged(self) -> int:
+        """Blocks of states that requests hold besides their own."""
+        return self.config.window_groups * sum(one.is_charged for one in self.states.values() if one.num_users)
+
+    @property
+    def idle(self) -> list[State]:
+        """States that nobody holds, the one that has waited longest first."""
+        return sorted((one for one in self.states.values() if not one.num_users), key=lambda one: one.given_up)
+
+    @property
+    def num_idle_blocks(self) -> int:
+        """Blocks of states that nobody holds."""
+        return self.config.window_groups * len(self.idle)
+
+    def begin(self) -> None:
+        """A step is scheduled: find the states of the last one, and note those that their requests have passed."""
+        self.fresh.clear()
+        for pin in self.pins:
+            request = pin.request
+            if request.is_decoding or request.computed > pin.place * self.config.block_size:
+                pin.is_passed = pin.is_late or not self.config.async_scheduling
+                pin.is_late = True
+                pin.state.is_charged = True
+
+    def pass_by(self, request: Request | None = None) -> None:
+        """Let a request, or all, hold the states no more that it has passed."""
+        for pin in list(self.pins):
+            if pin.is_passed and (request is None or pin.request is request):
+                self.release(pin)
+
+    def let_go(self, request: Request) -> None:
+        """Let a request that leaves hold no state."""
+        for pin in list(self.pins):
+            if pin.request is request:
+                self.release(pin)
+
+    def release(self, pin: Pin) -> None:
+        """Take back a request's hold on a state; nobody holds it: it waits to be evicted."""
+        self.pins.remove(pin)
+        pin.state.num_users -= 1
+        if pin.state.num_users:
+            pin.state.is_charged = pin.state.is_charged or pin.is_own
+        else:
+            pin.state.is_charged = False
+            self.scheduler.num_given_up += 1
+            pin.state.given_up = self.scheduler.num_given_up
+
+    def cut(self, request: Request, remaining: int, chunk: int) -> int:
+        """Return a chunk of a prompt that has ``remaining`` tokens left, cut where a state is to be kept."""
+        config, size = self.config, self.config.block_size
+        self.num_exported = request.next_state = 0
+        if not self.is_used:
+            return chunk
+        self.pass_by(request)
+        prompt, known = request.prompt_tokens, request.prompt_tokens + request.generated
+        start, until = known - remaining, max(prompt, known - 1)
+        end, junction = start + chunk, request.junction * size
+        if start >= until:
+            return chunk
+        last = known // size * size if config.keeps_last_state else (known - 1) // size * size
+        inside = (until - 1) // size * size
+        is_whole = end >= until and start % size == 0 and start + size <= inside
+        if config.exports_states and is_whole and -(-end // size) - 2 > (start - 1) // size:
+            self.num_exported, last = 1, 0
+        if end < until and (end // size * size > start or size <= config.max_chunk_tokens):
+            end = end // size * size
+        stops = [last, start // size * size + size if start % size else 0]
+        if start < junction < end:
+            stops.append(start + (junction - start) // size * size)
+        stop = min((each for each in stops if start < each < end), default=end)
+        self.num_exported *= stop == end
+        place = inside if self.num_exported else stop
+        if place % size == 0 and (config.keeps_every_state or place in ((prompt - 1) // size * size, junction)):
+            request.next_state = place // size
+        return stop - start
+
+    def keep(self, request: Request) -> None:
+        """Keep the state of a request at the place that `cut` noted."""
+        place, request.next_state = request.next_state, 0
+        blocks = self.scheduler.blocks_on_path(request, place)
+        if not place or len(blocks) < place:
+            return
+        state = self.states.get(blocks[-1])
+        if state is None:
+            state = self.states[blocks[-1]] = State(blocks[-1])
+            self.pins.append(Pin(request, state, place, is_own=True))
+        if state not in self.fresh:
+            self.fresh.append(state)
+
+    def resume(self, request: Request, found: list[Block]) -> list[Block]:
+        """Return the blocks of those found that lie before the last cached state, and note if there are more."""
+        if not self.is_used:
+            return found
+        place = next((place for place in range(len(found), 0, -1) if found[place - 1] in self.states), 0)
+        request.junction = len(found) if len(found) > place else 0
+        return found[:place]
+
+    def blocks_to_use(self, found: Sequence[Block]) -> int:
+        """Return the free blocks that the state behind blocks takes if a request uses it; more than any: it is fresh."""
+        if not self.is_used or not found:
+            return 0
+        state = self.states[found[-1]]
+        if state in self.fresh:
+            return self.scheduler.capacity + 1
+        return 0 if state.num_users else self.config.window_groups
+
+    def pin(self, request: Request, found: Sequence[Block]) -> None:
+        """Let a request that is admitted use the state behind the blocks that it has found."""
+        if self.is_used and found:
+            state = self.states[found[-1]]
+            state.is_charged = state.is_charged or not state.num_users
+            state.num_users += 1
+            self.pins.append(Pin(request, state, len(found), is_own=False))
+
+    def windows_of_chunk(self, num_running: int, blocks: int, free: int) -> int:
+        """Return the states that a running prompt's next chunk takes for a step: a second one, and one amid the chunk."""
+        states = (blocks > 0) + self.num_exported
+        is_alone = num_running == 1 and blocks + self.config.window_groups * states > free
+        return 0 if is_alone else states
+
+    def second_states(self, decoding: Sequence[Request], free: int, num_running: int) -> list[int]:
+        """Return the second states that decoding requests hold in a step: of those that cross the end of a block.
+
+        Scheduled ahead, they hold them for one more step. One that is alone does not make room for itself.
+        """
+        size = self.config.block_size
+        opened = [self.scheduler.blocks_needed(one) for one in decoding]
+        states = list(opened)
+        if self.config.async_scheduling and not self.config.num_speculative_tokens:
+            late = [(one.computed - 1) % size == 0 for one in decoding]
+            states = [own + each for own, each in zip(opened, late, strict=True)]
+        if num_running == 1 and sum(opened) + self.config.window_groups * sum(states) > free:
+            return [0] * len(states)
+        return states
+
+    def is_first(self, empty: Sequence[int]) -> bool:
+        """Whether an idle state has waited longer than any cached block, and than ``empty`` ones."""
+        scheduler, oldest = self.scheduler, self.idle[0].given_up
+        if scheduler.cached.idle and scheduler.last_used[scheduler.cached.idle.first] < oldest:
+            return False
+        return not empty or oldest < empty[0]
+
+    def evict_first(self) -> None:
+        """Let nobody find the state that has waited longest: its blocks wait in its place with nothing to share."""
+        state = self.idle[0]
+        del self.states[state.block]
+        self.scheduler.empty_since(state.given_up, self.config.window_groups)
+
+    def adopt(self, request: Request, block: Block) -> None:
+        """Let a request use a cached block that it has computed once more.
+
+        Its own stands in for an idle one, which keeps its place in the order of eviction. One that others use it has in
+        addition.
+        """
+        scheduler = self.scheduler
+        if block in scheduler.cached.users:
+            request.copied.append(block)
+            if request not in self.copiers:
+                self.copiers.append(request)
+        else:
+            scheduler.empty_since(scheduler.last_used[block])
+        scheduler.cached.use([block])
+        request.shared.append(block)
+
+    def hand_over(self, request: Request) -> int:
+        """Let copies of others stand in for blocks that only a request that leaves holds; return how many."""
+        num_handed = 0
+        if request in self.copiers:
+            self.copiers.remove(request)
+        for other in reversed(list(self.copiers)):
+            others = [one for one in self.scheduler.running if one not in (request, other)]
+            for block in list(other.copied):
+                is_held = any(block in one.shared and block not in one.copied for one in others)
+                if block in request.shared and not is_held:
+                    other.copied.remove(block)
+                    num_handed += 1
+            if not other.copied:
+                self.copiers.remove(other)
+        return num_handed
