@@ -99,8 +99,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         else:
             growth = replica.residues[replica.step % block_size]
     free = replica.free_blocks - growth
-    # For a pool that layers with a window have to themselves: what is free, and what the chunks take.
-    free_window = windows_taken = 0
+    free_window = windows_taken = 0  # in a pool that layers with a window have to themselves
     if has_window_pool:
         free_window = replica.free_window_blocks
         if num_decodes:
@@ -113,8 +112,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     cache = replica.cache
     # A tree receives what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
-    waits_for_prefix = cache is not None and replica.has_prefix_waits
-    suspends = replica.has_suspension
+    waits_for_prefix, suspends = cache is not None and replica.has_prefix_waits, replica.has_suspension
     # Requests that wait for prefixes keep their places among the running prompts.
     is_merged = replica.has_prefix_waits and may_admit and len(replica.waiting) > 0
     if has_tree and config.touches_waiting and looks_at_queue(replica):
@@ -190,22 +188,18 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             position += 1
 
     if replica.has_state_cache:
-        pass_states(replica)
-        free = replica.free_blocks - growth - taken
+        free += pass_states(replica)
     if cache is not None and cache.contested:
         settle_decoders(replica, requests, free)
     waiting = replica.waiting
     if replica.is_full and not (replica.num_decoding or replica.num_left or replica.departing):
         replica.is_full = False
     if may_admit and waiting and not has_preempted and not replica.is_full:
-        is_plain = replica.has_plain_admission
-        is_chunked = config.enable_chunked_prefill
-        scheduled_time = requests.scheduled_time
-        has_extras, loras = replica.has_extras, replica.loras
+        is_plain, is_chunked = replica.has_plain_admission, config.enable_chunked_prefill
+        scheduled_time, has_extras, loras = requests.scheduled_time, replica.has_extras, replica.loras
         num_continued = len(chunks)
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
-        # Blocks of requests that the budget leaves less than a block of tokens.
-        set_aside = 0
+        set_aside = 0  # of requests that the budget leaves less than a block of tokens
         is_cut = lacks_blocks = False
         # Whether blocks are taken once all have found theirs, and those in use that an admission finds are counted.
         takes_late = replica.takes_lazily or (waits_for_prefix and is_whole)
@@ -232,7 +226,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             index = waiting[0]
             if paused >= 0 and not is_before(requests, index, paused):
-                # Those behind it are not tried either.
                 replica.blocked_by = BLOCKED_BY_BLOCKS
                 break
             if loras is not None and not has_lora_seat(loras, index):

@@ -67,6 +67,7 @@ def forget_behind(cache: PrefixCache, stretch: int) -> None:
 
 
 def drop_stretch(cache: PrefixCache, stretch: int) -> None:
+    """Remove a stretch from the order, and from those of its segment."""
     slot, above, below = cache.stretch_slot[stretch], cache.above[stretch], cache.below[stretch]
     if above:
         cache.below[above] = below
@@ -94,9 +95,9 @@ def take_idle(cache: PrefixCache, slot: int, reach: int) -> None:
 
 
 def replace_idle(cache: PrefixCache, slot: int, reach: int) -> None:
-    """Let copies stand in for the idle ones of a segment's first ``reach`` blocks, which keep their places in the order.
+    """Let copies stand in for the idle ones of a segment's first ``reach`` blocks.
 
-    They hold nothing to share any more.
+    Those keep their places in the order, but hold nothing to share any more.
     """
     stretch = cache.shallowest[slot]
     while stretch:

@@ -286,7 +286,6 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         cache = replica.cache
         if cache is not None:
             evict(cache, unused_blocks(replica, requests, replica.free_blocks - replica.peak_states))
-            replica.peak_states = 0
             if replica.late_prefixes:
                 keep_late_prompts(replica, cache)
         replica.num_swapped_blocks += replica.moved_blocks
@@ -375,7 +374,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         expect_results(replica, requests)
     num_running = replica.num_running + len(replica.departing)
     is_restless = _schedule(replica, requests)
-    if (replica.has_whole_prompts or replica.has_state_cache) and num_running and not (replica.num_running or replica.departing):
+    if replica.plans_again and num_running and not (replica.num_running or replica.departing):
         # All that ran were preempted for one that is then passed over: the engine schedules again.
         if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
             replica.end_time = nextafter(now, inf)
@@ -424,7 +423,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         is_restless = True
     if replica.cache is not None and replica.cache.contested:
         is_restless = True
-    if replica.late_prefixes or (replica.has_suspension and replica.prefilling) or (waiting and frees_states(replica)):
+    is_short = replica.has_suspension and len(replica.prefilling) > 0
+    if replica.late_prefixes or is_short or (replica.has_state_cache and frees_states(replica)):
         # The step after next finds more, or a prompt that lacked blocks does.
         is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
@@ -500,12 +500,12 @@ def plan(replica: Replica, requests: RequestTable) -> None:
 
 
 def _may_ask_for_less(replica: Replica, num_steps: int) -> bool:
-    """Return whether a leap may push blocks down the tiers, so that the head of the queue would load fewer of them."""
+    """Return whether a leap may evict what the head of the queue finds, so that it would load, or need, less."""
     cache = replica.cache
-    if cache is None or not cache.has_choice:
+    if cache is None or not (cache.has_choice or cache.has_states):
         return False
     growth = replica.num_decoding * ((num_steps * replica.tokens_per_decode) // replica.block_size + 2)
-    return cache.num_idle + replica.block_weight * growth > replica.free_blocks
+    return cache.num_idle + cache.num_empty + replica.block_weight * growth > replica.free_blocks
 
 
 def _schedule(replica: Replica, requests: RequestTable) -> bool:

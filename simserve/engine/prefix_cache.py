@@ -264,7 +264,8 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
 def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, end: int) -> int:
     """Let a request that has ``shared`` blocks in the cache use those after them that it has computed once more.
 
-    Its own stand in for the idle ones, which keep their places in the order of eviction. Those that others use it has in addition.
+    Its own stand in for the idle ones, which keep their places in the order of eviction. Those that others use it has
+    in addition.
 
     Args:
         cache: The cache.

@@ -69,7 +69,7 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     if replica.exported_states:
         # A chunk that ends before writes nothing amid it.
         replica.exported_states, place = int(stop == end), inside if stop == end else stop
-    is_kept = config.keeps_every_state or place == kept or place == junction
+    is_kept = config.keeps_every_state or place in (kept, junction)
     if cache is not None and place % block_size == 0 and is_kept:
         cache.paths.next_state[index] = place // block_size
     return stop - start
@@ -156,7 +156,7 @@ def pin_state(cache: PrefixCache, index: int, blocks: int) -> int:
 
 def begin_states(replica: Replica, requests: RequestTable) -> None:
     """Let states of the last step be found, and note those that their requests have passed: a step is scheduled."""
-    cache = replica.cache
+    cache, replica.peak_states = replica.cache, 0
     if cache is None:
         return
     cache.fresh_states.clear()
@@ -170,11 +170,14 @@ def begin_states(replica: Replica, requests: RequestTable) -> None:
             _charge(replica, cache, pins[position + 1])
 
 
-def pass_states(replica: Replica, index: int = -1) -> None:
-    """Let a request that the step being planned looks at, or -1: all, hold the states no more that it has passed."""
-    cache = replica.cache
+def pass_states(replica: Replica, index: int = -1) -> int:
+    """Let a request that the step being planned looks at, or -1: all, hold the states no more that it has passed.
+
+    Returns the blocks that become free.
+    """
+    cache, before = replica.cache, replica.free_blocks
     if cache is None:
-        return
+        return 0
     pins, kept = cache.pins, 0
     for position in range(0, len(pins), 4):
         user, state, place, kind = pins[position], pins[position + 1], pins[position + 2], pins[position + 3]
@@ -185,14 +188,13 @@ def pass_states(replica: Replica, index: int = -1) -> None:
             kept += 4
     while len(pins) > kept:
         pins.pop()
+    return replica.free_blocks - before
 
 
 def frees_states(replica: Replica) -> bool:
     """Return whether states become free in the steps after the one being planned."""
-    if not replica.has_state_cache:
-        return False
     is_pinned = replica.cache is not None and len(replica.cache.pins) > 0
-    return is_pinned or window_growth_of_step(replica) > 0
+    return is_pinned or (len(replica.waiting) > 0 and window_growth_of_step(replica) > 0)
 
 
 def let_go_of_states(replica: Replica, cache: PrefixCache, index: int) -> None:

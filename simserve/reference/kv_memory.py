@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.arrival_order import came, growth
-from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
+from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, reuse_oldest, worth_taking
 from simserve.reference.micro_batches import smallest
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.states import StateCache
@@ -286,28 +286,6 @@ class Scheduler(ABC):
         is_full = request.window_blocks >= self.config.window_blocks
         return 0 if is_full else self.blocks_needed(request)
 
-    def window_growths(self, decoding: list[Request]) -> list[int]:
-        """Return the same for each request that decodes in a step; second states count too."""
-        if self.states.is_used:
-            return self.states.second_states(decoding, self.free, len(self.active))
-        return [self.window_growth(request) for request in decoding]
-
-    def windows_of_chunk(self, request: Request, blocks: int) -> int:
-        """Return the blocks in a layer with a window that a running prompt takes for a chunk of ``blocks``."""
-        if self.states.is_used:
-            return self.states.windows_of_chunk(len(self.active), blocks, self.free)
-        return self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
-
-    def pass_states(self) -> None:
-        """Let all requests hold the states no more that they have passed, and evict what that leaves no room for."""
-        self.states.pass_by()
-        self.reuse_for_states()
-
-    def reuse_for_states(self) -> None:
-        """Evict what the blocks taken so far leave no room for, where states are cached."""
-        if self.states.is_used:
-            self.reuse_for_taken()
-
     def blocks_of(self, tokens: int) -> int:
         """Return the number of blocks that hold ``tokens``."""
         return math.ceil(tokens / self.config.block_size)
@@ -412,7 +390,7 @@ class Scheduler(ABC):
         """Evict as much as the blocks that requests have taken leave no room for."""
         most = self.capacity - self.held
         while self.tree is None and self.num_kept > most:
-            self.reuse_oldest()
+            reuse_oldest(self)
 
     @property
     def num_kept(self) -> int:
@@ -468,26 +446,6 @@ class Scheduler(ABC):
         config = self.config
         is_by_block = config.evicts_by_block and not (config.has_radix_tree or config.has_suspension)
         return config.enable_prefix_caching and is_by_block and config.ages_empty_blocks
-
-    def reuse_oldest(self) -> None:
-        """Reuse the free block that was released first, whether it is cached or not."""
-        if self.states.idle and self.states.is_first(self.empty):
-            self.states.evict_first()
-        elif self.cached.idle:
-            block = self.cached.idle.first
-            if not self.empty or self.last_used[block] < self.empty[0]:
-                if self.config.has_prefix_waits:
-                    self.forget_behind(block)
-                self.evict(block)
-                return
-        self.empty.popleft()
-
-    def forget_behind(self, evicted: tuple[int, int]) -> None:
-        """Let nobody find what follows an evicted block in its segment: it waits for its turn with nothing to share."""
-        behind = [block for group in self.cached.idle.groups.values() for block in group if block[0] == evicted[0]]
-        for block in [each for each in behind if each[1] > evicted[1]]:
-            self.cached.idle.discard(block)
-            self.empty_since(self.last_used[block])
 
     def empty_since(self, given_up: int, count: int = 1) -> None:
         """Let blocks with nothing to share wait where others had waited."""
@@ -590,10 +548,6 @@ class Scheduler(ABC):
         """Return a chunk of ``target`` tokens that are left: whole blocks, unless it is all of them (TensorRT-LLM)."""
         is_cut = self.config.has_aligned_chunks and chunk < target
         return chunk - chunk % self.config.block_size if is_cut else chunk
-
-    def cut(self, request: Request, chunk: int, target: int) -> int:
-        """Return a chunk of a request that has ``target`` tokens left, whole blocks, or up to where a state is kept."""
-        return self.states.cut(request, target, self.aligned(chunk, target))
 
     @property
     def keeps_order(self) -> bool:

@@ -92,6 +92,16 @@ class StateCache:
             if pin.is_passed and (request is None or pin.request is request):
                 self.release(pin)
 
+    def pass_all(self) -> None:
+        """Let all hold the states no more that they have passed, and evict what that leaves no room for."""
+        self.pass_by()
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Evict what the blocks taken so far leave no room for."""
+        if self.is_used:
+            self.scheduler.reuse_for_taken()
+
     def let_go(self, request: Request) -> None:
         """Let a request that leaves hold no state."""
         for pin in list(self.pins):
@@ -109,9 +119,10 @@ class StateCache:
             self.scheduler.num_given_up += 1
             pin.state.given_up = self.scheduler.num_given_up
 
-    def cut(self, request: Request, remaining: int, chunk: int) -> int:
-        """Return a chunk of a prompt that has ``remaining`` tokens left, cut where a state is to be kept."""
+    def cut(self, request: Request, chunk: int, remaining: int) -> int:
+        """Return a chunk of a prompt with ``remaining`` tokens left: whole blocks, or up to where a state is kept."""
         config, size = self.config, self.config.block_size
+        chunk = self.scheduler.aligned(chunk, remaining)
         self.num_exported = request.next_state = 0
         if not self.is_used:
             return chunk
@@ -160,7 +171,7 @@ class StateCache:
         return found[:place]
 
     def blocks_to_use(self, found: Sequence[Block]) -> int:
-        """Return the free blocks that the state behind blocks takes if a request uses it; more than any: it is fresh."""
+        """Return the free blocks that the use of the state behind blocks takes; more than there are: it is fresh."""
         if not self.is_used or not found:
             return 0
         state = self.states[found[-1]]
@@ -176,18 +187,26 @@ class StateCache:
             state.num_users += 1
             self.pins.append(Pin(request, state, len(found), is_own=False))
 
-    def windows_of_chunk(self, num_running: int, blocks: int, free: int) -> int:
-        """Return the states that a running prompt's next chunk takes for a step: a second one, and one amid the chunk."""
-        states = (blocks > 0) + self.num_exported
-        is_alone = num_running == 1 and blocks + self.config.window_groups * states > free
-        return 0 if is_alone else states
+    def windows_of(self, request: Request, blocks: int) -> int:
+        """Return the blocks in a layer with a window that a running prompt takes for a chunk of ``blocks``.
 
-    def second_states(self, decoding: Sequence[Request], free: int, num_running: int) -> list[int]:
-        """Return the second states that decoding requests hold in a step: of those that cross the end of a block.
-
-        Scheduled ahead, they hold them for one more step. One that is alone does not make room for itself.
+        States: a second one, and one amid the chunk; one that is alone does not make room for itself.
         """
-        size = self.config.block_size
+        scheduler, states = self.scheduler, (blocks > 0) + self.num_exported
+        if not self.is_used:
+            return scheduler.windows_with(request.blocks, blocks) - scheduler.window_of(request.blocks)
+        is_alone = len(scheduler.active) == 1
+        return 0 if is_alone and blocks + self.config.window_groups * states > scheduler.free else states
+
+    def growths(self, decoding: Sequence[Request]) -> list[int]:
+        """Return the blocks in a layer with a window that decoding requests take in a step.
+
+        Those that cross the end of a block hold a second state; scheduled ahead, for one more step. One that is alone
+        does not make room for itself.
+        """
+        if not self.is_used:
+            return [self.scheduler.window_growth(one) for one in decoding]
+        size, free, num_running = self.config.block_size, self.scheduler.free, len(self.scheduler.active)
         opened = [self.scheduler.blocks_needed(one) for one in decoding]
         states = list(opened)
         if self.config.async_scheduling and not self.config.num_speculative_tokens:

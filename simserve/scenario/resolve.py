@@ -710,7 +710,9 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     launching = model.num_hidden_layers * (engine.eager_seconds_per_layer if layer is None else layer)
     launching += model.num_moe_layers * engine.eager_seconds_per_expert_layer
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
-    derived = _window_fields(shape, memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
+    derived = (
+        _window_fields(shape, memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
+    )
     return EngineConfig(
         **({name: getattr(engine, name) for name in _OF_ENGINE} | derived),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),

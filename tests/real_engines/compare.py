@@ -60,7 +60,7 @@ WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark", *CACHED_STATES), 
 RULES: dict[str, dict[str, Any]] = {
     "0.12.0": {**_CACHE, **_PASS, "ages_empty_blocks": True, "releases_late": True},
     "0.20.2": {
-        **{**_CACHE, **_PASS, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
+        **_CACHE, **_PASS, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True,
         **dict.fromkeys(("keeps_every_state", "keeps_last_state"), True),
     },
     "0.33.0": {
