@@ -37,7 +37,14 @@ from simserve.engine.idle_blocks import (
 from simserve.engine.kv_tier import drop_from_tiers, give_up, keep_in_store, keep_in_tiers, least_recent, take_from_tier
 from simserve.engine.radix_tree import evict_nodes, find_in_tree, leave_tree
 from simserve.engine.state import Replica, RequestTable
-from simserve.engine.state_cache import drop_state, find_state, keep_state, let_go_of_states, pin_state
+from simserve.engine.state_cache import (
+    drop_state,
+    find_state,
+    hand_over_copies,
+    keep_state,
+    let_go_of_states,
+    pin_state,
+)
 
 
 def cached_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
@@ -299,47 +306,6 @@ def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, e
     return start + most
 
 
-def _hand_over_copies(replica: Replica, cache: PrefixCache, index: int) -> int:
-    """Let copies that others have computed stand in for blocks that only a request that leaves holds; return how many.
-
-    vLLM finds any copy of a block. The others are counted as users of those blocks, in addition to their copies.
-    """
-    paths, num_handed = cache.paths, 0
-    if index in cache.copiers:
-        cache.copiers.remove(index)
-    for position in range(len(cache.copiers) - 1, -1, -1):
-        other = cache.copiers[position]
-        first = paths.first_copied[other]
-        end = first + paths.copied_blocks[other]
-        kept = first
-        reach = min(end, _common_blocks(cache, index, other), paths.shared_blocks[index])
-        for seat in range(len(replica.running)):
-            each = replica.running[seat]
-            if each != other and each != index and paths.shared_blocks[each] > first:
-                held = min(paths.shared_blocks[each], _common_blocks(cache, each, other))
-                if paths.copied_blocks[each] and paths.first_copied[each] < held:
-                    held = paths.first_copied[each]
-                kept = max(kept, held)
-        count = max(reach - kept, 0)
-        paths.copied_blocks[other] -= count
-        num_handed += count
-        if not paths.copied_blocks[other]:
-            cache.copiers.pop(position)
-    return num_handed
-
-
-def _common_blocks(cache: PrefixCache, one: int, other: int) -> int:
-    """Return how many blocks two requests have in common from their beginning."""
-    paths = cache.paths
-    first, second, common = paths.starts[one], paths.starts[other], 0
-    while first < paths.starts[one + 1] and second < paths.starts[other + 1]:
-        if paths.segments[first] != paths.segments[second]:
-            break
-        common = min(paths.ends[first], paths.ends[second])
-        first, second = first + 1, second + 1
-    return common
-
-
 def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_preempted: bool = False) -> None:
     """Let a request that has computed ``tokens`` and leaves the replica cache its blocks and release them.
 
@@ -356,7 +322,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
     if cache.has_states and not is_preempted:
         let_go_of_states(replica, cache, index)
     if cache.copiers:
-        num_copied = cache.paths.copied_blocks[index] + _hand_over_copies(replica, cache, index)
+        num_copied = cache.paths.copied_blocks[index] + hand_over_copies(replica, cache, index)
     if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
     if replica.late_prefixes and index in replica.late_prefixes:

@@ -240,3 +240,44 @@ def drop_state(cache: PrefixCache, stretch: int) -> None:
     cache.stretch_slot[stretch] = 0
     cache.num_idle -= cache.state_weight
     cache.num_empty += cache.state_weight
+
+
+def hand_over_copies(replica: Replica, cache: PrefixCache, index: int) -> int:
+    """Let copies that others have computed stand in for blocks that only a request that leaves holds; return how many.
+
+    vLLM finds any copy of a block. The others are counted as users of those blocks, in addition to their copies.
+    """
+    paths, num_handed = cache.paths, 0
+    if index in cache.copiers:
+        cache.copiers.remove(index)
+    for position in range(len(cache.copiers) - 1, -1, -1):
+        other = cache.copiers[position]
+        first = paths.first_copied[other]
+        end = first + paths.copied_blocks[other]
+        kept = first
+        reach = min(end, _common_blocks(cache, index, other), paths.shared_blocks[index])
+        for seat in range(len(replica.running)):
+            each = replica.running[seat]
+            if each != other and each != index and paths.shared_blocks[each] > first:
+                held = min(paths.shared_blocks[each], _common_blocks(cache, each, other))
+                if paths.copied_blocks[each] and paths.first_copied[each] < held:
+                    held = paths.first_copied[each]
+                kept = max(kept, held)
+        count = max(reach - kept, 0)
+        paths.copied_blocks[other] -= count
+        num_handed += count
+        if not paths.copied_blocks[other]:
+            cache.copiers.pop(position)
+    return num_handed
+
+
+def _common_blocks(cache: PrefixCache, one: int, other: int) -> int:
+    """Return how many blocks two requests have in common from their beginning."""
+    paths = cache.paths
+    first, second, common = paths.starts[one], paths.starts[other], 0
+    while first < paths.starts[one + 1] and second < paths.starts[other + 1]:
+        if paths.segments[first] != paths.segments[second]:
+            break
+        common = min(paths.ends[first], paths.ends[second])
+        first, second = first + 1, second + 1
+    return common

@@ -8,6 +8,7 @@ ever hold. States of Mamba and of linear attention are outside the pool (`simser
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from simserve.perf.shape import ReplicaShape
@@ -17,6 +18,9 @@ from simserve.units import format_bytes
 
 _LATENT_ALIGNMENT = 64
 """Blocks of latent attention are multiples of this number of tokens if they are made longer (vLLM)."""
+
+_EXPORTED_TOKENS = 64
+"""Tokens between the states that FlashInfer's kernels write (``FLASHINFER_GDN_CHECKPOINT_ALIGNMENT``)."""
 
 _LEAST_TO_EXPORT = 9.0
 """Compute capability of the GPUs whose kernels of linear attention write states amid a chunk."""
@@ -368,6 +372,9 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
         pooled = 1 if model.indexer is None else model.indexer.pooled_tokens
         aligned = _LATENT_ALIGNMENT * shape.decode_context_parallel_size
         step = max(step, aligned, _POOLED_KEYS * pooled if pooled > 1 else 0)
+    if exports_states(shape) and isinstance(model.state_layers, LinearAttention):
+        # States amid a chunk are at the ends of blocks, where the kernels write them.
+        step = math.lcm(step, _EXPORTED_TOKENS)
     state = model.state_bytes(shape.tensor_parallel_size) / model.num_linear_layers
     keys = 0.0 if model.indexer is None else model.indexer.key_bytes  # they are in separate blocks
     tokens = int(step * -(-state // (step * (_kv_layer_bytes(shape) - keys))))
@@ -386,7 +393,7 @@ def exports_states(shape: ReplicaShape) -> bool:
     Those of linear attention are FlashInfer's or FlashKDA's, for compute capability 9 and more (vLLM 0.33
     layers/mamba/gdn/qwen_gdn_linear_attn.py, ``_resolve_gdn_prefill_backend``).
     """
-    rules, layer = shape.engine.state_pool, shape.model.linear_attention
+    rules, layer = shape.engine.state_pool, shape.model.state_layers
     if rules is None or not shape.engine.enable_prefix_caching or not pools_states(shape):
         return False
     if isinstance(layer, Mamba2):

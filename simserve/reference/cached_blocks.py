@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig, KVTierConfig
     from simserve.engine.state import StepTimes
-    from simserve.reference.kv_memory import Scheduler
     from simserve.reference.steps import Step
 
 Block = tuple[int, int]
@@ -286,25 +285,3 @@ def waiting_seconds(config: EngineConfig, store: Store | None, step: Step, compu
         else:
             serial += seconds
     return serial + max(0.0, overlapped - compute_seconds)
-
-
-def reuse_oldest(scheduler: Scheduler) -> None:
-    """Reuse the free block that was released first, whether it is cached or not."""
-    if scheduler.states.idle and scheduler.states.is_first(scheduler.empty):
-        scheduler.states.evict_first()
-    elif scheduler.cached.idle:
-        block = scheduler.cached.idle.first
-        if not scheduler.empty or scheduler.last_used[block] < scheduler.empty[0]:
-            if scheduler.config.has_prefix_waits:
-                forget_behind(scheduler, block)
-            scheduler.evict(block)
-            return
-    scheduler.empty.popleft()
-
-
-def forget_behind(scheduler: Scheduler, evicted: Block) -> None:
-    """Let nobody find what follows an evicted block in its segment: it waits for its turn with nothing to share."""
-    behind = [block for group in scheduler.cached.idle.groups.values() for block in group if block[0] == evicted[0]]
-    for block in [each for each in behind if each[1] > evicted[1]]:
-        scheduler.cached.idle.discard(block)
-        scheduler.empty_since(scheduler.last_used[block])

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.arrival_order import came, growth
-from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, reuse_oldest, worth_taking
+from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
 from simserve.reference.micro_batches import smallest
 from simserve.reference.request import ONE_TOKEN, Request
-from simserve.reference.states import StateCache
+from simserve.reference.states import StateCache, reuse_oldest
 from simserve.reference.steps import Step
 from simserve.reference.suspension import is_alike, known_tokens
 

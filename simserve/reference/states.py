@@ -5,15 +5,64 @@ It looks at every request and every state in every step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from simserve.reference.cached_blocks import Block, CachedBlocks
 
 if TYPE_CHECKING:
-    from simserve.reference.kv_memory import Scheduler
+    from simserve.engine.config import EngineConfig
     from simserve.reference.request import Request
 
-Block = tuple[int, int]
+
+class Memory(Protocol):
+    """What it needs to know of a scheduler (`simserve.reference.kv_memory.Scheduler`)."""
+
+    config: EngineConfig
+    cached: CachedBlocks
+    states: StateCache
+    empty: deque[int]
+    last_used: dict[Block, int]
+    num_given_up: int
+    capacity: int
+    running: list[Request]
+
+    @property
+    def active(self) -> list[Request]:
+        """Requests with a seat that are not done."""
+
+    @property
+    def free(self) -> int:
+        """Free blocks."""
+
+    def aligned(self, chunk: int, target: int, /) -> int:
+        """Return a chunk in whole blocks, where that is the rule."""
+
+    def blocks_needed(self, request: Request, /) -> int:
+        """Return the blocks that the next step of a decoding request opens."""
+
+    def blocks_on_path(self, request: Request, num_blocks: int, /) -> list[Block]:
+        """Return blocks of a request."""
+
+    def empty_since(self, given_up: int, count: int = 1, /) -> None:
+        """Let blocks with nothing to share wait where others had waited."""
+
+    def evict(self, block: Block, /) -> None:
+        """Evict a cached block."""
+
+    def reuse_for_taken(self) -> None:
+        """Evict as much as the blocks that requests have taken leave no room for."""
+
+    def window_growth(self, request: Request, /) -> int:
+        """Return the blocks opened in a layer with a window."""
+
+    def window_of(self, blocks: int, /) -> int:
+        """Return the blocks in a layer with a window beside ``blocks`` in the others."""
+
+    def windows_with(self, held: int, blocks: int, /) -> int:
+        """Return the same while a chunk of ``blocks`` is computed."""
 
 
 @dataclass(eq=False)
@@ -52,7 +101,7 @@ class StateCache:
         copiers: Requests that have copies of blocks that others use, in the order in which they began.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Memory) -> None:
         self.scheduler, self.config = scheduler, scheduler.config
         self.is_used = scheduler.config.has_state_cache
         self.states: dict[Block, State] = {}
@@ -260,3 +309,25 @@ class StateCache:
             if not other.copied:
                 self.copiers.remove(other)
         return num_handed
+
+
+def reuse_oldest(scheduler: Memory) -> None:
+    """Reuse the free block that was released first, whether it is cached or not."""
+    if scheduler.states.idle and scheduler.states.is_first(scheduler.empty):
+        scheduler.states.evict_first()
+    elif scheduler.cached.idle:
+        block = scheduler.cached.idle.first
+        if not scheduler.empty or scheduler.last_used[block] < scheduler.empty[0]:
+            if scheduler.config.has_prefix_waits:
+                forget_behind(scheduler, block)
+            scheduler.evict(block)
+            return
+    scheduler.empty.popleft()
+
+
+def forget_behind(scheduler: Memory, evicted: Block) -> None:
+    """Let nobody find what follows an evicted block in its segment: it waits for its turn with nothing to share."""
+    behind = [block for group in scheduler.cached.idle.groups.values() for block in group if block[0] == evicted[0]]
+    for block in [each for each in behind if each[1] > evicted[1]]:
+        scheduler.cached.idle.discard(block)
+        scheduler.empty_since(scheduler.last_used[block])
