@@ -21,6 +21,7 @@ import numpy as np
 from simserve.perf.efficiency import Array, Machine, attention_efficiency, memory_efficiency, start_latency
 from simserve.perf.gemm import ACTIVATION_BYTES
 from simserve.perf.operators import HOST, elementwise_parts
+from simserve.perf.quantization import MARLIN_ON_HOPPER
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.attention_kinds import SparseIndexer
 from simserve.profiles.model import ModelProfile
@@ -54,6 +55,15 @@ H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747);
 TRITON_LATENT_HEADS, TRITON_LATENT_SPLITS = 16, {"vllm": 4, "sglang": 8}
 """Heads per thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the most parts into which
 it splits a sequence's keys (vLLM triton_mla.py, SGLang server_args.py)."""
+WIDEST_SHARED = 256.0
+"""Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512. Where FlashAttention-4
+does not run, vLLM and SGLang leave such models to Triton (vLLM 0.19.1, 0.24.0 and 0.30.0 models/config.py,
+Gemma4Config; SGLang pull request 25006)."""
+TRITON_WIDE_SHARE = 0.101 / MARLIN_ON_HOPPER
+"""Share of the 16-bit peak at which Triton computes prompts of wider heads: SGLang's in 16 bit on H100 and H200 (their
+`widest_compute`), whose tiles of 32 rows (extend_attention.py of 0.5.9) are too small for Hopper's own instructions. On
+GPUs that have no others it is a share of the whole peak. Keys in 8 bit are taken as those in 16."""
+WIDE_HEAD_ENGINES = ("vllm", "sglang")
 INDEX_SMALL_CALLS = 8
 """Element-wise kernels per layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 for
 queries and key each, storing the key, scaling the heads' weights (``nsa_indexer.py`` of SGLang, ``DeepseekV32Indexer``
@@ -235,12 +245,26 @@ def unshared_key_seconds(
     return group * kv_bytes_per_token / bandwidth
 
 
-def prefill_pair_seconds(shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool) -> float:
+def triton_wide_share(shape: ReplicaShape, layers: AttentionLayers) -> float | None:
+    """Return the share of the peak of prompts that no kernel but Triton's computes; None for other layers.
+
+    Such are heads above `WIDEST_SHARED` on NVIDIA GPUs; those with fitted curves have a share of their own.
+    """
+    is_wide = layers.has_plain_heads and layers.head_dim > WIDEST_SHARED
+    is_left = shape.engine.name in WIDE_HEAD_ENGINES and shape.hardware.vendor == "NVIDIA"
+    return TRITON_WIDE_SHARE if is_wide and is_left else None
+
+
+def prefill_pair_seconds(
+    shape: AttentionShape, machine: Machine, dtype: str, *, is_flash: bool, peak_share: float | None = None
+) -> float:
     """Return the seconds per attended query-key pair in prefill, one layer.
 
-    A standard kernel also computes the masked half and moves the scores through memory.
+    A standard kernel also computes the masked half and moves the scores through memory. ``peak_share``: what a flash
+    kernel reaches if it is known for these heads, in place of the GPU's class.
     """
-    efficiency = attention_efficiency(machine)
+    own = None if peak_share is None else peak_share * machine.engine_scale
+    efficiency = own or attention_efficiency(machine)
     compute = shape.prefill_flops_per_pair / (machine.peak(dtype) * efficiency)
     if is_flash:
         return compute

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.perf.attention import WIDEST_SHARED
 from simserve.perf.context_parallel import head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.shape import ReplicaShape
@@ -28,7 +29,6 @@ from simserve.profiles.model_blocks import AttentionLayers
 
 Mask = NDArray[np.bool_]
 TILE = 128.0  # Tokens per tile of queries, and the head width to which constants refer (FlashAttention-3).
-WIDEST_SHARED = 256.0  # Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512.
 ROW_TILE = 64.0  # Rows to which the tensor cores pad a decode step (wgmma m64; query heads of a group are rows).
 GROUP = 4.0  # Query heads per key-value head to which the time of a wave refers.
 L2_FILLED, L2_SPILLED = 0.7, 1.2

@@ -30,6 +30,7 @@ from simserve.perf.attention import (
     reads_keys_by_query_head,
     sparse_prompt_seconds,
     triton_latent_seconds,
+    triton_wide_share,
     unshared_key_seconds,
     window_keys,
 )
@@ -267,7 +268,9 @@ def _prefill_seconds(stage: Stage, attention: StageAttention) -> tuple[float, fl
     if kernel is not None:
         return kernel.request_seconds, kernel.pair_seconds, kernel.prompt_key_seconds
     is_flash = stage.shape.attention == "flash"
-    pair = prefill_pair_seconds(layer, stage.machine, stage.precision.wide_arithmetic, is_flash=is_flash)
+    wide = triton_wide_share(stage.shape, attention.layers) if is_flash else None
+    dtype = stage.precision.wide_arithmetic
+    pair = prefill_pair_seconds(layer, stage.machine, dtype, is_flash=is_flash, peak_share=wide)
     return TILE_PAIRS * pair, pair, prefill_key_seconds(layer, stage.machine)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simserve.perf.attention import triton_wide_share
 from simserve.perf.attention_curve import (
     Gpu,
     Heads,
@@ -21,6 +24,7 @@ from simserve.perf.attention_curve import (
     loop_keys,
     prefill_seconds,
 )
+from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import AttentionKernel
 from tests.perf.shapes import make_shape
@@ -171,3 +175,29 @@ def test_time_and_waves_never_fall_with_batch_or_context(tail: float) -> None:
     assert (np.diff(waves, axis=1) >= 0).all()
     assert (np.diff(blocks[:, 0] * imbalance(blocks[:, 0], tail, SMS)) >= -1e-12).all()
     assert (np.diff(cut_blocks(blocks / SMS, context), axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize(("hardware", "measured"), [("rtx-pro-6000-96gb", 79e12), ("gb10-128gb", 8.4e12)])
+def test_heads_of_512_run_at_tritons_pace_where_flash_attention_has_none(hardware: str, measured: float) -> None:
+    """Ten layers of Gemma 4 under vLLM: 79 TFLOP/s on an RTX PRO 6000 (met), 8.4 on a GB10 with FP8 keys (half)."""
+    shape = make_shape(hardware, "gemma-4-31b", version="0.30")
+    served = replace(shape, contexts=(100_000.0, 120_000.0))
+    wide = next(each for each in shape.model.attention_layers if each.head_dim == 512)
+
+    reached = 10 * 4.0 * 32 * 512 / price(served, 600).step_times.prefill_pair_seconds
+
+    assert triton_wide_share(shape, wide) == pytest.approx(0.160, abs=0.001)
+    assert reached == pytest.approx(0.160 * shape.machine.peak("bf16"), rel=0.02)
+    assert 0.9 * measured < reached < 2.5 * measured
+
+
+def test_other_heads_engines_and_makers_keep_the_gpus_share() -> None:
+    """Heads of 256 (Gemma's windows), llama.cpp's own kernels, AMD's GPUs."""
+    served = make_shape("gb10-128gb", "gemma-4-31b", version="0.30")
+    wide = next(each for each in served.model.attention_layers if each.head_dim == 512)
+    narrow = [each for each in served.model.attention_layers if each.head_dim <= 256]
+
+    assert narrow
+    assert all(triton_wide_share(served, each) is None for each in narrow)
+    assert triton_wide_share(make_shape("rtx-5090-32gb", "gemma-4-31b", engine="llama.cpp"), wide) is None
+    assert triton_wide_share(make_shape("mi300x-192gb", "gemma-4-31b"), wide) is None

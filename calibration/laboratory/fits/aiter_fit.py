@@ -110,6 +110,14 @@ kimi_k2.6_int4_moe_mi300x), and SGLang 0.5.8 with Triton 3.5.1 (AMD ROCm blog "A
 MI300X", 2026-03-24)."""
 INT4_DECODES = ((1, 0.212), (2, 0.241), (4, 0.298), (8, 0.415))
 """Tokens and milliseconds of a layer of Kimi-K2.5 over eight MI355X (SGLang pull request 22208, the default tiles)."""
+INT4_PLATEAU = (("34460", 128, 9.1), ("34460", 512, 9.4), ("34460", 2048, 9.7), ("34460", 16384, 29.6))
+"""Source, tokens and milliseconds of a layer of Kimi-K2.5 over four MI350X with the default tiles ("flat at 9.1 to 9.7
+ms from M=128 to M=2048", and twice 14.8 ms a call in a profile of prompts, as chunks of 16,384, the default: SGLang
+pull request 34460, Triton 3.6.0; a file named for 256 columns is one for 512 there, as pull request 20023 says)."""
+INT4_TILES = {"tile_rows": 32, "narrow_tile_rows": 16, "narrow_tokens": 20}
+"""Default tiles: of 16 rows up to 20 tokens, 32 up to 40, 64 beyond (vLLM 0.15.1 to 0.24.0 fused_moe.py,
+get_default_config), or 16 up to as many tokens as experts (SGLang): 32 stand in for all but the first. With 64 rows
+prompts of 16,384 tokens come out at +61 %."""
 INT4_BITS = 4.5
 INT4_PACES: Mapping[str, float] = {
     "mi300x-192gb": 1.0,
@@ -396,10 +404,20 @@ def int4_rows() -> pd.DataFrame:
     return rows.assign(us=1000.0 * rows["ms"], use_g1u1=1)
 
 
-def fit_int4(rows: pd.DataFrame) -> GroupedGemmCurve:
-    """Return Triton's curve in 16 bit with tiles of 16 rows and an MI300X's shares of its peaks in INT4."""
+def cdna4_rows() -> pd.DataFrame:
+    """Return the layers of experts in INT4 that were timed on MI350X and MI355X, as `int4_rows`."""
+    rows = int4_rows()
+    names = ["source", "token", "model_dim", "inter_dim", "expert", "topk", "ms"]
+    flat = [(source, tokens, 7168, 512, 384, 8, ms) for source, tokens, ms in INT4_PLATEAU]
+    plateau = pd.DataFrame(flat, columns=names).assign(gpu="mi350x-288gb", use_g1u1=1)
+    timed = [rows[rows["gpu"] != "mi300x-192gb"], plateau.assign(us=1000.0 * plateau["ms"])]
+    return pd.concat(timed, ignore_index=True)
+
+
+def fit_int4(rows: pd.DataFrame, tiles: Mapping[str, int] | None = None) -> GroupedGemmCurve:
+    """Return Triton's curve in 16 bit with tiles of 16 rows, or ``tiles``, and an MI300X's shares of its peaks."""
     wide = load_hardware("mi300x-192gb").grouped_gemm_curves_of("vllm", "triton")["bf16"]
-    wide = wide.model_copy(update={"tile_rows": 16, "backend": None, "fit": None})
+    wide = wide.model_copy(update={"tile_rows": 16, **(tiles or {}), "backend": None, "fit": None})
     values = fit_parameters(
         lambda given: predict_int4(wide.model_copy(update=given), rows),
         rows["us"].to_numpy(dtype=np.float64) * SECONDS,
@@ -442,8 +460,13 @@ def print_int4() -> None:
     print("experts, INT4", len(rows), curve)
     inside = np.median(np.abs(int4_errors(rows, rows)))
     print(f"  {inside:.3f}, whole sources left out {held_out(rows, ['source'], int4_errors):.3f}")
+    own = cdna4_rows()
+    cdna4 = fit_int4(own, INT4_TILES)
+    errors = predict_int4(cdna4, own) / (own["us"].to_numpy(dtype=np.float64) * SECONDS) - 1.0
+    print("experts, INT4, MI350X and MI355X", len(own), cdna4, np.round(errors, 2))
     for name in INT4_PACES:
-        print("  {}: {:.4f} of the FLOP/s, {:.4f} of the bandwidth".format(name, *int4_shares(curve, name)))
+        fitted = cdna4 if "mi35" in name else curve
+        print("  {}: {:.4f} of the FLOP/s, {:.4f} of the bandwidth".format(name, *int4_shares(fitted, name)))
 
 
 def print_triton() -> None:
