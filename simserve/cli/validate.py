@@ -11,7 +11,6 @@ import typer
 
 from simserve.cli.options import PAGE, Shown, check_page, console, takes_flags
 from simserve.cli.progress import progress_bar
-from simserve.documents import read_mapping
 from simserve.errors import InputError, InterruptedRunError, UsageError
 
 _TABLE_ENDINGS = (".parquet", ".csv")
@@ -129,6 +128,8 @@ def _check_outputs(files: Mapping[str, Path | None], date: str | None) -> None:
 
 
 def _is_scenario(file: Path) -> bool:
+    from simserve.documents import read_mapping  # YAML: needed with files alone
+
     try:
         return {"deployment", "workload"} <= read_mapping(file, InputError).keys()
     except InputError:  # reported with what a file of measurements contains

@@ -448,7 +448,7 @@ def trust_text(result: RunResult) -> str:
     if caveat:
         parts.append(caveat)
     if inner["replications"]["precision"] is not None and not inner["replications"]["reached"]:
-        parts.append("the precision asked for was not reached")
+        parts.append(facts.precision_reached(inner["replications"]).removeprefix("; "))
     if inner["settled"] is False and not caveat:
         parts.append(f"too short a run to have settled{_LENGTHENS}")
     if found is not None:

@@ -149,7 +149,7 @@ def measured(result: RunResult) -> str:
     if replications > 1:
         text = f"{requests} a run in the measured parts of {replications} runs"
         interval = "" if result.summary["simserve"]["settled"] is False else "; ± is the 95% interval"
-        return f"{text}{interval}{_precision_reached(result.summary['simserve']['replications'])}{few}"
+        return f"{text}{interval}{precision_reached(result.summary['simserve']['replications'])}{few}"
     length = window["end_s"] - window["start_s"]
     if length >= _WHOLE * duration:
         return f"{requests}, the whole run of {format_seconds(duration)}{_why_whole(result)}{few}"
@@ -192,7 +192,7 @@ def _too_few(requests: float, *, is_each: bool) -> str:
     return f"; {slowest} slower than p99{each}: use at least {needed} requests to rely on it"
 
 
-def _precision_reached(replications: Mapping[str, Any]) -> str:
+def precision_reached(replications: Mapping[str, Any]) -> str:
     """Return whether the precision asked for was reached, and by how much the widest interval misses it."""
     if replications["precision"] is None:
         return ""

@@ -276,6 +276,9 @@ class Validation(Replayed):
         """Its plot: ``scatter(metric)``."""
         return ValidationPlots(self)
 
+    def __repr__(self) -> str:
+        return f"<Validation: {' '.join(validation_lines(self.summary)[:1])}>"
+
     def _repr_html_(self) -> str:
         table = error_tables(self.summary)[0]
         return html_table(validation_lines(self.summary), table.header, table.rows, [table.caption or READING])

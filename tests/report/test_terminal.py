@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from simserve.report.answer import answer
+from simserve.report.brief import trust_text
 from simserve.report.facts import measured
 from simserve.report.kinds import class_rows
 from simserve.report.knobs import engine_name
@@ -95,9 +96,11 @@ def test_the_attainment_is_asked_for_in_points() -> None:
     """One percentage point, whatever precision is asked of latencies: the line says how far it was reached."""
     changes = ["workload.arrivals.rate=9.5", "workload.num_requests=1500"]
 
-    said = measured(run_scenario(load("chatbot", [*changes, "run.precision=0.9", "run.max_replications=2"])))
+    result = run_scenario(load("chatbot", [*changes, "run.precision=0.9", "run.max_replications=2"]))
 
-    assert re.search(r"; slo_attainment is known to [\d.]+ percentage points, 1 was asked", said)
+    told = r"slo_attainment is known to [\d.]+ percentage points, 1 was asked"
+    assert re.search(f"; {told}", measured(result))
+    assert re.match(told, trust_text(result))
 
 
 def test_a_run_without_a_kv_cache_says_so() -> None:

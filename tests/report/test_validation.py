@@ -214,3 +214,10 @@ def test_a_validation_shows_itself_in_a_notebook() -> None:
     assert figure.axes[0].get_xlabel() == "measured, TPOT in ms"
     assert shown.plot.scatter("e2e") is None
     assert shown.summary == found.summary
+
+
+def test_a_validation_shows_itself_in_a_line() -> None:
+    """Not by the thousands of numbers of its points."""
+    shown = repr(ShownValidation(predictions=_validation().predictions))
+
+    assert re.fullmatch(r"<Validation: Median error: TPOT [\d.]+% .*>", shown)
