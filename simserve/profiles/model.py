@@ -295,7 +295,7 @@ class ModelProfile(FrozenModel):
         return {kind: sum(each == kind for each in stored.values()) / len(layers) for kind in kinds}
 
     def head_format(self, quantization: WeightFormatName) -> WeightFormatName | None:
-        """Return the format of the LM head when the model runs in one; None: that of embeddings, as of a tied head."""
+        """Return the format of the LM head when the model runs in one; None: the embedding's, as of a tied head."""
         known = None if self.tie_word_embeddings else self.checkpoint(quantization)
         others = () if known is None else reversed(known.other_formats)
         return next((each.format for each in others if "lm_head" in each.parts), None)
