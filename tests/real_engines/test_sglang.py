@@ -44,12 +44,13 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", SGLANG)
-def test_ranks_delay_prompts_as_its_delayer_does(release: str) -> None:
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_ranks_delay_prompts_as_its_delayer_does(is_overlapped: bool, release: str) -> None:
     """Schedulers that step together, each with the delayer of the wheel: nine of ten workloads to the step."""
     python = environment.python_of(release, "sglang")
     if python is None:
         pytest.skip(f"not installed: python -m tests.real_engines --version sglang-{release}")
-    cases = [as_sglang(draw_case(kind, 5000 + seed, is_async=False)) for kind in RANKED for seed in range(7)]
+    cases = [as_sglang(draw_case(kind, 5000 + seed, is_async=is_overlapped)) for kind in RANKED for seed in range(7)]
 
     schedules = schedules_of(python, cases, "sglang")
 
