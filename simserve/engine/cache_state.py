@@ -38,6 +38,11 @@ class PrefixPaths:
         loaded_tokens: Cached tokens that came from each of them, ``num_levels`` entries per request.
         store: The store that all replicas share; None: there is none.
         promised_blocks: Leading blocks of the request that the store had when it came to its replica.
+        next_state: With states in the cache: the block behind which the chunk being planned leaves a state that is
+            kept; 0: none.
+        junctions: Likewise: the blocks that a request found when it was looked up last, if it found fewer states; or 0.
+        copied_blocks: Likewise: those of ``shared_blocks`` that others hold, while the request has copies of its own.
+        first_copied: Likewise: the first of them.
     """
 
     def __init__(
@@ -88,6 +93,8 @@ class PrefixPaths:
             self.pinned_until = array("q", starts[:-1].astype(np.int64).tobytes())
             self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
+        self.next_state, self.junctions = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.copied_blocks, self.first_copied = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.num_levels, self.store = num_levels, store
         self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
         self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
@@ -95,7 +102,7 @@ class PrefixPaths:
     def forget(self, index: int) -> None:
         """Let a request use nothing: the replica that held its blocks is gone."""
         self.pinned_until[index] = self.starts[index]
-        self.shared_blocks[index] = self.is_private[index] = 0
+        self.shared_blocks[index] = self.is_private[index] = self.copied_blocks[index] = 0
 
 
 def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -131,15 +138,27 @@ class PrefixCache:
         evicts_by_block, ages_empty: As in `EngineConfig`; the latter is ``ages_empty_blocks``.
         idle: Stretches of blocks without users, numbered from 1, the least recently given up first.
         shallowest: For each slot the stretch next to the blocks in use; 0: it has none.
-        stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share.
+        stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share; below 0: a state.
         stretch_start: Stretch -> the first of its blocks within the segment, which reaches to the next stretch or to
             the end of what is held; for slot 0, how many blocks it has.
+        stretch_copies: Stretch -> blocks in its place in the order that hold nothing to share, behind its own.
         above, below: Stretch -> the previous and the next one in its segment; 0: none.
         free_stretches: Stretches that are gone.
         num_idle: Blocks of segments without users. They count as free, since they can be evicted.
         num_empty: Blocks in ``idle`` that hold nothing to share, or a copy of another block.
         num_fresh: Blocks before all of those that have never held anything.
         num_duplicates: Blocks of running requests, counted once for each of them, minus the number of distinct blocks.
+        has_states: Whether prefixes are found only where a state is cached (`simserve.engine.state_cache`).
+        state_weight: Blocks of the pool that a state takes.
+        states: Segment and place of a state -> the state, numbered from 1.
+        state_keys: State -> its segment and place.
+        state_users: State -> how many running requests hold it.
+        state_stretch: State -> its stretch while it has no users.
+        state_charged: State -> whether its blocks count as taken besides those of requests.
+        free_states: States that are gone.
+        fresh_states: States that the step being planned computes.
+        copiers: Running requests that have copies of blocks that others use.
+        pins: Request, state, place, and whether the request has computed it, for each state that a request holds.
         tree: The tree that holds shared prefixes (`simserve.engine.radix_tree`), which leaves everything from ``slots``
             to ``num_fresh`` except ``num_idle`` unused; None: there is none.
         tiers: Where evicted blocks go, the nearest first (`simserve.engine.kv_tier`).
@@ -183,12 +202,19 @@ class PrefixCache:
         self.contested: list[int] = []
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.shallowest = [0]
-        self.stretch_slot, self.stretch_start = [0], [0]
+        self.stretch_slot, self.stretch_start, self.stretch_copies = [0], [0], [0]
         self.above, self.below = [0], [0]
         self.free_stretches: list[int] = []
         self.num_idle = self.num_empty = 0
         self.num_fresh = config.num_blocks if self.ages_empty else 0
         self.num_duplicates = 0
+        self.has_states, self.state_weight = config.has_state_cache, config.window_groups
+        self.states: dict[int, int] = {}
+        self.state_keys, self.state_users, self.state_stretch, self.state_charged = [0], [0], [0], [0]
+        self.free_states: list[int] = []
+        self.fresh_states: list[int] = []
+        self.pins: list[int] = []
+        self.copiers: list[int] = []
 
 
 @slotted

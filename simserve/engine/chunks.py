@@ -71,8 +71,9 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
+from simserve.engine.state_cache import pass_states, to_state
 from simserve.engine.suspension import continue_growing, go_on, what_keeps_out
-from simserve.engine.windows import chunk_windows, give_back, take_blocks, window_growth_of_step
+from simserve.engine.windows import admitted_windows, chunk_windows, give_back, take_blocks, window_growth_of_step
 
 
 def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
@@ -84,8 +85,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     if config.pipeline_parallel_size > 1:
         _begin_round(replica, num_decodes)
     budget = replica.round_tokens - num_decodes * replica.tokens_per_decode
-    max_chunk, has_checkpoints = longest_chunk(replica), config.checkpoint_tokens > 0
-    is_aligned, is_whole = replica.has_aligned_chunks, replica.has_whole_prompts
+    max_chunk, is_aligned, is_whole = longest_chunk(replica), replica.has_aligned_chunks, replica.has_whole_prompts
+    is_cut_short = is_aligned or config.checkpoint_tokens > 0 or replica.has_state_cache
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take are reserved first.
@@ -98,8 +99,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
         else:
             growth = replica.residues[replica.step % block_size]
     free = replica.free_blocks - growth
-    # For a pool that layers with a window have to themselves: what is free, and what the chunks take.
-    free_window = windows_taken = 0
+    free_window = windows_taken = 0  # in a pool that layers with a window have to themselves
     if has_window_pool:
         free_window = replica.free_window_blocks
         if num_decodes:
@@ -112,8 +112,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     cache = replica.cache
     # A tree receives what a step computes when it has ended.
     has_tree = cache is not None and cache.tree is not None
-    waits_for_prefix = cache is not None and replica.has_prefix_waits
-    suspends = replica.has_suspension
+    waits_for_prefix, suspends = cache is not None and replica.has_prefix_waits, replica.has_suspension
     # Requests that wait for prefixes keep their places among the running prompts.
     is_merged = replica.has_prefix_waits and may_admit and len(replica.waiting) > 0
     if has_tree and config.touches_waiting and looks_at_queue(replica):
@@ -130,10 +129,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             done = computed_tokens[index]
             remaining = prompt_tokens[index] + generated_tokens[index] - done
             chunk = min(remaining, max_chunk, budget)
-            if has_checkpoints:
-                chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
-            if is_aligned and chunk < remaining:
-                chunk -= chunk % block_size
+            if is_cut_short:
+                chunk = cut_chunk(replica, requests, index, remaining, chunk)
+                free = replica.free_blocks - growth - taken
             if keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, everything if it leaves none.
                 room = int(estimated_room(replica, free, free_window))
@@ -189,20 +187,19 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         note_contests(cache, index)
             position += 1
 
+    if replica.has_state_cache:
+        free += pass_states(replica)
     if cache is not None and cache.contested:
         settle_decoders(replica, requests, free)
     waiting = replica.waiting
     if replica.is_full and not (replica.num_decoding or replica.num_left or replica.departing):
         replica.is_full = False
     if may_admit and waiting and not has_preempted and not replica.is_full:
-        is_plain = replica.has_plain_admission
-        is_chunked = config.enable_chunked_prefill
-        scheduled_time = requests.scheduled_time
-        has_extras, loras = replica.has_extras, replica.loras
+        is_plain, is_chunked = replica.has_plain_admission, config.enable_chunked_prefill
+        scheduled_time, has_extras, loras = requests.scheduled_time, replica.has_extras, replica.loras
         num_continued = len(chunks)
         seats = replica.max_num_seqs - len(replica.departing) - replica.num_left
-        # Blocks of requests that the budget leaves less than a block of tokens.
-        set_aside = 0
+        set_aside = 0  # of requests that the budget leaves less than a block of tokens
         is_cut = lacks_blocks = False
         # Whether blocks are taken once all have found theirs, and those in use that an admission finds are counted.
         takes_late = replica.takes_lazily or (waits_for_prefix and is_whole)
@@ -229,7 +226,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 break
             index = waiting[0]
             if paused >= 0 and not is_before(requests, index, paused):
-                # Those behind it are not tried either.
                 replica.blocked_by = BLOCKED_BY_BLOCKS
                 break
             if loras is not None and not has_lora_seat(loras, index):
@@ -275,14 +271,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 cached = suspended
             chunk = target
             if is_chunked:
-                if has_checkpoints:
-                    chunk = tokens_to_checkpoint(replica, target)
-                if chunk > max_chunk:
-                    chunk = max_chunk
-                if chunk > budget:
-                    chunk = budget
-                if is_aligned and chunk < target:
-                    chunk -= chunk % block_size
+                chunk = min(target, max_chunk, budget)
+                if is_cut_short:
+                    chunk = cut_chunk(replica, requests, index, target, chunk)
             charge, surplus = chunk, 0
             if takes_late and cached and cache is not None:
                 # Blocks that count as needed although others use them.
@@ -337,8 +328,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 need = -(-(cached + chunk) // block_size) + (-cached // block_size)
                 window = 0
                 if keeps_windows:
-                    # Its own window of the prefix, in addition to the blocks that it shares.
-                    window = min(blocks, replica.window_blocks) + chunk_windows(replica, blocks, need)
+                    window = admitted_windows(replica, blocks, need)
                     need = replica.full_weight * need + replica.window_weight * window
                 if is_whole:
                     need = -(-target // block_size)
@@ -528,6 +518,15 @@ def tokens_to_checkpoint(replica: Replica, remaining: int) -> int:
     if remaining > config.last_checkpoint_tokens:
         return remaining - config.last_checkpoint_tokens
     return remaining
+
+
+def cut_chunk(replica: Replica, requests: RequestTable, index: int, remaining: int, chunk: int) -> int:
+    """Return a chunk of a prompt with ``remaining`` left, cut to its next checkpoint, whole blocks, or a state."""
+    if replica.config.checkpoint_tokens > 0:
+        chunk = min(chunk, tokens_to_checkpoint(replica, remaining))
+    if replica.has_aligned_chunks and chunk < remaining:
+        chunk -= chunk % replica.block_size
+    return to_state(replica, requests, index, remaining, chunk) if replica.has_state_cache else chunk
 
 
 def is_chunk_limit_lifted(replica: Replica) -> bool:

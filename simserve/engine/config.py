@@ -126,6 +126,13 @@ class EngineConfig:
             (`simserve.engine.windows`); 0: all layers keep everything.
         num_window_blocks: Blocks of a separate pool for layers with a window (SGLang); 0: they share the pool.
         keeps_states: Whether a layer with a window holds a state, which chunks do not lengthen.
+        caches_states: ``keeps_states``, with ``enable_prefix_caching``: whether a prefix is found only where its state
+            is cached, for which chunks end there (vLLM; `simserve.engine.state_cache`); effective if `has_state_cache`.
+        keeps_every_state: ``caches_states``: whether a state is cached at every full block that ends a chunk (vLLM up
+            to 0.29), or only where another prompt may go on.
+        keeps_last_state: ``caches_states``: whether a prompt of full blocks ends with one chunk less, without a state
+            behind which the same prompt could go on (vLLM up to 0.31).
+        exports_states: ``caches_states``: whether a state can be cached amid the last chunk of a prompt.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
         reserved_decode_tokens: Tokens that a decode replica keeps free for each request with a seat when it takes in
             another one (SGLang's ``num_reserved_decode_tokens``); 0: those of the next step.
@@ -233,6 +240,10 @@ class EngineConfig:
     window_blocks: int = 0
     num_window_blocks: int = 0
     keeps_states: bool = False
+    caches_states: bool = False
+    keeps_every_state: bool = False
+    keeps_last_state: bool = False
+    exports_states: bool = False
     watermark_blocks: int = 0
     reserved_decode_tokens: int = 0
     static_batch_size: int = 1
@@ -340,6 +351,21 @@ class EngineConfig:
         is_plain = self.num_speculative_tokens == 0 and self.preemption_mode == "recompute"
         is_ordered = self.scheduling_policy == "priority" and self.scheduler == "mixed"
         return self.ends_pass and is_ordered and is_growing and is_plain
+
+    @property
+    def has_state_cache(self) -> bool:
+        """Whether chunks end where states are cached: in mixed steps of growing requests, without tiers."""
+        is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
+        is_cached = self.enable_prefix_caching and self.evicts_by_block and not self.kv_tiers
+        is_mixed = self.scheduler == "mixed" and self.enable_chunked_prefill
+        return (
+            self.caches_states
+            and self.keeps_states
+            and self.window_blocks > 0
+            and is_growing
+            and is_cached
+            and is_mixed
+        )
 
     @property
     def has_padding(self) -> bool:

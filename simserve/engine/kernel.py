@@ -100,6 +100,7 @@ from simserve.engine.state import (
     leap_row,
     sum_around,
 )
+from simserve.engine.state_cache import begin_states, frees_states, pass_states
 from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
 from simserve.engine.suspension import bring_back, forget_suspended, preempt_stuck, seconds_to_return
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
@@ -284,7 +285,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if has_extras:
         cache = replica.cache
         if cache is not None:
-            evict(cache, unused_blocks(replica, requests, replica.free_blocks))
+            evict(cache, unused_blocks(replica, requests, replica.free_blocks - replica.peak_states))
             if replica.late_prefixes:
                 keep_late_prompts(replica, cache)
         replica.num_swapped_blocks += replica.moved_blocks
@@ -373,7 +374,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         expect_results(replica, requests)
     num_running = replica.num_running + len(replica.departing)
     is_restless = _schedule(replica, requests)
-    if replica.has_whole_prompts and num_running and not (replica.num_running or replica.departing):
+    if replica.plans_again and num_running and not (replica.num_running or replica.departing):
         # All that ran were preempted for one that is then passed over: the engine schedules again.
         if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
             replica.end_time = nextafter(now, inf)
@@ -422,7 +423,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         is_restless = True
     if replica.cache is not None and replica.cache.contested:
         is_restless = True
-    if replica.late_prefixes or (replica.has_suspension and replica.prefilling):
+    is_short = replica.has_suspension and len(replica.prefilling) > 0
+    if replica.late_prefixes or is_short or (replica.has_state_cache and frees_states(replica)):
         # The step after next finds more, or a prompt that lacked blocks does.
         is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
@@ -498,12 +500,12 @@ def plan(replica: Replica, requests: RequestTable) -> None:
 
 
 def _may_ask_for_less(replica: Replica, num_steps: int) -> bool:
-    """Return whether a leap may push blocks down the tiers, so that the head of the queue would load fewer of them."""
+    """Return whether a leap may evict what the head of the queue finds, so that it would load, or need, less."""
     cache = replica.cache
-    if cache is None or not cache.has_choice:
+    if cache is None or not (cache.has_choice or cache.has_states):
         return False
     growth = replica.num_decoding * ((num_steps * replica.tokens_per_decode) // replica.block_size + 2)
-    return cache.num_idle + replica.block_weight * growth > replica.free_blocks
+    return cache.num_idle + cache.num_empty + replica.block_weight * growth > replica.free_blocks
 
 
 def _schedule(replica: Replica, requests: RequestTable) -> bool:
@@ -511,6 +513,8 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
     is_restless = False
     progress = replica.progress
     waiting = replica.waiting
+    if replica.has_state_cache:
+        begin_states(replica, requests)
     if waiting or replica.prefilling:
         if waiting and replica.is_ordered and replica.config.priority_preemption:
             is_restless = make_way(replica, requests)
@@ -556,6 +560,8 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
             or replica.keeps_windows
         ):
             is_restless = make_room(replica, requests)
+        if replica.has_state_cache:
+            pass_states(replica)
         if replica.cache is not None and replica.cache.contested and replica.num_decoding:
             growth = growth_of_step(replica) if replica.grows else 0
             settle_decoders(replica, requests, replica.free_blocks - growth)

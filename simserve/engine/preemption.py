@@ -346,7 +346,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         leave_tree(replica, index, 0)
         make_free(replica, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing)))
     elif replica.cache is not None:
-        leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
+        leave_prefix(replica, index, computed, replica.free_blocks - free_blocks, True)
     requests.num_preemptions[index] += 1
     if replica.batch_log is not None:
         replica.batch_log.extend((index, replica.start_time, EVICTED))

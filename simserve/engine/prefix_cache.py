@@ -25,9 +25,26 @@ one, whole.
 from __future__ import annotations
 
 from simserve.engine.cache_state import KVTier, PrefixCache
+from simserve.engine.idle_blocks import (
+    add_deepest_stretch,
+    add_stretch,
+    drop_or_empty,
+    drop_stretch,
+    forget_behind,
+    replace_idle,
+    take_idle,
+)
 from simserve.engine.kv_tier import drop_from_tiers, give_up, keep_in_store, keep_in_tiers, least_recent, take_from_tier
 from simserve.engine.radix_tree import evict_nodes, find_in_tree, leave_tree
 from simserve.engine.state import Replica, RequestTable
+from simserve.engine.state_cache import (
+    drop_state,
+    find_state,
+    hand_over_copies,
+    keep_state,
+    let_go_of_states,
+    pin_state,
+)
 
 
 def cached_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
@@ -73,7 +90,7 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
         found += blocks
         if not is_whole:
             break
-    return found, idle
+    return find_state(cache, index, found) if cache.has_states else (found, idle)
 
 
 def first_missing(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
@@ -173,6 +190,8 @@ def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
         _use(cache, slots.get(segments[entry], 0), reach)
         start += reach
         entry += 1
+    if cache.has_states:
+        idle -= pin_state(cache, index, blocks)
     cache.num_idle -= idle
     cache.num_duplicates += blocks - idle
     paths.pinned_until[index] = entry
@@ -192,7 +211,7 @@ def _use(cache: PrefixCache, slot: int, reach: int) -> None:
             add_reach(cache, slot, in_use, users[slot])
         used[slot] = reach
         users[slot] = 1
-        _take_idle(cache, slot, reach)
+        take_idle(cache, slot, reach)
 
 
 def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
@@ -202,6 +221,8 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     """
     paths = cache.paths
     blocks = tokens // paths.block_size
+    if cache.has_states and paths.next_state[index]:
+        keep_state(cache, index)
     shared = paths.shared_blocks[index]
     if shared >= blocks:
         return
@@ -213,15 +234,23 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
             if until == paths.starts[index + 1]:
                 break
             start = shared
-            if slots.get(segments[until], 0):
+            slot = slots.get(segments[until], 0)
+            if slot and not cache.has_states:
                 paths.is_private[index] = 1
                 break
+            if slot:
+                until += 1
+                shared = _adopt(cache, index, slot, start, start, min(ends[until - 1], blocks))
+                continue
             slot = new_slot(cache, segments[until])
             until += 1
         else:
             slot = slots.get(segments[until - 1], 0)
             start = ends[until - 2] if until - 1 > first else 0
             reach = shared - start
+            if held[slot] != reach and cache.has_states:
+                shared = _adopt(cache, index, slot, start, shared, min(ends[until - 1], blocks))
+                continue
             if held[slot] != reach:
                 paths.is_private[index] = 1
                 break
@@ -239,10 +268,49 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     paths.shared_blocks[index] = shared
 
 
-def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None:
+def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, end: int) -> int:
+    """Let a request that has ``shared`` blocks in the cache use those after them that it has computed once more.
+
+    Its own stand in for the idle ones, which keep their places in the order of eviction. Those that others use it has
+    in addition.
+
+    Args:
+        cache: The cache.
+        index: The request.
+        slot: That of the segment of its next block.
+        start: The first block of that segment.
+        shared: What it has there.
+        end: Up to where it has computed them.
+
+    Returns:
+        Up to where they are in the cache.
+    """
+    reach, in_use = shared - start, cache.used[slot]
+    most = min(cache.held[slot], end - start)
+    replace_idle(cache, slot, most)
+    if reach and reach < in_use:
+        remove_reach(cache, slot, reach)
+        _use(cache, slot, most)
+    elif reach:
+        if cache.users[slot] > 1:
+            add_reach(cache, slot, reach, cache.users[slot] - 1)
+        cache.used[slot], cache.users[slot] = most, 1
+    else:
+        _use(cache, slot, most)
+    num_copied = max(min(in_use, most) - reach, 0)
+    if num_copied:
+        if not cache.paths.copied_blocks[index]:
+            cache.paths.first_copied[index] = shared
+            cache.copiers.append(index)
+        cache.paths.copied_blocks[index] += num_copied
+    return start + most
+
+
+def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_preempted: bool = False) -> None:
     """Let a request that has computed ``tokens`` and leaves the replica cache its blocks and release them.
 
-    All its ``blocks`` have already been counted as free; those that others use are taken back.
+    All its ``blocks`` have already been counted as free; those that others use are taken back. Its states go before its
+    blocks, or if it is preempted, behind them (``pop_blocks_for_free`` and ``free`` of vLLM).
     """
     cache = replica.cache
     if cache is None:
@@ -250,6 +318,11 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.tree is not None:
         leave_tree(replica, index, tokens)
         return
+    num_copied = 0
+    if cache.has_states and not is_preempted:
+        let_go_of_states(replica, cache, index)
+    if cache.copiers:
+        num_copied = cache.paths.copied_blocks[index] + hand_over_copies(replica, cache, index)
     if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
     if replica.late_prefixes and index in replica.late_prefixes:
@@ -266,10 +339,10 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.evicts_by_block:
         # Full blocks that another request cached first wait for their turn too. The request's end is given up first.
         waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
-        waiting -= num_given_up
+        waiting += num_copied - num_given_up
         if waiting > 0:
             cache.num_empty += waiting
-            _add_stretch(cache, 0, waiting)
+            add_stretch(cache, 0, waiting)
     paths, slots, used, users = cache.paths, cache.slots, cache.used, cache.users
     num_others = cache.num_others
     segments, ends = paths.segments, paths.ends
@@ -294,13 +367,15 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
             used[slot], users[slot] = most, count
         end = start
         _give_up_blocks(cache, slot, in_use)
-    returned = freed - shared
+    returned = freed - shared + num_copied
     replica.free_blocks += returned
     cache.num_idle += freed
     cache.num_duplicates += returned
     paths.pinned_until[index] = first
-    paths.shared_blocks[index] = 0
+    paths.shared_blocks[index] = paths.copied_blocks[index] = 0
     paths.is_private[index] = 0
+    if is_preempted and cache.has_states:
+        let_go_of_states(replica, cache, index)
 
 
 def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) -> int:
@@ -342,13 +417,13 @@ def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) 
     cache.num_idle += num_given_up
     if cache.ages_empty and blocks > end:
         cache.num_empty += blocks - end
-        _add_stretch(cache, 0, blocks - end)
+        add_stretch(cache, 0, blocks - end)
         num_given_up += blocks - end
     # The last one first.
     for entry in range(last - 1, first - 1, -1):
         start = ends[entry - 1] if entry > first else 0
         if start < end and ends[entry] > found:
-            _add_deepest_stretch(cache, cache.slots.get(segments[entry], 0), max(found - start, 0))
+            add_deepest_stretch(cache, cache.slots.get(segments[entry], 0), max(found - start, 0))
     return num_given_up
 
 
@@ -401,16 +476,19 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
     while excess > 0:
         stretch = least_recent(cache.idle)
         slot, start = cache.stretch_slot[stretch], cache.stretch_start[stretch]
+        if slot < 0:
+            drop_state(cache, stretch)
+            continue
         if not slot:
             taken = min(start, excess)
             cache.stretch_start[stretch] = start - taken
             cache.num_empty -= taken
             if taken == start:
-                _drop_stretch(cache, stretch)
+                drop_stretch(cache, stretch)
             excess -= taken
             continue
         if cache.below[stretch]:
-            _forget_behind(cache, stretch)
+            forget_behind(cache, stretch)
         taken = min(cache.held[slot] - start, excess)
         if cache.num_tiers:
             keep_in_tiers(cache, cache.segments[slot], taken)
@@ -418,7 +496,7 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
         cache.num_idle -= taken
         excess -= taken
         if cache.held[slot] == start:
-            _drop_stretch(cache, stretch)
+            drop_or_empty(cache, stretch)
             if not start:
                 del cache.slots[cache.segments[slot]]
                 cache.free_slots.append(slot)
@@ -429,90 +507,12 @@ def _give_up_blocks(cache: PrefixCache, slot: int, used_before: int) -> None:
     in_use, stretch = cache.used[slot], cache.shallowest[slot]
     if cache.evicts_by_block:
         if in_use < used_before:
-            _add_stretch(cache, slot, in_use)
+            add_stretch(cache, slot, in_use)
     elif stretch:
         cache.stretch_start[stretch] = in_use
         give_up(cache.idle, stretch)
     elif cache.held[slot] > in_use:
-        _add_stretch(cache, slot, in_use)
-
-
-def _add_stretch(cache: PrefixCache, slot: int, start: int) -> None:
-    """Put a stretch before all others of its slot, and after all that were given up before."""
-    if cache.free_stretches:
-        stretch = cache.free_stretches.pop()
-    else:
-        stretch = len(cache.stretch_slot)
-        cache.stretch_slot.append(0)
-        cache.stretch_start.append(0)
-        cache.above.append(0)
-        cache.below.append(0)
-    cache.stretch_slot[stretch], cache.stretch_start[stretch] = slot, start
-    cache.above[stretch] = cache.below[stretch] = 0
-    if slot:
-        behind = cache.shallowest[slot]
-        cache.below[stretch] = behind
-        if behind:
-            cache.above[behind] = stretch
-        cache.shallowest[slot] = stretch
-    give_up(cache.idle, stretch)
-
-
-def _add_deepest_stretch(cache: PrefixCache, slot: int, start: int) -> None:
-    """Put a stretch behind all others of its slot, although it was given up after them."""
-    deepest = cache.shallowest[slot]
-    while deepest and cache.below[deepest]:
-        deepest = cache.below[deepest]
-    shallowest = cache.shallowest[slot]
-    cache.shallowest[slot] = 0
-    _add_stretch(cache, slot, start)
-    if deepest:
-        stretch = cache.shallowest[slot]
-        cache.shallowest[slot] = shallowest
-        cache.above[stretch] = deepest
-        cache.below[deepest] = stretch
-
-
-def _forget_behind(cache: PrefixCache, stretch: int) -> None:
-    """Let nobody find the blocks behind a stretch: they wait for their turn with nothing to share."""
-    slot, behind = cache.stretch_slot[stretch], cache.below[stretch]
-    end, cache.held[slot] = cache.held[slot], cache.stretch_start[behind]
-    cache.below[stretch] = 0
-    while behind:
-        below = cache.below[behind]
-        count = (cache.stretch_start[below] if below else end) - cache.stretch_start[behind]
-        cache.num_idle -= count
-        cache.num_empty += count
-        cache.stretch_slot[behind], cache.stretch_start[behind] = 0, count
-        cache.above[behind] = cache.below[behind] = 0
-        behind = below
-
-
-def _drop_stretch(cache: PrefixCache, stretch: int) -> None:
-    slot, above, below = cache.stretch_slot[stretch], cache.above[stretch], cache.below[stretch]
-    if above:
-        cache.below[above] = below
-    elif slot:
-        cache.shallowest[slot] = below
-    if below:
-        cache.above[below] = above
-    del cache.idle[stretch]
-    cache.free_stretches.append(stretch)
-
-
-def _take_idle(cache: PrefixCache, slot: int, reach: int) -> None:
-    """Mark the first ``reach`` blocks of a segment as in use; those after them keep their order."""
-    stretch = cache.shallowest[slot]
-    while stretch:
-        below = cache.below[stretch]
-        end = cache.held[slot]
-        if below:
-            end = cache.stretch_start[below]
-        if end > reach:
-            cache.stretch_start[stretch] = max(cache.stretch_start[stretch], reach)
-            return
-        _drop_stretch(cache, stretch)
-        stretch = below
+        add_stretch(cache, slot, in_use)
 
 
 def note_decoder(cache: PrefixCache, index: int) -> None:
@@ -622,7 +622,7 @@ def load_prefix(replica: Replica, requests: RequestTable, index: int, blocks: in
             held[slot] = here
             cache.num_idle += here - before
             if here > before and not cache.shallowest[slot]:
-                _add_stretch(cache, slot, before)
+                add_stretch(cache, slot, before)
         start = end
         entry += 1
 

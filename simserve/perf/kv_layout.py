@@ -8,14 +8,22 @@ ever hold. States of Mamba and of linear attention are outside the pool (`simser
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.engine_options import WindowedKV
+from simserve.profiles.state_blocks import LinearAttention, Mamba2
 from simserve.units import format_bytes
 
 _LATENT_ALIGNMENT = 64
 """Blocks of latent attention are multiples of this number of tokens if they are made longer (vLLM)."""
+
+_EXPORTED_TOKENS = 64
+"""Tokens between the states that FlashInfer's kernels write (``FLASHINFER_GDN_CHECKPOINT_ALIGNMENT``)."""
+
+_LEAST_TO_EXPORT = 9.0
+"""Compute capability of the GPUs whose kernels of linear attention write states amid a chunk."""
 
 _POOLED_KEYS = 32
 """A block holds a multiple of this number of an indexer's pooled keys (vLLM, models/glm5next/common/attention.py)."""
@@ -364,6 +372,9 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
         pooled = 1 if model.indexer is None else model.indexer.pooled_tokens
         aligned = _LATENT_ALIGNMENT * shape.decode_context_parallel_size
         step = max(step, aligned, _POOLED_KEYS * pooled if pooled > 1 else 0)
+    if exports_states(shape) and isinstance(model.state_layers, LinearAttention):
+        # States amid a chunk are at the ends of blocks, where the kernels write them.
+        step = math.lcm(step, _EXPORTED_TOKENS)
     state = model.state_bytes(shape.tensor_parallel_size) / model.num_linear_layers
     keys = 0.0 if model.indexer is None else model.indexer.key_bytes  # they are in separate blocks
     tokens = int(step * -(-state // (step * (_kv_layer_bytes(shape) - keys))))
@@ -374,6 +385,23 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
     return replace(
         shape, engine=engine.model_copy(update={"block_size": tokens, "sources": dict(sorted(sources.items()))})
     )
+
+
+def exports_states(shape: ReplicaShape) -> bool:
+    """Return whether the kernels of a model's layers can write a state amid a chunk of a prompt.
+
+    Those of linear attention are FlashInfer's or FlashKDA's, for compute capability 9 and more (vLLM 0.33
+    layers/mamba/gdn/qwen_gdn_linear_attn.py, ``_resolve_gdn_prefill_backend``).
+    """
+    rules, layer = shape.engine.state_pool, shape.model.state_layers
+    if rules is None or not shape.engine.enable_prefix_caching or not pools_states(shape):
+        return False
+    if isinstance(layer, Mamba2):
+        return "mamba2" in rules.exports
+    if not isinstance(layer, LinearAttention) or layer.has_fixed_decay:
+        return False
+    kind = "kimi_delta" if layer.has_channel_decay else "gated_delta"
+    return kind in rules.exports and float(shape.hardware.compute_capability or 0.0) >= _LEAST_TO_EXPORT
 
 
 def _kv_layer_bytes(shape: ReplicaShape) -> float:
@@ -408,8 +436,10 @@ def _state_layout(shape: ReplicaShape, kv_bytes: float, draft_bytes_per_token: f
     if engine.num_gpu_blocks_override is not None and kv_bytes > 0:
         num_blocks = engine.num_gpu_blocks_override
     held = groups * (1 + shape.num_speculative_tokens)
-    # With a prefix cache a request has a second state for a step after every full block; the log counts it.
-    at_once = num_blocks / (full_groups * longest + held + groups * engine.enable_prefix_caching)
+    # With a prefix cache a request has a second state for a step after every full block, and one that is written amid a
+    # chunk; the log counts them.
+    further = groups * (engine.enable_prefix_caching + exports_states(shape))
+    at_once = num_blocks / (full_groups * longest + held + further)
     return WindowLayout(
         full_groups=full_groups,
         window_groups=held,

@@ -618,6 +618,14 @@ class StatePool(FrozenModel):
 
     padding_limit: float = Field(default=1.0, ge=1)
     """As `WindowedKV.padding_limit`, for the layers that keep states and those with full attention."""
+    ends_chunks: bool = False
+    """Whether a cached prefix is found only where its states are cached too, for which chunks of prompts end there."""
+    keeps_every_state: bool = False
+    """Whether a state is cached at every full block that ends a chunk, or only where another prompt may go on."""
+    keeps_last_state: bool = False
+    """Whether a prompt of full blocks ends with its last one, and not a block before it."""
+    exports: tuple[Literal["mamba2", "gated_delta", "kimi_delta"], ...] = ()
+    """Layers whose kernels write a state amid a chunk, so that the last chunk of a prompt need not be cut."""
     holds_seats: bool = False
     """Whether the engine refuses to start with more seats than the pool has blocks."""
 

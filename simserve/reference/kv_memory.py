@@ -16,6 +16,7 @@ from simserve.reference.arrival_order import came, growth
 from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
 from simserve.reference.micro_batches import smallest
 from simserve.reference.request import ONE_TOKEN, Request
+from simserve.reference.states import StateCache, reuse_oldest
 from simserve.reference.steps import Step
 from simserve.reference.suspension import is_alike, known_tokens
 
@@ -57,6 +58,7 @@ class Scheduler(ABC):
         self.empty = deque([0] * config.num_blocks if self.ages_empty_blocks else [])
         self.last_used: dict[tuple[int, int], int] = {}
         self.num_given_up = 0
+        self.states = StateCache(self)
         # Places behind GPU memory: the tiers of this replica, and the store that it may share with others.
         self.tiers = [Tier(each) for each in config.kv_tiers if not each.is_shared]
         self.store: Store | None = None
@@ -111,6 +113,7 @@ class Scheduler(ABC):
                 self.free_in_host += self.blocks_of(request.computed)
         else:
             # Full blocks stay cached, like those of a finished request.
+            self.states.let_go(request)
             self.leave_cached(request, known_tokens(self.config, request, request.computed))
             self.write_through(request, request.computed)
             self.running.remove(request)
@@ -188,6 +191,7 @@ class Scheduler(ABC):
     def release_departed(self, request: Request, tokens: int) -> None:
         """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
+        self.states.let_go(request)
         self.leave_cached(request, known_tokens(self.config, request, tokens))
         self.write_through(request, tokens)
         self.running.remove(request)
@@ -298,18 +302,20 @@ class Scheduler(ABC):
     @property
     def free(self) -> int:
         """Blocks (or slots) of the pool that no running request holds, alone or shared."""
-        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0) - self.set_aside
+        shared = self.in_pool(len(self.cached.users), 0) + self.states.num_charged
+        return self.capacity - self.own - shared - self.set_aside
 
     @property
     def own(self) -> int:
         """Blocks (or slots) of the pool that running requests hold unshared."""
-        blocks = sum(request.blocks - len(request.shared) for request in self.running)
+        blocks = sum(request.blocks - len(request.shared) + len(request.copied) for request in self.running)
         return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
 
     @property
     def held(self) -> int:
         """Blocks of those that running requests have taken."""
-        return sum(self.blocks_taken(one) - len(one.shared) for one in self.running)
+        own = sum(self.blocks_taken(one) - len(one.shared) + len(one.copied) for one in self.running)
+        return own + self.states.num_charged
 
     @property
     def free_window(self) -> float:
@@ -361,7 +367,7 @@ class Scheduler(ABC):
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        if not (self.config.takes_lazily or self.config.has_whole_prompts):
+        if not (self.config.takes_lazily or self.config.has_whole_prompts or self.states.is_used):
             self.reuse_for_taken()
 
     def take_space(self, request: Request, chunk: int) -> None:
@@ -369,7 +375,7 @@ class Scheduler(ABC):
         if self.is_growing:
             tokens = request.target if self.config.has_whole_prompts else request.computed + chunk
             blocks = self.blocks_of(tokens) - request.blocks
-            self.take(request, blocks, self.windows_with(request.blocks, blocks))
+            self.take(request, blocks, self.windows_with(request.blocks, blocks) + self.states.num_exported)
         elif self.config.kv_allocation == "paged":
             self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
         elif self.config.kv_allocation == "static":
@@ -382,9 +388,14 @@ class Scheduler(ABC):
 
     def reuse_for_taken(self) -> None:
         """Evict as much as the blocks that requests have taken leave no room for."""
-        held = self.held
-        while self.tree is None and held + self.in_pool(len(self.cached), 0) + len(self.empty) > self.capacity:
-            self.reuse_oldest()
+        most = self.capacity - self.held
+        while self.tree is None and self.num_kept > most:
+            reuse_oldest(self)
+
+    @property
+    def num_kept(self) -> int:
+        """Blocks that are cached, and those that wait to be reused."""
+        return self.in_pool(len(self.cached), 0) + self.states.num_idle_blocks + len(self.empty)
 
     def blocks_taken(self, request: Request) -> int:
         """Return the blocks that a request has taken; some only as it grows, though all are reserved for it."""
@@ -436,23 +447,9 @@ class Scheduler(ABC):
         is_by_block = config.evicts_by_block and not (config.has_radix_tree or config.has_suspension)
         return config.enable_prefix_caching and is_by_block and config.ages_empty_blocks
 
-    def reuse_oldest(self) -> None:
-        """Reuse the free block that was released first, whether it is cached or not."""
-        if self.cached.idle:
-            block = self.cached.idle.first
-            if not self.empty or self.last_used[block] < self.empty[0]:
-                if self.config.has_prefix_waits:
-                    self.forget_behind(block)
-                self.evict(block)
-                return
-        self.empty.popleft()
-
-    def forget_behind(self, evicted: tuple[int, int]) -> None:
-        """Let nobody find what follows an evicted block in its segment: it waits for its turn with nothing to share."""
-        behind = [block for group in self.cached.idle.groups.values() for block in group if block[0] == evicted[0]]
-        for block in [each for each in behind if each[1] > evicted[1]]:
-            self.cached.idle.discard(block)
-            self.empty = deque(sorted([*self.empty, self.last_used[block]]))
+    def empty_since(self, given_up: int, count: int = 1) -> None:
+        """Let blocks with nothing to share wait where others had waited."""
+        self.empty = deque(sorted([*self.empty, *[given_up] * count]))
 
     def keep(self, block: tuple[int, int]) -> None:
         """Take a block into the first tier; what it evicts moves to the next tier, and is dropped from the last."""
@@ -496,7 +493,7 @@ class Scheduler(ABC):
             if place == "nowhere":
                 break
             places.append(None if place == "gpu" else place)
-        found = wanted[: len(places)]
+        found = self.states.resume(request, wanted[: len(places)])
         return found[: worth_taking(self.config, self.times, found, places)]
 
     def cache(self, request: Request, tokens: int) -> None:
@@ -513,7 +510,11 @@ class Scheduler(ABC):
                 self.cached.use(blocks)
                 request.shared = blocks
             return
+        self.states.keep(request)
         for block in self.blocks_on_path(request, num_blocks, len(request.shared)):
+            if block in self.cached and self.states.is_used:
+                self.states.adopt(request, block)
+                continue
             if block in self.cached:
                 break
             self.cached.use([block])
@@ -698,7 +699,8 @@ class Scheduler(ABC):
             request.blocks, request.window_blocks, request.shared = 0, 0, []
             self.tree.give_up(shared, self.cached.users)
             return
-        num_waiting, num_copies = request.num_duplicates, request.num_copies
+        num_waiting, num_copies = request.num_duplicates + self.states.hand_over(request), request.num_copies
+        num_waiting, request.copied = num_waiting + len(request.copied), []
         if self.ages_empty_blocks:
             num_waiting = self.blocks_taken(request) - len(shared) - len(stored)
         elif stored:
@@ -711,6 +713,7 @@ class Scheduler(ABC):
             self.wait_cached(stored)
             self.wait_empty(num_copies)
             self.wait_cached(shared)
+        self.states.let_go(request)
         if request.span in self.spans:
             self.spans.remove(request.span)
 
@@ -777,6 +780,7 @@ class Scheduler(ABC):
             request.scheduled = step.start
         request.shared = self.cached_prefix(request, request.target)
         self.load(request, step)
+        self.states.pin(request, request.shared)
         self.cached.use(request.shared)
         request.blocks = len(request.shared)
         request.computed, request.suspended = self.computed_before(request, request.shared), 0

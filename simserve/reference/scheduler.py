@@ -85,7 +85,7 @@ class ContinuousScheduler(Scheduler):
             return None
         was_running = bool(self.active or self.departing)
         step = self.planned(now)
-        if config.has_whole_prompts and was_running and not (self.active or self.departing):
+        if (config.has_whole_prompts or self.states.is_used) and was_running and not (self.active or self.departing):
             # All that ran were preempted for one that is then passed over: the engine schedules again.
             if config.async_scheduling and config.data_parallel_size == 1:
                 self.looks_at = math.nextafter(now, math.inf)
@@ -176,6 +176,7 @@ class ContinuousScheduler(Scheduler):
         """Choose the requests of a step; those that are done keep their seats and blocks and compute nothing."""
         config = self.config
         step, self.loads = self.loads, Step(0.0)
+        self.states.begin()
         step.start, step.longest_chunk = now, config.max_chunk_tokens
         step.budget = config.max_num_batched_tokens * config.pipeline_parallel_size
         if config.lifts_chunk_limit and len(self.running) + len(self.waiting) <= 1:
@@ -227,7 +228,7 @@ class ContinuousScheduler(Scheduler):
         is_chunked = self.config.enable_chunked_prefill
         is_padded = step.budget > 0 and target == 1 and not self.padded(step, len(found))
         charged = head.prompt_tokens + head.generated if self.ignores_found else target
-        is_cut = is_chunked and self.aligned(min(charged, step.longest_chunk, step.budget), charged) == 0
+        is_cut = is_chunked and self.states.cut(head, min(charged, step.longest_chunk, step.budget), charged) == 0
         if step.budget == 0 or is_cut or is_padded or (not is_chunked and charged > step.budget):
             # SGLang checks memory first, but checks no request once its new prompts have used up the budget.
             if self.keeps_full and self.running and not (is_chunked and step.num_admitted):
@@ -245,8 +246,8 @@ class ContinuousScheduler(Scheduler):
             return
         decoding = decode_in_order(self, step) if self.config.has_ordered_pass else self.goes_on(self.decoding_on)
         while True:
-            needs = [self.blocks_needed(request) for request in decoding]
-            if self.fits(sum(needs), sum(self.window_growth(request) for request in decoding)):
+            needs, windows = [self.blocks_needed(request) for request in decoding], self.states.growths(decoding)
+            if self.fits(sum(needs), sum(windows)):
                 break
             if len(decoding) < len(self.decoding_on):
                 # No request is retracted or runs before requests that are done have released their blocks.
@@ -258,9 +259,9 @@ class ContinuousScheduler(Scheduler):
             self.swap_in(step)
             bring_back(self, step)
             decoding = self.goes_on(self.decoding_on)
-            needs = [self.blocks_needed(request) for request in decoding]
-        for request, blocks in zip(decoding, needs, strict=True):
-            self.take(request, blocks, self.window_growth(request))
+            needs, windows = [self.blocks_needed(request) for request in decoding], self.states.growths(decoding)
+        for request, blocks, window in zip(decoding, needs, windows, strict=True):
+            self.take(request, blocks, window)
         step.decoding = [request for request in decoding if request not in self.departing]
         step.beyond = [request for request in decoding if request in self.departing]
         if self.config.scheduler == "mixed":
@@ -280,7 +281,8 @@ class ContinuousScheduler(Scheduler):
             if before is not None and came(before) < came(request):
                 break
             chunk = min(to_checkpoint(self.config, request.target - request.computed), step.longest_chunk, step.budget)
-            chunk = 0 if lacks_budget(self.config, step) else self.aligned(chunk, request.target - request.computed)
+            chunk = self.states.cut(request, chunk, request.target - request.computed)
+            chunk = 0 if lacks_budget(self.config, step) else chunk
             if self.keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate has room for, or all if it has no room.
                 room = self.estimated_room(self.free)
@@ -292,7 +294,7 @@ class ContinuousScheduler(Scheduler):
             held = self.blocks_of(request.computed)
             is_growing = self.is_growing and not self.config.has_whole_prompts
             blocks = self.blocks_of(request.computed + chunk) - held if is_growing else 0
-            windows = self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
+            windows = self.states.windows_of(request, blocks)
             if self.config.has_suspension and not self.fits(blocks, windows):
                 continue
             while request in self.running and not self.fits(blocks, windows):
@@ -301,6 +303,7 @@ class ContinuousScheduler(Scheduler):
                 step.passed_over += [one for one in self.active if one not in step.requests and not one.is_decoding]
             if request in self.running:
                 self.take(request, blocks, windows)
+                self.states.make_room()
                 if self.caches_chunks:
                     self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
@@ -310,6 +313,7 @@ class ContinuousScheduler(Scheduler):
         """Cache the blocks that decodes fill, or hold after another's copy was evicted; ahead, as far as known."""
         if not self.config.caches_decoded:
             return
+        self.states.make_room()
         for request in step.decoding:
             computed = float(request.computed)
             if self.config.async_scheduling:
@@ -318,15 +322,11 @@ class ContinuousScheduler(Scheduler):
             self.cache(request, math.floor(computed) + 1)
 
     def admit(self, step: Step, *, is_merged: bool = False) -> None:
-        """Admit from the head of the queue until a limit is reached.
-
-        Args:
-            step: The step.
-            is_merged: Whether running prompts have not got their chunks yet, as they keep the order of arrival.
-        """
+        """Admit from the head of the queue up to a limit; ``is_merged``: running prompts have no chunks yet."""
         if not self.decoding_on and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
+        self.states.pass_all()
         step.in_use = set(self.cached.users)
         passed: list[Request] = []
         is_refused = False
@@ -370,6 +370,7 @@ class ContinuousScheduler(Scheduler):
             request = self.enter(step)
             self.set_aside += surplus
             self.take_space(request, chunk)
+            self.states.make_room()
             if self.caches_chunks:
                 self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
@@ -470,7 +471,7 @@ class ContinuousScheduler(Scheduler):
             chunk = target if self.charge(step, target) <= step.budget else 0
         else:
             chunk = min(to_checkpoint(self.config, target), step.longest_chunk, step.budget)
-            chunk = min(self.charge(step, self.aligned(chunk, target)), target)
+            chunk = min(self.charge(step, self.states.cut(head, chunk, target)), target)
         if chunk == target == 1:
             chunk = self.padded(step, len(found))
         return chunk if chunk and self.has_space(step, head, target, chunk, found) else 0
@@ -487,7 +488,7 @@ class ContinuousScheduler(Scheduler):
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head after its cached prefix."""
-        free = self.free - self.in_pool(self.cached.num_idle(found), 0)
+        free = self.free - self.in_pool(self.cached.num_idle(found), 0) - self.states.blocks_to_use(found)
         if self.config.kv_allocation == "static":
             return free >= 1
         if self.config.kv_allocation in ("pow2", "oracle"):
@@ -497,7 +498,7 @@ class ContinuousScheduler(Scheduler):
         if self.config.has_whole_prompts:
             return self.asked_blocks(step, head) <= self.free - growth(self) + growth(self, head)
         blocks = self.blocks_of(self.computed_before(head, found) + chunk) - len(found)
-        needed_window = self.windows_with(len(found), blocks)
+        needed_window = self.windows_with(len(found), blocks) + self.states.num_exported
         needed = self.in_pool(blocks, needed_window)
         if self.config.admission == "on_demand":
             if self.config.reserve_full_prompt:
@@ -700,6 +701,7 @@ class ContinuousScheduler(Scheduler):
         self.send_tokens(step, end)
         self.passed_before = step.passed_over
         gained = {}
+        self.states.make_room()
         for request in step.decoding:
             request.fraction += self.tokens_gained(request)
             gained[request] = math.floor(request.fraction)
@@ -762,10 +764,7 @@ class ContinuousScheduler(Scheduler):
         return sorted(finished, key=lambda one: one.index)
 
     def retract_ahead(self, step: Step, end: float) -> None:
-        """Retract if memory runs out for a step scheduled before it is known which requests the last one finished.
-
-        The newest tokens of retracted requests have been computed and are lost.
-        """
+        """Retract for a step scheduled before it is known who has finished; the victims' newest tokens are lost."""
         decoding = self.decoding_on
         is_decode = not step.chunks and all(request.is_decoding for request in self.active)
         if not is_decode or self.fits(sum(self.blocks_needed(one) for one in decoding), 0):

@@ -15,7 +15,7 @@ from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.context_parallel import with_context_blocks
-from simserve.perf.kv_layout import pools_states, with_state_blocks, with_windowed_kv
+from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
 from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.profiles import catalog
@@ -710,7 +710,9 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     launching = model.num_hidden_layers * (engine.eager_seconds_per_layer if layer is None else layer)
     launching += model.num_moe_layers * engine.eager_seconds_per_expert_layer
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
-    derived = _window_fields(memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
+    derived = (
+        _window_fields(shape, memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
+    )
     return EngineConfig(
         **({name: getattr(engine, name) for name in _OF_ENGINE} | derived),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
@@ -726,7 +728,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     )
 
 
-def _window_fields(memory: MemoryPlan) -> dict[str, int]:
+def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     """Return the scheduler's fields if layers keep only their window, or a state."""
     layout = memory.windows
     if layout is None:
@@ -737,6 +739,19 @@ def _window_fields(memory: MemoryPlan) -> dict[str, int]:
         "window_blocks": layout.window_blocks,
         "num_window_blocks": layout.num_window_blocks,
         "keeps_states": layout.are_states,
+    } | (_state_fields(shape) if layout.are_states else {})
+
+
+def _state_fields(shape: ReplicaShape) -> dict[str, int]:
+    """Return where states are cached, if they share the pool."""
+    rules = shape.engine.state_pool
+    if rules is None or not rules.ends_chunks:
+        return {}
+    return {
+        "caches_states": True,
+        "keeps_every_state": rules.keeps_every_state,
+        "keeps_last_state": rules.keeps_last_state,
+        "exports_states": exports_states(shape),
     }
 
 

@@ -59,7 +59,14 @@ WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark", *CACHED_STATES), 
 """Classes of workloads that ask for what a release lacks."""
 RULES: dict[str, dict[str, Any]] = {
     "0.12.0": {**_CACHE, **_PASS, "ages_empty_blocks": True, "releases_late": True},
-    "0.20.2": {**_CACHE, **_PASS, "ages_empty_blocks": True, "reserve_full_prompt": True, "releases_late": True},
+    "0.20.2": {
+        **_CACHE,
+        **_PASS,
+        "ages_empty_blocks": True,
+        "reserve_full_prompt": True,
+        "releases_late": True,
+        **dict.fromkeys(("keeps_every_state", "keeps_last_state"), True),
+    },
     "0.33.0": {
         **_CACHE,
         "reserve_full_prompt": True,
@@ -258,10 +265,15 @@ def _trtllm_config(case: Mapping[str, Any]) -> EngineConfig:
 
 def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
     """Serve a case on the kernel."""
+    return replay(config_of(case, rules), times_of(case), requests_of(case))
+
+
+def config_of(case: Mapping[str, Any], rules: Mapping[str, Any]) -> EngineConfig:
+    """Return the replica of a case, with the fields that a release has."""
     threshold = case["long_prefill_token_threshold"]
     budget = case["max_num_batched_tokens"]
     chunk = min(budget, threshold) if threshold else budget
-    config = EngineConfig(
+    return EngineConfig(
         max_num_seqs=case["max_num_seqs"],
         max_num_batched_tokens=budget,
         max_chunk_tokens=chunk if case["enable_chunked_prefill"] else budget,
@@ -278,9 +290,9 @@ def simulate(case: Mapping[str, Any], rules: Mapping[str, Any]) -> Replay:
         window_groups=case["window_groups"] or case["state_groups"],
         window_blocks=window_blocks_of(case),
         keeps_states=case["state_groups"] > 0,
+        caches_states=True,
         **rules,
     )
-    return replay(config, times_of(case), requests_of(case))
 
 
 def window_blocks_of(case: Mapping[str, Any]) -> int:

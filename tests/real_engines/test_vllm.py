@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.real_engines import environment
-from tests.real_engines.compare import RULES, first_difference, schedules_of
+from tests.real_engines.compare import RULES, as_vllm, first_difference, schedules_of
 from tests.real_engines.workloads import DRAFTING, draw_case
 
 IDENTICAL = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "threshold")
 """Classes in which every schedule is meant to be the same."""
+STATES = {
+    **dict.fromkeys(("0.12.0", "0.20.2"), ("states", "states_short")),
+    "0.33.0": ("states", "states_short", "states_prefix", "states_conversations"),
+}
+"""The same where layers keep a state."""
 NUM_CASES = 12
 
 
@@ -21,8 +26,9 @@ def test_schedules_are_those_of_the_release(version: str, is_async: bool) -> Non
     python = environment.python_of(version)
     if python is None:
         pytest.skip(f"vLLM {version} is not installed: python -m tests.real_engines --version {version}")
-    kinds = (*IDENTICAL, *(DRAFTING if version == "0.33.0" and not is_async else ()))
-    cases = [draw_case(kind, 5000 + seed, is_async=is_async) for kind in kinds for seed in range(NUM_CASES)]
+    kinds = (*IDENTICAL, *STATES[version], *(DRAFTING if version == "0.33.0" and not is_async else ()))
+    drawn = [draw_case(kind, 5000 + seed, is_async=is_async) for kind in kinds for seed in range(NUM_CASES)]
+    cases = [as_vllm(case, version) for case in drawn]
 
     schedules = schedules_of(python, cases)
 

@@ -78,6 +78,7 @@ _CACHE = _kinds(
     paths=Pointer(PATHS),
     reaches=Items("qqq"),
     slots=Index(),
+    states=Index(),
     tiers=Records(TIER),
     tree=Pointer(TREE),
 )

@@ -1,0 +1,93 @@
+"""Cached states of linear attention: where chunks end, what is found, and the reference that says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.engine.config import EngineConfig
+from simserve.sim.records import RequestRecords
+from simserve.sim.simulate import replay
+from simserve.workload.prefixes import PrefixSegments
+from tests.agreement import assert_agrees
+from tests.builders import constant_step_times, make_config, make_specs
+from tests.real_engines.compare import RULES, as_vllm, config_of, requests_of, times_of
+from tests.real_engines.workloads import STATEFUL, draw_case
+
+
+def stateful(**fields: Any) -> EngineConfig:
+    """Return a replica with blocks of four tokens, and a state in the pool that is cached at the ends of blocks."""
+    rules = {
+        "block_size": 4,
+        "num_blocks": 64,
+        "max_num_batched_tokens": 100,
+        "window_groups": 1,
+        "window_blocks": 1,
+        **dict.fromkeys(("keeps_states", "caches_states", "enable_prefix_caching", "evicts_by_block"), True),
+        **fields,
+    }
+    return make_config(**rules)
+
+
+def served(config: EngineConfig, prompts: list[int], shared: int = 0) -> RequestRecords:
+    """Return what becomes of prompts a hundred steps apart that have ``shared`` tokens in common."""
+    specs = make_specs([100.0 * place for place in range(len(prompts))], prompts, [1] * len(prompts))
+    if shared:
+        segments = [each for place in range(len(prompts)) for each in (0, place + 1)]
+        ends = [each for prompt in prompts for each in (shared, prompt + 1)]
+        paths = PrefixSegments(
+            offsets=np.arange(0, 2 * len(prompts) + 1, 2), segments=np.array(segments), ends=np.array(ends)
+        )
+        specs = replace(specs, prefixes=paths)
+    return replay(config, constant_step_times(), specs).records
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "steps"),
+    [
+        (10, {}, 2),
+        (8, {}, 2),
+        (8, {"keeps_last_state": True}, 1),
+        (4, {}, 1),
+        (10, {"exports_states": True}, 1),
+        (10, {"caches_states": False}, 1),
+        (10, {"enable_prefix_caching": False}, 1),
+        (21, {"max_num_batched_tokens": 10}, 4),
+    ],
+)
+def test_chunks_end_where_states_are_kept(prompt: int, fields: dict[str, Any], steps: int) -> None:
+    """The last chunk begins with the last block of a prompt, others end with a whole block."""
+    records = served(stateful(**fields), [prompt])
+
+    assert records.first_token_time.tolist() == [float(steps)]
+
+
+def test_the_third_prompt_finds_what_two_have_in_common() -> None:
+    """The first keeps a state at its own end alone; the second, which finds blocks without one, where they part."""
+    records = served(stateful(), [19, 19, 19], shared=9)
+
+    assert records.cached_tokens.tolist() == [0, 0, 8]
+
+
+def test_every_state_is_found_where_all_are_kept() -> None:
+    """With a state behind each chunk the second prompt goes on where the first chunk of the first one has ended."""
+    config = stateful(max_num_batched_tokens=8, keeps_every_state=True)
+
+    records = served(config, [19, 19], shared=9)
+
+    assert records.cached_tokens.tolist() == [0, 8]
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("exports", [False, True])
+def test_the_kernel_agrees_with_the_walker(kind: str, is_async: bool, exports: bool) -> None:
+    """Prefixes, conversations and preemptions as in the comparison with vLLM's own scheduler."""
+    for seed in range(2):
+        case = as_vllm(draw_case(kind, 20 + seed, is_async=is_async), "0.33.0")
+        config = config_of(case, {**RULES["0.33.0"], "exports_states": exports})
+
+        assert_agrees(config, times_of(case), requests_of(case))
