@@ -11,6 +11,7 @@ from simserve.profiles.engine_options import EngineOptions
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
+from simserve.profiles.static_reserve import ServerTraits
 
 
 def make_hardware(name: str = "h100-sxm-80gb", **blocks: dict[str, Any]) -> HardwareProfile:
@@ -40,14 +41,17 @@ def make_engine(
     **overrides: Any,
 ) -> ResolvedEngine:
     """Return an engine as it resolves for a GPU and a model."""
+    profile = load_engine(name)
+    is_captured = profile.nearest_version(version).cuda_graphs.prompts is not None
     return resolve_engine(
-        load_engine(name),
+        profile,
         version=version,
         gpu_memory_bytes=hardware.memory.total,
         gpu_name=hardware.name,
         model_max_len=model.max_position_embeddings,
         options=EngineOptions(**overrides),
         tensor_parallel_size=tensor_parallel_size,
+        traits=ServerTraits(has_experts=model.moe is not None, captures_prompts=is_captured),
     )
 
 
