@@ -389,7 +389,7 @@ def capacity(
         highest: Highest load to try.
         precision: Half-width of the 95 % interval of the capacity, relative to it, until which requests are added;
             None: 2 %, as far as a short search gets.
-        replications: Runs per load, at least 2; None: 6.
+        replications: Runs per load, at least 2; None: 8 for steady open traffic, else 6.
         num_requests: Requests per run; None: as many as needed.
         progress: Called before each run with the number of runs so far and the load.
         tried: Called after each run with its load and whether it met the objective.
