@@ -406,7 +406,8 @@ def test_the_api_may_be_what_a_rule_names() -> None:
 def test_second_answers_are_counted() -> None:
     """In the summary and in the sentence on what binds."""
     rule = {"pool": "small", "misclassified": 1.0, "retry_pool": "large"}
-    inner = summarize(ruled(make_specs([0.0, 0.1], 4, 5), rule), make_facts())["simserve"]
+    facts = make_facts(pool_memory={name: make_facts().memory for name in ("small", "large")})
+    inner = summarize(ruled(make_specs([0.0, 0.1], 4, 5), rule), facts)["simserve"]
 
     assert inner["asked_again"] == {"requests": 2, "share": 1.0, "discarded_output_tokens": 10}
     assert "asked a second time, after 10 tokens" in inner["bottleneck"]["explanation"]
