@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from simserve.report.cost import CostResult
 
 _WITHOUT = "Without a scenario: "
-_AMOUNT = re.compile(r"\$?\s*(-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([kmb%]?)", re.IGNORECASE)
+_AMOUNT = re.compile(
+    r"(\$?)\s*(-?(?:(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([kmb%]?)", re.IGNORECASE
+)
 _MULTIPLES = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "%": 0.01}
 _MOST_REQUESTS = 10**15  # Most requests a month: about 4,000 a day for everybody on earth.
 
@@ -35,11 +37,15 @@ def _amount(flag: str, maximum: float, text: str | float) -> float:
     Raises:
         UsageError: It is no number, or not within its limits.
     """
-    found = _AMOUNT.fullmatch(str(text).strip().replace(",", ""))
-    if found is None:
-        remedy = "write dollars, such as 2.50" if "usd" in flag else "write 1000000, 1,000,000 or 1M"
-        raise UsageError("is not a number", key=flag, value=text, remedy=remedy)
-    value = float(found[1]) * _MULTIPLES[(found[2] or "").lower()]
+    found = _AMOUNT.fullmatch(str(text).strip())
+    is_money, is_share = "usd" in flag, maximum == 1
+    if found is None or (found[1] and not is_money) or (found[3] == "%" and not is_share):
+        remedy = "write dollars, such as 2.50" if is_money else "write 1000000, 1,000,000 or 1M"
+        remedy = "write 0.3 or 30%" if is_share else remedy
+        raise UsageError(
+            "is not a number" if found is None else "has another unit", key=flag, value=text, remedy=remedy
+        )
+    value = float(found[2].replace(",", "")) * _MULTIPLES[found[3].lower()]
     if not 0 <= value <= maximum:
         most = "" if maximum == math.inf else f" and at most {maximum:,.0f}"
         raise UsageError(f"must be at least 0{most}", key=flag, value=text)

@@ -2,7 +2,7 @@
 
 A prompt can go on behind a cached prefix only where its states are cached too. vLLM (``mamba_cache_mode: align``) keeps
 a layer's state where a chunk of a prompt ends with a full block, so that chunks end there: the last one begins with the
-prompt's last block. From 0.30 on it keeps only those behind which another prompt can go on: at the last full block of a
+prompt's last block. From 0.29 on it keeps only those behind which another prompt can go on: at the last full block of a
 prompt that leaves a token to compute, and where a request has found a longer prefix than its states
 (``_mamba_block_aligned_split`` of v1/core/sched/scheduler.py, ``reachable_block_mask`` of
 v1/core/single_type_kv_cache_manager.py). Kernels that can write a state amid a chunk spare the last cut.
@@ -11,8 +11,7 @@ A state takes a block of every group of layers that keep states. Its request hol
 scheduled ahead, for one more step; then it waits for its turn among the cached blocks. In the step that computes a
 state no other request can go on behind it.
 
-Not modelled: the second state that a request holds for a step when it decodes across the end of a block, and, up to
-0.29, states at the ends of blocks that are decoded.
+Not modelled: up to 0.28, states at the ends of blocks that are decoded.
 """
 
 from __future__ import annotations

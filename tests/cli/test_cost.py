@@ -227,6 +227,11 @@ def test_python_answers_the_same(cost: Any) -> None:
         ("chatbot --requests-per-month 1Mio", "--requests-per-month: '1Mio' is not a number; write 1000000"),
         ("chatbot --gpu-hour-usd €2", "--gpu-hour-usd: '€2' is not a number; write dollars, such as 2.50"),
         ("--gpus 1 --gpu-hour-usd 2 --utilization 130%", "--utilization: '130%' must be at least 0 and at most 1"),
+        ("--gpu-hour-usd 2,50", "--gpu-hour-usd: '2,50' is not a number; write dollars, such as 2.50"),
+        ("chatbot --requests-per-month 1,5M", "--requests-per-month: '1,5M' is not a number; write 1000000"),
+        ("--gpu-hour-usd 30%", "--gpu-hour-usd: '30%' has another unit; write dollars, such as 2.50"),
+        ("chatbot --requests-per-month $6", "--requests-per-month: '$6' has another unit; write 1000000"),
+        ("--gpus 1 --gpu-hour-usd 2 --utilization half", "--utilization: 'half' is not a number; write 0.3 or 30%"),
         ("--gpu-hour-usd 1 --share 2", "--share"),
         ("--gpu-hour-usd 1 --set pricing.api=gpt-4o", "--set: needs a scenario"),
         ("chatbot --gpus 2", "--gpus: '2' names no GPU; write 2xH100"),
@@ -240,6 +245,14 @@ def test_flags_that_answer_nothing_are_refused(simserve: Simserve, flags: str, s
 
     assert (outcome.code, outcome.stdout) == (2, "")
     assert said in outcome.error_line
+
+
+@pytest.mark.parametrize(("today", "is_told"), [("2024-01-01", False), ("2026-10-23", True)])
+def test_the_day_that_is_given_also_judges_the_api_of_a_scenario(cost: Any, today: str, is_told: bool) -> None:
+    """Not the newest day of the catalogue, by which a run of the scenario judges it."""
+    summary = cost(f"api-vs-self-host --set pricing.api=gpt-4 --set workload.num_requests=50 --today {today}")
+
+    assert sum("gpt-4 is no longer served" in each for each in summary["warnings"]) == is_told
 
 
 @pytest.mark.parametrize(("today", "is_told"), [("2027-01-13", False), ("2027-01-14", True)])

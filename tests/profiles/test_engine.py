@@ -1333,3 +1333,24 @@ def test_verifying_takes_the_host_time_only_where_there_are_drafts() -> None:
     )
 
     assert drafted - plain == pytest.approx(35e-6)
+
+
+@pytest.mark.parametrize(
+    ("version", "rules"),
+    [
+        ("0.20.0", {"keeps_every_state", "keeps_last_state"}),
+        ("0.20.2", {"keeps_every_state", "keeps_last_state", "logs_requests"}),
+        ("0.28", {"keeps_every_state", "keeps_last_state", "logs_requests"}),
+        ("0.29", {"keeps_last_state", "logs_requests"}),
+        ("0.31", {"keeps_last_state", "logs_requests"}),
+        ("0.32", {"logs_requests"}),
+        ("0.33", {"logs_requests"}),
+    ],
+)
+def test_vllm_keeps_its_rules_of_states_from_release_to_release(version: str, rules: set[str]) -> None:
+    """A release that states one of them anew states the others too; chunks end at states from 0.20 on."""
+    pool = load_engine("vllm").nearest_version(version).runtime_memory.state_pool
+
+    assert pool is not None
+    assert (pool.padding_limit, pool.holds_seats, pool.ends_chunks) == (1.5, True, True)
+    assert {each for each in ("keeps_every_state", "keeps_last_state", "logs_requests") if getattr(pool, each)} == rules

@@ -391,8 +391,10 @@ def cost_summary(
         )
     date, name = summary["api"]["date"], api if isinstance(api, str) else summary["api"]["name"]
     is_known = isinstance(api, str) or (date is not None and name is not None and catalog.has("api", name))
-    note = withdrawal_note(load_api(name), judged_at) if is_known else None
-    if note is not None:
-        summary["warnings"] = list(dict.fromkeys([*summary.get("warnings", ()), note]))
+    if is_known:
+        # A run of the scenario judges at the catalogue's newest day.
+        at_newest, note = (withdrawal_note(load_api(name), each) for each in (None, judged_at))
+        told = [each for each in summary.get("warnings", ()) if each != at_newest]
+        summary["warnings"] = told if note is None else [*told, note]
     summary["api"]["is_old"] = date is not None and judged_at is not None and is_old(date, judged_at)
     return summary

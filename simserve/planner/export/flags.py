@@ -228,8 +228,14 @@ def _canonical(flags: Flags, name: str) -> tuple[str, bool]:
     positive = "--" + spelled.removeprefix(_NEGATION)
     if spelled.startswith(_NEGATION) and flags.takes.get(positive) == "toggle":
         return positive, True
-    longer = [flag for flag in flags.takes if flag.startswith(spelled)] if _may_be_short(flags, spelled) else []
-    return (longer[0] if len(longer) == 1 else spelled), False
+    if not _may_be_short(flags, spelled):
+        return spelled, False
+    longer = [(flag, False) for flag in flags.takes if flag.startswith(spelled)]
+    if spelled.startswith(_NEGATION):
+        longer += [
+            (flag, True) for flag, takes in flags.takes.items() if takes == "toggle" and flag.startswith(positive)
+        ]
+    return longer[0] if len(longer) == 1 else (spelled, False)
 
 
 def _may_be_short(flags: Flags, name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
@@ -431,6 +433,20 @@ spec:
   replicas: 3
   router: {scheduler: {}}
 """
+
+
+@pytest.mark.parametrize("separator", ["=", '", "'])
+def test_arguments_of_kserve_s_runtime_are_one_word_or_two(separator: str) -> None:
+    """Python's parser takes both; a switch takes no word."""
+    arguments = [
+        f'"{flag}{separator}{value}"' for flag, value in (("--model_id", "Qwen/Qwen3-8B"), ("--model_name", "q"))
+    ]
+    given = f"args: [{', '.join(arguments)}, --disable_lower_case, --max-model-len, '4096']\n"
+    scaled = KSERVE.replace("minReplicas: 2", "minReplicas: 0")
+    draft = import_manifest([re.sub(r"args: .*\n", lambda _: given, scaled)], hardware="h100-sxm-80gb")
+
+    assert (draft.scenario.model, draft.scenario.deployment.engine.max_model_len) == ("qwen3-8b", 4096)
+    assert "How KServe scales from 0 to 4 replicas is not read: set deployment.autoscaling." in draft.notes
 
 
 def test_an_llm_service_without_a_template_takes_that_of_kserve() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simserve.errors import ScenarioError, SimserveError
 from simserve.planner.export.export import export
+from simserve.planner.export.flags import flags_of, read_words
 from simserve.planner.importers.draft import REFUSED, Draft
 from simserve.planner.importers.server import import_line
 from simserve.planner.importers.sglang_command import SGLANG
@@ -441,6 +442,16 @@ def test_the_beginning_of_a_flag_stands_for_it_where_it_fits_no_other() -> None:
     assert speculative is not None
     assert speculative.method == "ngram"
     assert any("has no --speculative: " in note for note in imported(f"{LINE} --speculative x").notes)
+
+
+def test_the_beginning_of_a_negated_flag_stands_for_it() -> None:
+    """Toggles of vLLM have a second name in its parser."""
+    words, _ = read_words(flags_of("vllm", "0.33"), ["--no-enable-prefix", "--no-frobnicate"])
+
+    assert [(each.flag, each.value, each.is_known) for each in words] == [
+        ("--enable-prefix-caching", False, True),
+        ("--no-frobnicate", None, False),
+    ]
 
 
 def test_a_line_without_a_version_is_read_as_one_that_has_its_flags() -> None:
