@@ -319,6 +319,8 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
         leave_tree(replica, index, tokens)
         return
     num_copied = 0
+    # A state that is still noted would have come from a chunk that is not computed.
+    cache.paths.next_state[index] = 0
     if cache.has_states and not is_preempted:
         let_go_of_states(replica, cache, index)
     if cache.copiers:

@@ -529,6 +529,7 @@ class Scheduler(ABC):
 
         TensorRT-LLM's ``storeBlocks`` passes over those that the cache has from others, and stores what follows them.
         """
+        request.next_state = 0
         blocks = self.blocks_on_path(request, tokens // self.config.block_size)
         found = next((place for place, one in enumerate(blocks) if one not in self.cached), len(blocks))
         if not self.config.has_prefix_waits or not len(request.shared) < found < len(blocks):
@@ -699,12 +700,13 @@ class Scheduler(ABC):
             request.blocks, request.window_blocks, request.shared = 0, 0, []
             self.tree.give_up(shared, self.cached.users)
             return
-        num_waiting, num_copies = request.num_duplicates + self.states.hand_over(request), request.num_copies
-        num_waiting, request.copied = num_waiting + len(request.copied), []
+        num_waiting, num_copies = request.num_duplicates, request.num_copies
         if self.ages_empty_blocks:
             num_waiting = self.blocks_taken(request) - len(shared) - len(stored)
         elif stored:
             num_copies = num_waiting
+        num_waiting += self.states.hand_over(request) + len(request.copied)
+        request.copied = []
         request.blocks, request.window_blocks, request.shared, request.stored = 0, 0, [], []
         request.num_duplicates = request.num_copies = 0
         if self.config.enable_prefix_caching and self.config.evicts_by_block:

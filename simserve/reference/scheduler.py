@@ -297,6 +297,7 @@ class ContinuousScheduler(Scheduler):
             windows = self.states.windows_of(request, blocks)
             if self.config.has_suspension and not self.fits(blocks, windows):
                 continue
+            self.states.make_room()
             while request in self.running and not self.fits(blocks, windows):
                 self.preempt(step)
             if request not in self.running and self.config.has_ordered_pass:

@@ -83,11 +83,15 @@ def test_every_state_is_found_where_all_are_kept() -> None:
 
 @pytest.mark.parametrize("kind", STATEFUL)
 @pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("exports", [False, True])
-def test_the_kernel_agrees_with_the_walker(kind: str, is_async: bool, exports: bool) -> None:
-    """Prefixes, conversations and preemptions as in the comparison with vLLM's own scheduler."""
-    for seed in range(2):
-        case = as_vllm(draw_case(kind, 20 + seed, is_async=is_async), "0.33.0")
-        config = config_of(case, {**RULES["0.33.0"], "exports_states": exports})
+@pytest.mark.parametrize(("release", "exports"), [("0.33.0", False), ("0.33.0", True), ("0.20.2", False)])
+def test_the_kernel_agrees_with_the_walker(kind: str, is_async: bool, release: str, exports: bool) -> None:
+    """Prefixes, conversations and preemptions as in the comparison with vLLM's own scheduler.
+
+    The later seeds found copies that stand in for blocks where empty ones age, states of chunks that are not computed,
+    and decodes that take cached blocks before a prompt gives way.
+    """
+    for seed in (20, 21, *((100, 101, 102, 104, 106, 109) if kind.startswith("states_prefix") else ())):
+        case = as_vllm(draw_case(kind, seed, is_async=is_async), release)
+        config = config_of(case, {**RULES[release], "exports_states": exports})
 
         assert_agrees(config, times_of(case), requests_of(case))

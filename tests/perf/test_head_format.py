@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from simserve.perf.quantization import head_bits
+from simserve.perf.roofline import roofline
 from simserve.perf.shape import weights_bytes, weights_bytes_per_gpu
+from simserve.perf.stage import stage_of
 from simserve.perf.tables import price
+from simserve.perf.traffic import traffic_of
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model import ModelProfile
 from tests.perf.shapes import make_shape
@@ -62,3 +66,38 @@ def test_other_peoples_checkpoint_keeps_linear_attention_in_16_bit() -> None:
     assert own.formats_of("linear_attention", own.stored.format) == {"fp8": 1.0}
     assert other.formats_of("linear_attention", other.stored.format) == {"none": 1.0}
     assert (own.head_format("nvfp4-wo"), other.head_format("nvfp4")) == ("nvfp4-wo", None)
+
+
+def test_the_last_stage_of_a_pipeline_holds_the_head() -> None:
+    """Where it takes more than the embedding of the first one, in its own bits."""
+    model = load_model("nvidia/Qwen3.8-27B-NVFP4")
+    wide = with_wide_head(model, "nvfp4")
+    whole, halved = ([weights_bytes_per_gpu(each, "nvfp4", 1, size) for each in (wide, model)] for size in (1, 2))
+    last = weights_bytes_per_gpu(wide, "nvfp4", 1, 2, pipeline_layer_partition=(1, model.num_hidden_layers - 1))
+    narrow = weights_bytes_per_gpu(model, "nvfp4", 1, 2, pipeline_layer_partition=(1, model.num_hidden_layers - 1))
+    saved = model.lm_head_gemm().num_weights * (16.0 - 4.5) / 8
+
+    assert whole[0] - whole[1] == pytest.approx(saved)
+    # The first stage holds an embedding in 16 bit, as large as the wide head was.
+    assert halved[0] == pytest.approx(halved[1])
+    assert last - narrow == pytest.approx(saved)
+
+
+def test_traffic_and_roofline_read_the_head_in_its_bits() -> None:
+    """A step of one token reads it once."""
+    model = load_model("nvidia/Qwen3.8-27B-NVFP4")
+    wide = with_wide_head(model, "nvfp4")
+    shapes = [make_shape("gb10-128gb", each, quantization="nvfp4", engine="sglang") for each in (wide, model)]
+    saved = model.lm_head_gemm().num_weights * (16.0 - 4.5) / 8
+    read = [traffic_of(stage_of(shape), np.array([1.0]))["weight_bytes"][0] for shape in shapes]
+    heads = [
+        next(
+            point
+            for point in roofline(shape, price(shape, 4), decoding=1, context_tokens=8, prompt_tokens=8).points
+            if (point.name, point.phase) == ("lm_head", "decode")
+        )
+        for shape in shapes
+    ]
+
+    assert read[0] - read[1] == pytest.approx(saved)
+    assert heads[1].intensity > 2.0 * heads[0].intensity

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from simserve.errors import InfeasibleError
-from simserve.perf.kv_layout import pool_block_bytes, pools_states
+from simserve.perf.kv_layout import exports_states, pool_block_bytes, pools_states
 from simserve.planner.export.export import export
 from simserve.scenario.fit import check_fit, fit_notes
 from simserve.scenario.load import from_mapping
@@ -160,3 +161,40 @@ def test_earlier_releases_and_other_engines_keep_states_beside_the_pool() -> Non
         assert each.memory.states_bytes > 0
         assert not each.engine.keeps_states
         assert each.memory.most_seats is None
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "version", "exports", "block"),
+    [
+        ("qwen3.5-9b", "h100-sxm-80gb", "0.32", False, 528),
+        ("qwen3.5-9b", "h100-sxm-80gb", "0.33", True, 576),
+        ("qwen3.5-9b", "a100-sxm-80gb", "0.33", False, 528),
+        ("qwen3.5-9b", "rtx-4090-24gb", "0.33", False, 528),
+        ("nemotron-3-nano-30b-a3b", "h100-sxm-80gb", "0.31", False, 2096),
+        ("nemotron-3-nano-30b-a3b", "a100-sxm-80gb", "0.32", True, 2096),
+    ],
+)
+def test_states_amid_a_chunk_need_the_release_and_the_gpu_that_write_them(
+    model: str, hardware: str, version: str, exports: bool, block: int
+) -> None:
+    """Gated DeltaNet from Hopper on, in blocks of whole 64 tokens; Mamba-2 anywhere, and its blocks stay."""
+    found = served(model, hardware, version, max_model_len=16384, max_num_seqs=4)
+
+    assert (exports_states(found.shape), found.shape.engine.block_size) == (exports, block)
+
+
+def test_layers_of_fixed_decay_write_no_state_amid_a_chunk() -> None:
+    """Lightning attention has kernels of its own."""
+    shape = served("qwen3.5-9b", "h100-sxm-80gb", "0.33", max_model_len=16384, max_num_seqs=4).shape
+    fixed = shape.model.state_layers.model_copy(update={"has_fixed_decay": True})  # type: ignore[union-attr]
+    model = shape.model.model_copy(update={"linear_attention": fixed})
+
+    assert not exports_states(replace(shape, model=model))
+
+
+def test_logs_before_0_20_1_divide_blocks_by_their_groups() -> None:
+    """Of four groups, three keep states: a quarter of the pool's blocks, in tokens."""
+    plan = served("qwen3.5-9b", "h100-sxm-80gb", "0.20.0", max_model_len=16384, max_num_seqs=4).memory
+
+    assert plan.windows is not None
+    assert plan.logged_tokens == plan.windows.num_blocks // 4 * plan.block_size

@@ -477,13 +477,10 @@ def _of_predictor(name: str, predictor: Mapping[str, Any]) -> Iterator[_Server]:
     model = predictor.get("model") or {}
     if (model.get("modelFormat") or {}).get("name") != "huggingface":
         return
-    given, words, own = map(str, model.get("args") or ()), [], {}
-    for argument in given:
-        flag, equals, value = argument.partition("=")
-        if flag not in _OF_RUNTIME:
-            words.append(argument)
-        else:
-            own[flag] = value if equals or flag == "--disable_lower_case" else next(given, "")
+    joined = re.sub(r"(?m)^(--(?:model_\w+|backend))\n", r"\1=", "\n".join(map(str, model.get("args") or ())))
+    given = [each.partition("=") for each in joined.splitlines()]
+    own = {flag: value for flag, _, value in given if flag in _OF_RUNTIME}
+    words = ["".join(each) for each in given if each[0] not in _OF_RUNTIME]
     served = own.get("--model_id") or str(model.get("storageUri", "")).removeprefix("hf://")
     server = _in_pod(name, ["vllm", "serve", served, *words], predictor, model, replicas)
     if predictor.get("maxReplicas", replicas) != replicas:

@@ -304,6 +304,22 @@ def test_tokens_of_hybrids_are_those_of_requests_of_full_length(tmp_path: Path, 
     assert memory.max_concurrent_full_length == pytest.approx(43.93, abs=0.005)
 
 
+def test_tokens_of_hybrids_were_blocks_by_groups_before(tmp_path: Path) -> None:
+    """Until 0.20.0 the log divides a pool by its groups: 100 blocks of 784 tokens are 400 with three of states."""
+    text = (
+        "INFO 05-07 10:00:00 [core.py:97] Initializing a V1 LLM engine (v0.20.0) with config: "
+        "model='Qwen/Qwen3.5-27B', max_seq_len=8192, tensor_parallel_size=1, pipeline_parallel_size=1, "
+        "enable_prefix_caching=False\n"
+        "INFO 05-07 10:00:10 [interface.py:570] Setting attention block size to 784 tokens to ensure that attention "
+        "page size is >= mamba page size.\n"
+        "INFO 05-07 10:01:00 [kv_cache_utils.py:1087] GPU KV cache size: 78,400 tokens\n"
+        "INFO 05-07 10:01:00 [core.py:300] max_num_seqs=16\n"
+    )
+    found = import_log(written(tmp_path, text), hardware="rtx-pro-6000-96gb")
+
+    assert found.log.settings["deployment.engine.num_gpu_blocks_override"] == 400
+
+
 @pytest.mark.parametrize("text", [SGLANG, TRTLLM], ids=["sglang", "tensorrt-llm"])
 def test_the_room_of_every_engine_replaces_the_estimate(tmp_path: Path, text: str) -> None:
     """Also where vLLM's name of the option is none of the engine's."""
