@@ -278,7 +278,10 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     """Return the seconds of a round of ``tokens`` (0 first), without attended keys."""
     shape, num_stages = stage.shape, stage.shape.pipeline_parallel_size
     travelling = micro_batch(tokens[1:], num_stages)
-    runs = runs_of(travelling, shape.engine.ubatch_size, most_apart(shape))
+    size = shape.engine.ubatch_size
+    # Where chunks overlap, more than a micro-batch for each stage is further ones that enter one after another.
+    apart = travelling if size is None or not shape.overlaps_chunks else np.minimum(travelling, size)
+    runs = runs_of(apart, size, most_apart(shape))
     seconds = stage_seconds(stage, runs.lengths)
     seconds.add("offload", offload_parts(stage, runs.lengths))
     for each in stage.attentions:
@@ -302,8 +305,8 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     seconds.add_row("host", HOST, host)
     # Runs follow each other through the stages; each stage waits for the longest one only once. Where chunks overlap,
     # a round holds a micro-batch for each stage, and what it is priced for includes the way of the last one.
-    passes = float(num_stages) if shape.overlaps_chunks else 1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds
-    seconds.scale(passes)
+    passes = 1.0 + (num_stages - 1) * runs.longest(in_run) / gpu_seconds
+    seconds.scale(num_stages * travelling / apart if shape.overlaps_chunks else passes)
     if num_stages > 1:
         transfers = (num_stages - 1) * transfer_seconds(shape, travelling)
         seconds.add_row("pipeline_transfer", COMMUNICATION, transfers)
