@@ -28,7 +28,6 @@ MISSES = {
     "sqwish-rtx-5090-replicas: gemma-4-26b-nvfp4",
     "sqwish-rtx-5090-replicas: qwen3.6-35b-a3b-nvfp4",
     "sqwish-rtx-5090-replicas: nemotron-3.5-lightning-nvfp4",
-    "sqwish-rtx-pro-6000-replicas: gpt-oss-120b",
     "sqwish-rtx-pro-6000-replicas: deepseek-v4-flash-tp4-ep",
     "commdata-4xpro6000-maxq-glm-5.3-flash: official-recipe",
     "guoenhui-rtx-6000d-deepseek-v4-flash: two-dp4",

@@ -113,7 +113,8 @@ def test_the_twin_shows_saved_metrics(browser: Any) -> None:
         visit.open("twin")
         page = visit.page
 
-        assert page.locator("h2").inner_text().startswith("Not as predicted: Requests a second, TPOT, ITL, since 02:47")
+        heading = page.locator("h2").inner_text()
+        assert heading.startswith("Not as predicted: Requests a second, TPOT, ITL, E2E, since 02:47")
         assert page.locator("tr", has_text="Prefix hit rate").locator("td").first.inner_text() == "yes"
         titles = page.locator("figcaption").all_inner_texts()
         assert {"Requests a second", "TPOT, ms", "TTFT, ms", "Running"} <= {title.split("\n")[0] for title in titles}
