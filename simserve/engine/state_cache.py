@@ -177,16 +177,7 @@ def pass_states(replica: Replica, index: int = -1) -> int:
     cache, before = replica.cache, replica.free_blocks
     if cache is None:
         return 0
-    pins, kept = cache.pins, 0
-    for position in range(0, len(pins), 4):
-        user, state, place, kind = pins[position], pins[position + 1], pins[position + 2], pins[position + 3]
-        if kind >= _PASSED and (index < 0 or user == index):
-            _release(replica, cache, state, kind % _LATE)
-        else:
-            pins[kept], pins[kept + 1], pins[kept + 2], pins[kept + 3] = user, state, place, kind
-            kept += 4
-    while len(pins) > kept:
-        pins.pop()
+    _let_go(replica, cache, index, _PASSED)
     return replica.free_blocks - before
 
 
@@ -198,10 +189,15 @@ def frees_states(replica: Replica) -> bool:
 
 def let_go_of_states(replica: Replica, cache: PrefixCache, index: int) -> None:
     """Let a request that leaves hold no state."""
+    _let_go(replica, cache, index, 0)
+
+
+def _let_go(replica: Replica, cache: PrefixCache, index: int, least_kind: int) -> None:
+    """Let a request, or -1: all, hold no state of that kind or above."""
     pins, kept = cache.pins, 0
     for position in range(0, len(pins), 4):
         user, state, place, kind = pins[position], pins[position + 1], pins[position + 2], pins[position + 3]
-        if user == index:
+        if kind >= least_kind and (index < 0 or user == index):
             _release(replica, cache, state, kind % _LATE)
         else:
             pins[kept], pins[kept + 1], pins[kept + 2], pins[kept + 3] = user, state, place, kind
