@@ -210,3 +210,10 @@ def test_the_way_of_the_last_micro_batch_through_the_stages_counts_once() -> Non
     last = len(times.token_seconds) - 1
     seven = times.token_seconds[last] + times.token_seconds_beyond * (7 * 512 - last)
     assert seven == pytest.approx(full * 7 / 4, rel=0.02)
+
+
+def test_a_micro_batch_that_enters_behind_others_is_a_whole_one() -> None:
+    """Two over two GPUs take three stage times: no rest of half of one, whose weights would be dequantised again."""
+    times = price(_split(2, "deployment.quantization=gguf-q4_k_m")).step_times
+
+    assert times.token_seconds[3 * 512] == pytest.approx(times.token_seconds[2 * 512] * 3 / 2, rel=0.02)
