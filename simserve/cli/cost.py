@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,10 +27,11 @@ _MOST_REQUESTS = 10**15  # Most requests a month: about 4,000 a day for everybod
 
 
 def _number(flag: str, text: str, *, maximum: float = math.inf) -> Any:
-    return typer.Option(flag, metavar="NUMBER", help=text, parser=partial(_amount, flag, maximum))
+    # A function of its own: typer 0.19 asks a parser for its name, and a `partial` has none.
+    return typer.Option(flag, metavar="NUMBER", help=text, parser=lambda given: _amount(given, flag, maximum))
 
 
-def _amount(flag: str, maximum: float, text: str | float) -> float:
+def _amount(text: str | float, flag: str, maximum: float) -> float:
     """Return a number from ``1000000``, ``1,000,000``, ``1M``, ``$6`` or ``30%``.
 
     Raises:

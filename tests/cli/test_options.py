@@ -61,6 +61,20 @@ def test_an_option_does_not_take_its_name_from_its_placeholder() -> None:
     assert not taken
 
 
+def test_what_reads_an_option_has_a_name() -> None:
+    """Typer 0.19 asks a ``parser`` for its ``__name__``, which ``functools.partial`` does not have."""
+    parsers = [
+        (command.__name__, name, info.parser)
+        for command in commands(app_of())
+        for name, hint in typing.get_type_hints(command, include_extras=True).items()
+        for info in getattr(hint, "__metadata__", ())
+        if isinstance(info, OptionInfo) and info.parser is not None
+    ]
+
+    assert len(parsers) > 10
+    assert not [(command, name) for command, name, parser in parsers if not hasattr(parser, "__name__")]
+
+
 def test_a_folder_keeps_what_was_measured_and_takes_an_empty_file_for_nothing(tmp_path: Path) -> None:
     """An interrupted call leaves an empty file, which the next one replaces; what holds something needs --force."""
     (tmp_path / "empty.json").touch()
