@@ -16,8 +16,8 @@ from simserve.profiles.engine_options import WindowedKV
 from simserve.profiles.state_blocks import LinearAttention, Mamba2
 from simserve.units import format_bytes
 
-_LATENT_ALIGNMENT = 64
-"""Blocks of latent attention are multiples of this number of tokens if they are made longer (vLLM)."""
+_BLACKWELL_BLOCK = 32
+"""Tokens of the smallest block of FlashInfer's kernels on B200 and B300: of latent attention, and with heads of 256."""
 
 _EXPORTED_TOKENS = 64
 """Tokens between the states that FlashInfer's kernels write (``FLASHINFER_GDN_CHECKPOINT_ALIGNMENT``)."""
@@ -358,12 +358,14 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
     if not pools_states(shape):
         return shape
     engine, model = shape.engine, shape.model
-    # FlashInfer does not accept blocks of 16 with heads of 256 on a B200.
+    rules, is_latent = engine.state_pool, any(layers.mla is not None for layers in model.attention_layers)
+    assert rules is not None
     is_datacenter_blackwell = (shape.hardware.compute_capability or "").startswith("10.")
-    step = max(engine.block_size, 32 if is_datacenter_blackwell and model.head_dim == 256 else 0)
-    if any(layers.mla is not None for layers in model.attention_layers):
+    is_coarse = is_datacenter_blackwell and (is_latent or model.head_dim == 256)
+    step = max(engine.block_size, _BLACKWELL_BLOCK if is_coarse else 0)
+    if is_latent:
         pooled = 1 if model.indexer is None else model.indexer.pooled_tokens
-        aligned = _LATENT_ALIGNMENT * shape.decode_context_parallel_size
+        aligned = max(step, rules.latent_tokens) * shape.decode_context_parallel_size
         step = max(step, aligned, _POOLED_KEYS * pooled if pooled > 1 else 0)
     if exports_states(shape) and isinstance(model.state_layers, LinearAttention):
         # States amid a chunk are at the ends of blocks, where the kernels write them.

@@ -606,10 +606,7 @@ class SecondRunner(FrozenModel):
 
 
 class StatePool(FrozenModel):
-    """How states of Mamba and linear attention take blocks of the shared KV pool (vLLM's hybrid KV cache manager).
-
-    A block of tokens is made as large as a state; a request holds a few blocks of states whatever its length.
-    """
+    """How states of Mamba and linear attention take blocks of vLLM's KV pool; one of tokens is as long as a state."""
 
     padding_limit: float = Field(default=1.0, ge=1)
     """As `WindowedKV.padding_limit`, for the layers that keep states and those with full attention."""
@@ -623,6 +620,8 @@ class StatePool(FrozenModel):
     """Layers whose kernels write a state amid a chunk, so that the last chunk of a prompt need not be cut."""
     holds_seats: bool = False
     """Whether the engine refuses to start with more seats than the pool has blocks."""
+    latent_tokens: int = Field(default=64, ge=1)
+    """A block of latent attention that is made as long as a state holds a multiple of this number of tokens."""
     logs_requests: bool = False
     """As `WindowedKV.logs_requests`."""
 

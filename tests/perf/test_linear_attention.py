@@ -322,20 +322,39 @@ def test_attention_residuals_move_the_blocks_before_a_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "ranks", "state", "block"),
-    [("kimi-linear-48b-a3b", 2, 1_085_440, 960), ("kimi-k3", 8, 814_080, 768), ("glm-5.3-flash", 4, 1_085_440, 1152)],
+    ("model", "version", "ranks", "state", "block"),
+    [
+        ("kimi-linear-48b-a3b", "0.11.1", 2, 1_085_440, 960),
+        ("kimi-linear-48b-a3b", "0.26", 2, 1_085_440, 960),
+        ("kimi-linear-48b-a3b", "0.33", 2, 1_085_440, 1024),
+        ("kimi-k3", "0.33", 8, 814_080, 768),
+        ("glm-5.3-flash", "0.33", 4, 1_085_440, 1152),
+    ],
 )
 def test_a_block_of_the_pool_is_as_long_as_a_state_of_kimi_delta_attention(
-    model: str, ranks: int, state: int, block: int
+    model: str, version: str, ranks: int, state: int, block: int
 ) -> None:
-    """Bytes as ``kda_state_shape`` of vLLM's mamba_utils.py; blocks as servers had them.
+    """Bytes as ``kda_state_shape`` of vLLM's mamba_utils.py; blocks as servers had them, or as the release rounds them.
 
-    vllm issue 28228 (75,840 tokens, 79 blocks), LMCache pull requests 4278 (chunks of 3,072, four blocks) and 5042.
+    vllm issue 28228 (75,840 tokens, 79 blocks), LMCache pull requests 4278 (chunks of 3,072, four blocks) and 5042;
+    ``_align_hybrid_block_size`` of 0.26.0 (32 on a B200) and 0.33.0 (128).
     """
-    shape = make_shape("b200-sxm-180gb", model, engine="vllm", tensor_parallel_size=ranks)
+    shape = make_shape("b200-sxm-180gb", model, engine="vllm", version=version, tensor_parallel_size=ranks)
 
     assert shape.model.state_bytes(ranks) / shape.model.num_linear_layers == state
     assert with_state_blocks(shape).engine.block_size == block
+
+
+def test_hopper_rounds_blocks_of_latent_keys_to_what_its_kernel_accepts() -> None:
+    """FLASH_ATTN_MLA takes multiples of 16, which 0.21 to 0.26 ask it for; 64 before and 128 since, for all kernels."""
+
+    def block(version: str) -> int:
+        shape = make_shape(
+            "h200-sxm-141gb", "kimi-linear-48b-a3b", engine="vllm", version=version, tensor_parallel_size=2
+        )
+        return with_state_blocks(shape).engine.block_size
+
+    assert [block(version) for version in ("0.19", "0.26", "0.27", "0.33")] == [960, 944, 1024, 1024]
 
 
 def test_requests_of_kimi_linear_share_the_pool_as_in_a_start_up_log() -> None:
