@@ -12,8 +12,8 @@ from simserve.documents import read_mapping, yaml_text
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
-from simserve.profiles.engine_options import FACTORS, complete_versions
-from simserve.profiles.engine_profile import EngineProfile, load_engine
+from simserve.profiles.engine_options import FACTORS
+from simserve.profiles.engine_profile import EngineProfile, complete_versions, load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.schema import Scenario
 

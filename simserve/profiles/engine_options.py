@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from simserve.errors import InputError, ProfileError, ScenarioError
+from simserve.errors import InputError, ScenarioError
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.units import Bytes, PositiveSeconds, Seconds, WholeBytes
 from simserve.validation import FrozenModel
@@ -413,38 +412,6 @@ def prefill_worker_efficiency(asked: EngineOptions, model_family: str, has_block
     share = PREFILL_WORKER_EFFICIENCY.get(model_family, 1.0)
     is_flashinfer = asked.fp8_gemm_backend == "flashinfer_trtllm" and has_block_scales
     return share * FLASHINFER_PREFILL_EFFICIENCY if is_flashinfer and share < 1.0 else share
-
-
-def complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
-    """Return every block of each version, oldest first, as in the file: with units and sources.
-
-    Args:
-        document: Content of the file: ``defaults``, and ``versions`` with the keys that changed since the previous one.
-        file: Named in errors.
-
-    Raises:
-        ProfileError: A part is missing, or a changed block has no ``source``.
-    """
-    blocks = document.get("defaults")
-    changes = document.get("versions")
-    if not isinstance(blocks, dict):
-        raise ProfileError("must be a mapping of blocks", file=file, key="defaults")
-    if not isinstance(changes, list) or not all(isinstance(change, dict) for change in changes):
-        raise ProfileError("must be a list of mappings", file=file, key="versions")
-    complete: list[dict[str, Any]] = []
-    for change in changes:
-        merged = dict(blocks)
-        for block, values in change.items():
-            if isinstance(values, dict):
-                if "source" not in values:
-                    key = f"versions.{change.get('version')}.{block}.source"
-                    raise ProfileError("is missing", file=file, key=key, remedy="say where the numbers come from")
-                merged[block] = {**merged.get(block, {}), **values}
-            else:
-                merged[block] = values
-        complete.append(merged)
-        blocks = {block: values for block, values in merged.items() if block != "version"}
-    return complete
 
 
 def version_key(version: str, known: list[str] | None = None) -> tuple[int, ...]:

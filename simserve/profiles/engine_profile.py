@@ -28,7 +28,6 @@ from simserve.profiles.engine_options import (
     TransformersBackend,
     UbatchRules,
     WindowedKV,
-    complete_versions,
     version_key,
 )
 from simserve.profiles.kernel_traits import Kernels
@@ -680,11 +679,61 @@ def version_note(name: str, requested: str | None, source: str) -> str | None:
     return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None
 
 
+def complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str, Any]]:
+    """Return every block of each version, oldest first, as in the file: with units and sources.
+
+    Args:
+        document: Content of the file: ``defaults``, and ``versions`` with the keys that changed since the previous one,
+            within mappings of a block too; null takes a key away.
+        file: Named in errors.
+
+    Raises:
+        ProfileError: A part is missing, a changed block has no ``source``, or an empty mapping stands for no change.
+    """
+    blocks = document.get("defaults")
+    changes = document.get("versions")
+    if not isinstance(blocks, dict):
+        raise ProfileError("must be a mapping of blocks", file=file, key="defaults")
+    if not isinstance(changes, list) or not all(isinstance(change, dict) for change in changes):
+        raise ProfileError("must be a list of mappings", file=file, key="versions")
+    complete: list[dict[str, Any]] = []
+    for change in changes:
+        merged = dict(blocks)
+        for block, values in change.items():
+            if isinstance(values, dict):
+                where = f"versions.{change.get('version')}.{block}"
+                if "source" not in values:
+                    remedy = "say where the numbers come from"
+                    raise ProfileError("is missing", file=file, key=f"{where}.source", remedy=remedy)
+                merged[block] = _merged(merged.get(block), values, file, where)
+            else:
+                merged[block] = values
+        complete.append(merged)
+        blocks = {block: values for block, values in merged.items() if block != "version"}
+    return complete
+
+
+def _merged(earlier: Any, changes: Mapping[str, Any], file: Path, where: str) -> dict[str, Any]:
+    """Return a mapping with what a version changes in it, key by key at every depth; null takes a key away."""
+    merged = dict(earlier) if isinstance(earlier, dict) else {}
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            if not value and merged.get(key):
+                rule, remedy = "is empty, which changes nothing", "null takes the whole key away"
+                raise ProfileError(rule, file=file, key=f"{where}.{key}", remedy=remedy)
+            merged[key] = _merged(merged.get(key), value, file, f"{where}.{key}")
+        elif value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged
+
+
 def load_engine(name: str, relative_to: Path | None = None) -> EngineProfile:
     """Return an engine profile by catalogue name or path.
 
     The file holds ``name``, ``description``, ``defaults`` (every block of the oldest version) and ``versions``, oldest
-    first, each with the keys that changed since the previous one. A changed block states its own ``source``.
+    first, each with the keys that changed since the previous one, as `complete_versions` merges them.
 
     Raises:
         ProfileError: There is no such profile, or the file is invalid.

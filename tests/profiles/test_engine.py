@@ -11,7 +11,7 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.profiles import catalog
 from simserve.profiles.engine import load_engine, resolve_engine
-from simserve.profiles.engine_options import EngineOptions, version_key
+from simserve.profiles.engine_options import EngineOptions, StatePool, version_key
 from simserve.profiles.engine_profile import version_note
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.profiles.static_reserve import ServerTraits
@@ -850,6 +850,12 @@ def _write(folder: Path, old: str, new: str) -> Path:
             r"limits\.source: is missing",
         ),
         ('  - version: "2022"', '  - version: "2022"\n  - version: "2021"', r"ascending order"),
+        (
+            '  - version: "2022"',
+            '  - version: "2022"\n  - version: "2023"\n    kernels: {own_experts: {fp8: [mixtral]}, source: x}\n'
+            '  - version: "2024"\n    kernels: {own_experts: {}, source: x}',
+            r"versions\.2024\.kernels\.own_experts: is empty, .* null takes",
+        ),
         ("defaults:", "standards:", r"defaults: must be a mapping"),
     ],
 )
@@ -866,6 +872,25 @@ def test_a_profile_of_the_user_is_read_by_path(tmp_path: Path) -> None:
     path = _write(tmp_path, "block_size: 16", "block_size: 32")
 
     assert load_engine(str(path)).versions[0].limits.block_size == 32
+
+
+def test_a_version_changes_one_key_of_a_mapping_and_keeps_the_others(tmp_path: Path) -> None:
+    """Two versions each state their own key of one mapping; null takes a key away, or the whole mapping."""
+    pools = [
+        "state_pool: {padding_limit: 1.5, exports: [mamba2]}",
+        "state_pool: {holds_seats: true}",
+        "state_pool: {exports: null, ends_chunks: true}",
+        "state_pool: null",
+    ]
+    changes = [f'  - version: "{2022 + n}"\n    runtime_memory: {{{pool}, source: x}}' for n, pool in enumerate(pools)]
+    path = _write(tmp_path, '  - version: "2022"', "\n".join(changes))
+
+    first, second, third, fourth = (known.runtime_memory.state_pool for known in load_engine(str(path)).versions)
+
+    assert first == StatePool(padding_limit=1.5, exports=("mamba2",))
+    assert second == StatePool(padding_limit=1.5, exports=("mamba2",), holds_seats=True)
+    assert third == StatePool(padding_limit=1.5, holds_seats=True, ends_chunks=True)
+    assert fourth is None
 
 
 @pytest.mark.parametrize(
