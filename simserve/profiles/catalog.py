@@ -20,12 +20,11 @@ from simserve.errors import InputError, ProfileError, ScenarioError, nearest
 from simserve.profiles.checkpoint import Checkpoint
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import (
-    SAME_SHAPE,
-    TEXT_ONLY,
     context_of,
     is_on_record,
     layers_without_formula,
     letters,
+    name_table,
     nearest_with_formula,
     plain_name,
     stored_format,
@@ -248,7 +247,7 @@ def tuned_of_family(name: str) -> list[str]:
     sought = letters(plain_name(name))
     if not sought or any(letters(profile).startswith(sought) for profile in names("model")):
         return []
-    return [repository for repository in SAME_SHAPE if letters(plain_name(repository)).startswith(sought)]
+    return [repository for repository in name_table().same_shape if letters(plain_name(repository)).startswith(sought)]
 
 
 def profile_named_like(name: str) -> str | None:
@@ -325,7 +324,7 @@ def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
             "shape_of": model.name,
             "is_named_like": not is_on_record(repository),
             "checkpoints": (own, *others),
-            "vision": None if tuned is not None and tuned[0] in TEXT_ONLY else model.vision,
+            "vision": None if tuned is not None and tuned[0] in name_table().text_only else model.vision,
             "max_position_embeddings": context_of(repository) or model.max_position_embeddings,
         }
     )

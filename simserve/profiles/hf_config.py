@@ -14,13 +14,12 @@ from simserve.errors import ProfileError
 from simserve.profiles.hf_encoders import audio_tower, vision_tower
 from simserve.profiles.hf_families import (
     EXPERT_KEYS,
-    FAMILIES,
     LAYER_KEYS,
     MTP_KEYS,
-    REGISTERED_ARCHITECTURE,
-    UNSUPPORTED_KEYS,
     Family,
     check_softmax_layers,
+    families,
+    family_table,
     layer_pattern,
     sliding_layers,
 )
@@ -64,7 +63,7 @@ def from_hf_config(
     """Return the profile of a Hugging Face configuration.
 
     Reads the text part of a multimodal model (``text_config``, ``thinker_config.text_config``). A ``model_type``
-    outside `FAMILIES` is read as a Llama with other sizes if it states every size.
+    outside `families` is read as a Llama with other sizes if it states every size.
 
     Args:
         mapping: The parsed ``config.json``.
@@ -76,7 +75,7 @@ def from_hf_config(
     """
     config = rewritten(_text_part(mapping, file), file)
     model_type = _model_type(config)
-    family = FAMILIES.get(model_type)
+    family = families().get(model_type)
     _check_unsupported(ConfigReader(config, file), family)
     if family is None:
         _check_generic(config, model_type, file)
@@ -117,19 +116,19 @@ def from_hf_config(
 def _model_type(config: Mapping[str, Any]) -> str:
     """Return the family; by the architecture if the ``model_type`` is unknown."""
     model_type = str(config.get("model_type") or "")
-    return model_type if model_type in FAMILIES else named_by_architecture(config) or model_type
+    return model_type if model_type in families() else named_by_architecture(config) or model_type
 
 
 def _architecture(config: Mapping[str, Any]) -> str | None:
     """Return the class of the whole model, vision tower included, as engines name it; None if the file names none."""
     listed = config.get("architectures")
     named = str(listed[0]) if isinstance(listed, list) and listed else None
-    return REGISTERED_ARCHITECTURE.get(named or "", named)
+    return family_table().registered_as.get(named or "", named)
 
 
 def _check_unsupported(reader: ConfigReader, family: Family | None) -> None:
     read = frozenset() if family is None else family.reads
-    for key in UNSUPPORTED_KEYS:
+    for key in family_table().unsupported_keys:
         if key not in read and reader.value(key):
             raise reader.refusal("means layers that simserve has no formula for", key)
     if "attn_type_list" not in read:
@@ -158,7 +157,7 @@ def _check_generic(config: Mapping[str, Any], model_type: str, file: object) -> 
             file=file,
             key="model_type",
             value=model_type or None,
-            remedy="known are " + ", ".join(sorted(FAMILIES)) + "; or write a model profile",
+            remedy="known are " + ", ".join(sorted(families())) + "; or write a model profile",
         )
     named = [key for key, value in config.items() if _EXPERT_COUNT.search(key) and type(value) is int and value > 0]
     if named and not any(config.get(key) for key in EXPERT_KEYS):
@@ -188,7 +187,7 @@ def _huggingface_id(config: Mapping[str, Any], file: object) -> str | None:
 
 def _source(model_type: str, file: object) -> str:
     where = Path(str(file)).name if file is not None else "config.json"
-    if model_type in FAMILIES:
+    if model_type in families():
         return f"{where} (Hugging Face, model_type {model_type})"
     return f"{where} (Hugging Face, unknown model_type {model_type!r} read as a Llama with other sizes)"
 
@@ -265,7 +264,7 @@ def _biases(reader: ConfigReader, family: Family) -> dict[str, Any]:
 
 def _falcon(reader: ConfigReader) -> dict[str, Any]:
     """Return what the Falcon switches mean: ``configuration_falcon.py`` and ``modeling_falcon.py``."""
-    if FAMILIES.get(str(reader.value("model_type"))) is not FAMILIES["falcon"]:
+    if families().get(str(reader.value("model_type"))) is not families()["falcon"]:
         return {}
     is_new = reader.flag("new_decoder_architecture") or reader.value("model_type") == "RefinedWeb"
     is_parallel = is_new or reader.flag("parallel_attn", default=True)

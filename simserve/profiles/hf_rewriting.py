@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simserve.profiles.hf_families import FAMILY_OF_ARCHITECTURE, LAYER_KEYS
+from simserve.profiles.hf_families import LAYER_KEYS, family_table
 from simserve.profiles.hf_reader import ConfigReader
 
 
@@ -31,7 +31,7 @@ def model_type_of(config: Mapping[str, Any]) -> str:
 def named_by_architecture(config: Mapping[str, Any]) -> str | None:
     """Return the type known for the first known architecture of a file; None: it names none."""
     listed = config.get("architectures")
-    named = (FAMILY_OF_ARCHITECTURE.get(str(name)) for name in listed) if isinstance(listed, list) else ()
+    named = (family_table().of_architecture.get(str(name)) for name in listed) if isinstance(listed, list) else ()
     return next((name for name in named if name), None)
 
 
