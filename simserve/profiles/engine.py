@@ -475,6 +475,11 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     }
 
 
+def _is_interpreted(asked: EngineOptions) -> bool:
+    """Return whether an option is set that a compiled engine has not."""
+    return bool(asked.enforce_eager or asked.async_scheduling) or asked.cuda_graph_padding is False
+
+
 def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     """Return the launch time per layer in steps that run without graphs because the user said so."""
     seconds = host.enforced_eager_seconds_per_layer
@@ -494,6 +499,8 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
 def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixes: bool, sorts: bool) -> dict[str, Any]:
     """Return CPU times and their overlap; ``sorts``: whether top-k and top-p sort the logits."""
     host = known.host
+    if _is_interpreted(choices.asked):
+        host = host.model_copy(update=dict(host.interpreted))
     host = host.model_copy(update=_launched_singly(choices.asked, host))
     is_async = _is_async(choices, known.scheduling, place, shares_prefixes)
     if is_async and not host.overlap:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from simserve.documents import read_mapping
 from simserve.errors import ProfileError, nearest
@@ -352,8 +352,19 @@ class Host(FrozenModel):
     piecewise_seconds_per_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer in steps on piecewise graphs, between which the host launches attention, seconds: short
     prompts, unless `cudagraph_mode` is FULL, and decode steps where it is PIECEWISE."""
+    interpreted: Mapping[str, Seconds] = Field(default_factory=dict)
+    """Fields of this block that differ where an option is set that compiled engines have not: TensorRT-LLM's PyTorch
+    backend beside them (`enforce_eager`, `async_scheduling`, `cuda_graph_padding: false`)."""
     source: str
     """Where the figures come from."""
+
+    @field_validator("interpreted")
+    @classmethod
+    def _of_this_block(cls, value: Mapping[str, float]) -> Mapping[str, float]:
+        unknown = sorted(value.keys() - cls.model_fields.keys())
+        if unknown:
+            raise ValueError(f"no times of the host: {', '.join(unknown)}")
+        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -175,6 +175,7 @@ def test_compiled_prompts_beyond_the_graphs_are_launched_layer_by_layer(quantiza
         ("llama-3.1-8b", {"name": "sglang", "version": "0.5.10"}, 0),
         ("qwen3-30b-a3b", {"name": "sglang", "version": "0.5.9"}, 0),
         ("llama-3.1-8b", {"name": "tensorrt-llm", "version": "0.21"}, 0),
+        ("llama-3.1-8b", {"name": "tensorrt-llm", "version": "0.21", "cuda_graph_padding": False}, 32),
         ("llama-3.1-8b", {"name": "tensorrt-llm", "version": "1.2"}, 32),
         ("llama-3.1-8b", {"name": "vllm", "version": "0.20"}, 0),
     ],

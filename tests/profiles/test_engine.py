@@ -12,7 +12,7 @@ from simserve.errors import InputError, ProfileError, ScenarioError
 from simserve.profiles import catalog
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import EngineOptions, StatePool, version_key
-from simserve.profiles.engine_profile import version_note
+from simserve.profiles.engine_profile import Host, version_note
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.profiles.static_reserve import ServerTraits
 
@@ -1010,6 +1010,30 @@ def test_tensorrt_llm_without_graphs_launches_every_layer_from_python(version: s
 
     assert usual.eager_seconds_per_layer == 0.0
     assert eager.eager_seconds_per_layer == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "option", [{"enforce_eager": True}, {"async_scheduling": True}, {"cuda_graph_padding": False}], ids=str
+)
+def test_tensorrt_llm_s_pytorch_backend_beside_engines_has_the_host_of_1_0(option: dict[str, bool]) -> None:
+    """Its API server and what it launches; an option that engines have not says that it runs."""
+    compiled, interpreted, later = (
+        resolve("tensorrt-llm", version, **asked)
+        for version, asked in (("0.20", {}), ("0.20", option), ("1.0", {"cuda_graph_padding": False}))
+    )
+
+    names = ("frontend_seconds_per_request", "eager_gap_seconds_per_layer")
+    assert [getattr(compiled, name) for name in names] == [0.0, 0.0]
+    assert [getattr(interpreted, name) for name in names] == [getattr(later, name) for name in names]
+    assert interpreted.eager_prompt_seconds_per_layer == later.eager_prompt_seconds_per_layer == pytest.approx(0.27e-3)
+
+
+def test_a_backend_s_own_times_are_fields_of_the_host() -> None:
+    """A misspelt name would change nothing, in silence."""
+    known = {"seconds_per_step": "1 ms", "seconds_per_request": "1 us", "overlap": 0, "frontend_latency": "1 ms"}
+
+    with pytest.raises(ValueError, match="no times of the host: seconds_per_layer"):
+        Host.model_validate({**known, "source": "-", "interpreted": {"seconds_per_layer": "1 ms"}})
 
 
 def test_vllm_schedules_ahead_from_0_14() -> None:
