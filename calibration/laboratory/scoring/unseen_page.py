@@ -196,6 +196,18 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   AMD's GPUs; checkpoints in NVFP4 of Qwen3.6 and Qwen3.8 keep 8 bits where 16 are simulated; empty rows of a graph
   cost nothing with Marlin's experts in vLLM 0.30; what a GPU does while its host launches is added where it hides;
   logs count rooms of models with windows by requests.
+- Fourteen files more, of fourteen laboratories that were not there, were predicted blind on 2026-11-30, 107 loads of
+  A100 in three kinds, H100, H200, B200, MI300X, MI355X, RTX 3090, 4090 and PRO 6000: gpt-oss-20b with 50 to 6,400
+  clients on an H100, Nemotron 3 Nano over 16 H200 with prefill and decode together and apart, GLM-5.3-Flash with its
+  drafts over two and four B200, Kimi-K3 over eight MI355X, Gemma 4 and two dense models on an MI300X, TensorRT-LLM
+  beside vLLM and SGLang on five cards. 102 ran; contexts of Kimi-K3 that are divided among GPUs are refused, although
+  vLLM 0.29 divided them. Throughput 9 % in the median of 77 figures, TTFT 17 % of 55, TPOT 10 % of 49; ranges of 90 %
+  held 90, 91 and 94 %. Since then one checkpoint is in FP8, as its command says, and clients that were not in flight
+  are left out. What came to light: one client's streams of gpt-oss-20b end at 10,000 tokens a second on an H100,
+  whatever the batch; steps with drafts over linear attention under SGLang take half as long again as simulated;
+  products in 8 bits of one row are too fast on an MI300X, those in 16 mostly are not; heads of 512 there; a freeze
+  where many long answers of SGLang end together; what vLLM makes 8 bits while it loads is counted as 16 on AMD's
+  GPUs.
 
 calibration/LOG.md says what moved.
 """
