@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from simserve.cli.options import argument
 from simserve.version import __version__
 
 
 def help_(
-    command: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]", help="As import vllm-command.")] = None,
+    command: Annotated[list[str] | None, argument("As import vllm-command.", metavar="[COMMAND]")] = None,
 ) -> None:
     """Explain a command, or list them all."""
     from simserve.cli.app import command_of  # imports this module by name

@@ -9,36 +9,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import JsonOption, print_json, print_table
+from simserve.cli.options import JsonOption, argument, option, print_json, print_table
 from simserve.errors import ProfileError, UsageError, nearest
 
 if TYPE_CHECKING:
     from simserve.profiles.api import ApiProfile
     from simserve.profiles.hardware import HardwareProfile
 
-NameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only those with this in their name.")]
+NameArgument = Annotated[str | None, argument("Only those with this in their name.", metavar="[NAME]")]
 TodayOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="YYYY-MM-DD",
-        help="Date at which prices are checked for age. Default: the newest date in the catalogue.",
+    option(
+        "Date at which prices are checked for age. Default: the newest date in the catalogue.", metavar="YYYY-MM-DD"
     ),
 ]
 PricesOption = Annotated[
     Path | None,
-    typer.Option("--prices", metavar="FILE", help="Prices of this file instead of the catalogue's."),
+    option("Prices of this file instead of the catalogue's.", "--prices", metavar="FILE"),
 ]
-DateOption = Annotated[
-    str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="With --prices: when the file was fetched.")
-]
+DateOption = Annotated[str | None, option("With --prices: when the file was fetched.", "--date", metavar="YYYY-MM-DD")]
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="With --prices: write profiles there, for SIMSERVE_PROFILE_PATH."),
+    option("With --prices: write profiles there, for SIMSERVE_PROFILE_PATH.", "--out", metavar="DIR"),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="With --out: replace existing profiles.")]
+ForceOption = Annotated[bool, option("With --out: replace existing profiles.", "--force")]
 _OLD = "old"
 _MONTH = len("2026-11")
 
@@ -48,7 +43,7 @@ def apis(
     prices: PricesOption = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="TEXT", help="With --prices: take the names that hold this text; repeats."),
+        option("With --prices: take the names that hold this text; repeats.", "--only", metavar="TEXT"),
     ] = None,
     date: DateOption = None,
     out: OutOption = None,

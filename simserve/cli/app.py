@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from simserve.cli.options import option
 from simserve.version import __version__
 
 EXIT_INTERRUPTED = 130  # What the app returns after Ctrl-C.
@@ -112,8 +113,7 @@ def _paragraphs(command: Callable[..., object]) -> str:
 
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
+        bool, option("Print the version and stop.", "--version", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     pass

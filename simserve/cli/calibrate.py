@@ -18,6 +18,8 @@ from simserve.cli.options import (
     PAGE,
     SetOption,
     Shown,
+    argument,
+    option,
     print_lines,
     print_table,
     seconds_of,
@@ -58,42 +60,36 @@ def _calibrate() -> None:
 
 @takes_flags(without=PAGE)
 def kernels(
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder of the run; one that was stopped is taken up again.")
-    ],
+    out: Annotated[Path, option("Folder of the run; one that was stopped is taken up again.", "--out", metavar="DIR")],
     device: Annotated[
-        Literal["cuda", "cpu"] | None, typer.Option(help="What to measure. Default: the GPU if there is one.")
+        Literal["cuda", "cpu"] | None, option("What to measure. Default: the GPU if there is one.")
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Model whose layer shapes are measured; repeats. Default: llama-3.1-8b, on a CPU qwen2.5-0.5b.",
             metavar="NAME",
-            help="Model whose layer shapes are measured; repeats. Default: llama-3.1-8b, on a CPU qwen2.5-0.5b.",
         ),
     ] = None,
     number_format: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Number format of products: bfloat16, fp8, sq (INT8), int8_wo, int4_wo; repeats. "
+            "Default: all on a GPU, bfloat16 on a CPU.",
             "--format",
             metavar="NAME",
-            help="Number format of products: bfloat16, fp8, sq (INT8), int8_wo, int4_wo; repeats. "
-            "Default: all on a GPU, bfloat16 on a CPU.",
         ),
     ] = None,
     engine: Annotated[
         Literal["vllm", "none"] | None,
-        typer.Option(
-            help="Whose attention and products a CPU is measured with: vLLM's own, which this environment must hold, "
-            "or none's (PyTorch's). Default: vLLM's where it is there.",
+        option(
+            "Whose attention and products a CPU is measured with: vLLM's own, which this environment must hold, "
+            "or none's (PyTorch's). Default: vLLM's where it is there."
         ),
     ] = None,
-    budget: Annotated[
-        str, typer.Option(metavar="TIME", help="It ends within this time, such as 5min or 90s.")
-    ] = "5min",
-    date: Annotated[
-        str | None, typer.Option(metavar="YYYY-MM-DD", help="Date that provenance names. Default: today.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run of another device or of other models.")] = False,
+    budget: Annotated[str, option("It ends within this time, such as 5min or 90s.", metavar="TIME")] = "5min",
+    date: Annotated[str | None, option("Date that provenance names. Default: today.", metavar="YYYY-MM-DD")] = None,
+    force: Annotated[bool, option("Replace a run of another device or of other models.", "--force")] = False,
     *,
     shown: Shown,
 ) -> None:
@@ -170,26 +166,19 @@ def _render_kernels(run: KernelRun) -> None:
 
 @takes_flags(without=PAGE)
 def fit(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", readable=False, help="Folder that simserve calibrate kernels wrote."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Profile to write. Default: RUN/profile.yaml."),
-    ] = None,
+    run: Annotated[Path, argument("Folder that simserve calibrate kernels wrote.", metavar="RUN", readable=False)],
+    out: Annotated[Path | None, option("Profile to write. Default: RUN/profile.yaml.", "--out", metavar="FILE")] = None,
     base: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Profile of the same GPU to lay the curves over, or none. Default: the bundled one, if there is one.",
             metavar="NAME",
-            help="Profile of the same GPU to lay the curves over, or none. Default: the bundled one, if there is one.",
         ),
     ] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Roofline plot, .svg or .png. Default: beside the profile."),
+        Path | None, option("Roofline plot, .svg or .png. Default: beside the profile.", metavar="FILE")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a profile of another run.")] = False,
+    force: Annotated[bool, option("Replace a profile of another run.", "--force")] = False,
     *,
     shown: Shown,
 ) -> None:
@@ -349,34 +338,22 @@ def _widths(expected: Expectation, metrics: Sequence[str]) -> str:
 
 @takes_flags(without=PAGE)
 def check(
-    profile: Annotated[
-        str,
-        typer.Argument(metavar="PROFILE", help="A hardware or engine profile, by name or path."),
-    ],
+    profile: Annotated[str, argument("A hardware or engine profile, by name or path.", metavar="PROFILE")],
     against: Annotated[
         list[Path],
-        typer.Option(
-            metavar="RUN|RESULTS", help="A folder of operator tables, or a file of benchmark results, which repeats."
-        ),
+        option("A folder of operator tables, or a file of benchmark results, which repeats.", metavar="RUN|RESULTS"),
     ],
-    tolerance: Annotated[
-        str, typer.Option(metavar="SHARE", help="How far anything may have moved, either way.")
-    ] = "5%",
+    tolerance: Annotated[str, option("How far anything may have moved, either way.", metavar="SHARE")] = "5%",
     scenario: Annotated[
-        str | None,
-        typer.Option("--scenario", metavar="SCENARIO", help="What served the benchmarks; needed for RESULTS."),
+        str | None, option("What served the benchmarks; needed for RESULTS.", "--scenario", metavar="SCENARIO")
     ] = None,
     engine: Annotated[
-        str,
-        typer.Option(
-            "--engine", metavar="ENGINE", help="Whose kernels, where a profile or a folder has several engines'."
-        ),
+        str, option("Whose kernels, where a profile or a folder has several engines'.", "--engine", metavar="ENGINE")
     ] = "vllm",
     may_be_faster: Annotated[
-        bool,
-        typer.Option("--may-be-faster", help="Benchmarks that are faster than promised pass; only slower ones fail."),
+        bool, option("Benchmarks that are faster than promised pass; only slower ones fail.", "--may-be-faster")
     ] = False,
-    as_format: Annotated[str, typer.Option("--format", metavar="text|md", help="md: for a pull request.")] = "text",
+    as_format: Annotated[str, option("md: for a pull request.", "--format", metavar="text|md")] = "text",
     set_: SetOption = None,
     *,
     shown: Shown,

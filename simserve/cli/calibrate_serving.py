@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from simserve.cli.importing import ForceOption
 from simserve.cli.options import (
     PAGE,
     SetOption,
     Shown,
+    argument,
     check_page,
     console,
+    option,
     print_lines,
     print_table,
     takes_flags,
@@ -50,14 +50,14 @@ _COLUMNS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("throughput", "output_throughpu
 
 ResultsArgument = Annotated[
     list[Path],
-    typer.Argument(
+    argument(
+        "Files of vllm bench serve, SGLang, GuideLLM, AIPerf, inference-perf, llm-d, or a documented CSV.",
         metavar="RESULTS...",
-        help="Files of vllm bench serve, SGLang, GuideLLM, AIPerf, inference-perf, llm-d, or a documented CSV.",
     ),
 ]
 ScenarioOption = Annotated[
     str,
-    typer.Option("--scenario", metavar="SCENARIO", help="What served them: deployment, and lengths that a file lacks."),
+    option("What served them: deployment, and lengths that a file lacks.", "--scenario", metavar="SCENARIO"),
 ]
 
 
@@ -66,26 +66,21 @@ def serving(
     results: ResultsArgument,
     scenario: ScenarioOption,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="PROFILE", help="Write the calibrated engine profile there, NAME.yaml."),
+        Path | None, option("Write the calibrated engine profile there, NAME.yaml.", metavar="PROFILE")
     ] = None,
     fit: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PARAMETER",
-            help="Fit this constant alone, by least squares: host_seconds_per_step, host_seconds_per_request, "
+        option(
+            "Fit this constant alone, by least squares: host_seconds_per_step, host_seconds_per_request, "
             "compute_efficiency or frontend_latency; repeats. Default: five factors on the profile, from one file up.",
+            metavar="PARAMETER",
         ),
     ] = None,
-    log: Annotated[
-        Path | None,
-        typer.Option("--log", metavar="FILE", help="Start-up log of the server: its KV blocks."),
-    ] = None,
+    log: Annotated[Path | None, option("Start-up log of the server: its KV blocks.", "--log", metavar="FILE")] = None,
     date: Annotated[
-        str | None,
-        typer.Option(metavar="YYYY-MM-DD", help="Day of the measurements. Default: as the files say."),
+        str | None, option("Day of the measurements. Default: as the files say.", metavar="YYYY-MM-DD")
     ] = None,
-    statistic: Annotated[str, typer.Option(metavar="median|mean", help="TTFT and TPOT that are fitted.")] = "median",
+    statistic: Annotated[str, option("TTFT and TPOT that are fitted.", metavar="median|mean")] = "median",
     set_: SetOption = None,
     force: ForceOption = False,
     *,

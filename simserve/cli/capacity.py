@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, set_words, share, takes_flags
+from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, option, set_words, share, takes_flags
 from simserve.cli.progress import progress
 from simserve.errors import InfeasibleError, InterruptedRunError
 
@@ -37,22 +37,18 @@ class SoFar:
 def capacity(
     asked: Asked,
     overrides: SetOption = None,
-    highest: Annotated[
-        float | None,
-        typer.Option("--max", help="Highest rate (or number of clients) to try."),
-    ] = None,
+    highest: Annotated[float | None, option("Highest rate (or number of clients) to try.", "--max")] = None,
     precision: Annotated[
         float | None,
-        typer.Option(
-            parser=lambda text: share(text, "--precision"),
+        option(
+            "Add requests until the interval is this narrow, such as 1%. Default: 2% in a short search.",
             metavar="SHARE",
-            help="Add requests until the interval is this narrow, such as 1%. Default: 2% in a short search.",
+            parser=lambda text: share(text, "--precision"),
         ),
     ] = None,
-    replications: Annotated[int | None, typer.Option(min=2, help="Independent runs a load. Default: 8, or 6.")] = None,
+    replications: Annotated[int | None, option("Independent runs a load. Default: 8, or 6.", min=2)] = None,
     requests: Annotated[
-        int | None,
-        typer.Option("--requests", min=1, help="Requests a run. Default: as many as it takes."),
+        int | None, option("Requests a run. Default: as many as it takes.", "--requests", min=1)
     ] = None,
     seed: SeedOption = None,
     *,

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from simserve.cli.one_line import Asked, refuse_flags
 from simserve.cli.options import (
     SeedOption,
@@ -15,6 +13,7 @@ from simserve.cli.options import (
     Shown,
     changes_of,
     check_page,
+    option,
     set_words,
     takes_flags,
     variants_of,
@@ -30,20 +29,16 @@ if TYPE_CHECKING:
 def compare(
     asked: Asked,
     variants: Annotated[
-        list[str],
-        typer.Option("--with", metavar="'NAME: KEY=VALUE, ...'", help="A variant: what it changes; repeats."),
+        list[str], option("A variant: what it changes; repeats.", "--with", metavar="'NAME: KEY=VALUE, ...'")
     ],
     overrides: SetOption = None,
-    replications: Annotated[
-        int | None, typer.Option(min=2, help="Runs of each; 5 or more give intervals. Default: 10.")
-    ] = None,
+    replications: Annotated[int | None, option("Runs of each; 5 or more give intervals. Default: 10.", min=2)] = None,
     independent: Annotated[
-        bool, typer.Option("--independent", help="Give each variant its own requests, instead of the same ones.")
+        bool, option("Give each variant its own requests, instead of the same ones.", "--independent")
     ] = False,
     seed: SeedOption = None,
     film: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write a page that plays a run of each variant, side by side."),
+        Path | None, option("Also write a page that plays a run of each variant, side by side.", metavar="FILE")
     ] = None,
     *,
     shown: Shown,

@@ -6,11 +6,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from simserve.cli.apis import TodayOption
 from simserve.cli.one_line import Asked
-from simserve.cli.options import SetOption, Shown, set_words, takes_flags, variants_of
+from simserve.cli.options import SetOption, Shown, option, set_words, takes_flags, variants_of
 from simserve.cli.progress import progress_bar
 from simserve.errors import UsageError
 
@@ -28,7 +26,7 @@ _MOST_REQUESTS = 10**15  # Most requests a month: about 4,000 a day for everybod
 
 def _number(flag: str, text: str, *, maximum: float = math.inf) -> Any:
     # A function of its own: typer 0.19 asks a parser for its name, and a `partial` has none.
-    return typer.Option(flag, metavar="NUMBER", help=text, parser=lambda given: _amount(given, flag, maximum))
+    return option(text, flag, metavar="NUMBER", parser=lambda given: _amount(given, flag, maximum))
 
 
 def _amount(text: str | float, flag: str, maximum: float) -> float:
@@ -55,9 +53,7 @@ def _amount(text: str | float, flag: str, maximum: float) -> float:
 @takes_flags()
 def cost(
     asked: Asked,
-    api: Annotated[
-        str | None, typer.Option(metavar="NAME", help="API to compare with; simserve apis lists them.")
-    ] = None,
+    api: Annotated[str | None, option("API to compare with; simserve apis lists them.", metavar="NAME")] = None,
     api_input_usd: Annotated[float | None, _number("--api-input-usd", "API price of a million prompt tokens.")] = None,
     api_output_usd: Annotated[
         float | None, _number("--api-output-usd", "API price of a million output tokens.")
@@ -92,10 +88,10 @@ def cost(
     ] = None,
     variants: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Another deployment for the same traffic; says from what volume on each is cheapest; repeats.",
             "--with",
             metavar="'NAME: KEY=VALUE, KEY=VALUE'",
-            help="Another deployment for the same traffic; says from what volume on each is cheapest; repeats.",
         ),
     ] = None,
     overrides: SetOption = None,

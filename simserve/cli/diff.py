@@ -7,29 +7,29 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli.options import PAGE, Shown, console, print_json, share, takes_flags
+from simserve.cli.options import PAGE, Shown, argument, console, option, print_json, share, takes_flags
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, UsageError
 
 
 @takes_flags(without=PAGE)
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A result's folder, or its result.json.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other result's.")],
+    first: Annotated[str, argument("A result's folder, or its result.json.", metavar="A")],
+    second: Annotated[str, argument("The other result's.", metavar="B")],
     tolerance: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Most that figures may move, either way: all of them (5%), or one (p99_ttft_ms=10%); repeats.",
             metavar="SHARE|METRIC=SHARE",
-            help="Most that figures may move, either way: all of them (5%), or one (p99_ttft_ms=10%); repeats.",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "With --tolerance: accept results that differ in this, instead of exiting with 99; repeats.",
             metavar="scenario|version",
-            help="With --tolerance: accept results that differ in this, instead of exiting with 99; repeats.",
         ),
     ] = None,
-    output: Annotated[str, typer.Option("--format", metavar="text|md|json", help="Format of the output.")] = "text",
+    output: Annotated[str, option("Format of the output.", "--format", metavar="text|md|json")] = "text",
     *,
     shown: Shown,
 ) -> None:

@@ -11,11 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import SetOption, seconds_of
+from simserve.cli.options import SetOption, option, seconds_of
 from simserve.cli.progress import counted, progress
 from simserve.errors import InterruptedRunError, UsageError
 
@@ -28,48 +26,37 @@ _HORIZON = 86_400.0  # Seconds that the twin's forecast looks ahead.
 
 
 def explore(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = 8484,
+    host: Annotated[str, option("Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("Port to listen on; 0: a free one.", min=0, max=65535)] = 8484,
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the page with precomputed answers, which needs no Python, instead of serving it."
-        ),
+        option("Write the page with precomputed answers, which needs no Python, instead of serving it.", metavar="DIR"),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="With --export: write into a folder that has other files.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="With --export: print errors only.")] = False,
+    force: Annotated[bool, option("With --export: write into a folder that has other files.", "--force")] = False,
+    quiet: Annotated[bool, option("With --export: print errors only.", "--quiet", "-q")] = False,
     twin: Annotated[
         str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Show a running deployment beside its simulation: saved metrics, or the address of an engine or of a "
+        option(
+            "Show a running deployment beside its simulation: saved metrics, or the address of an engine or of a "
             "Prometheus server.",
+            metavar="SOURCE",
         ),
     ] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(
-            "--scenario", metavar="SCENARIO", help="With --twin: the deployment and the traffic that are expected."
-        ),
+        option("With --twin: the deployment and the traffic that are expected.", "--scenario", metavar="SCENARIO"),
     ] = None,
     overrides: SetOption = None,
     watch: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --twin and an address: repeat after this time. [default: 5min]"),
+        str | None, option("With --twin and an address: repeat after this time. [default: 5min]", metavar="TIME")
     ] = None,
     interval: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --twin and an address: time between two scrapes. [default: 15 s]"),
+        str | None, option("With --twin and an address: time between two scrapes. [default: 15 s]", metavar="TIME")
     ] = None,
     calibrate_for: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --twin: calibrate to this first part of what was observed."),
+        str | None, option("With --twin: calibrate to this first part of what was observed.", metavar="TIME")
     ] = None,
-    public: Annotated[
-        bool, typer.Option("--public", help="Allow --host to be an address that other machines can reach.")
-    ] = False,
+    public: Annotated[bool, option("Allow --host to be an address that other machines can reach.", "--public")] = False,
 ) -> None:
     """Open the interactive page: a tour, the simulator, and what its parts do. Needs pip install 'simserve\\[explore]'.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import PAGE, SetOption, Shown, takes_flags, write_all
+from simserve.cli.options import PAGE, SetOption, Shown, option, takes_flags, write_all
 
 if TYPE_CHECKING:
     from simserve.planner.export.deployment import Export
@@ -21,30 +21,25 @@ def export(
     asked: Asked,
     target: Annotated[
         str,
-        typer.Option(
+        option(
+            "A command: vllm, sglang, trtllm, tgi, ollama. The whole deployment: k8s, keda, lws, compose, dynamo, "
+            "llm-d, kserve, production-stack.",
             "--to",
             metavar="TARGET",
-            help="A command: vllm, sglang, trtllm, tgi, ollama. The whole deployment: k8s, keda, lws, compose, dynamo, "
-            "llm-d, kserve, production-stack.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "File to write, together with the files it needs and benchmark.sh, which measures the server.",
             "--out",
             metavar="FILE",
-            help="File to write, together with the files it needs and benchmark.sh, which measures the server.",
         ),
     ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="ORG/NAME", help="Weights to load instead of the model's own."),
-    ] = None,
-    explicit: Annotated[
-        bool, typer.Option("--explicit", help="Also write settings that equal the engine's defaults.")
-    ] = False,
+    checkpoint: Annotated[str | None, option("Weights to load instead of the model's own.", metavar="ORG/NAME")] = None,
+    explicit: Annotated[bool, option("Also write settings that equal the engine's defaults.", "--explicit")] = False,
     overrides: SetOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    force: Annotated[bool, option("Replace existing files.", "--force")] = False,
     *,
     shown: Shown,
 ) -> None:

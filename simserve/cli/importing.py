@@ -16,7 +16,16 @@ import typer
 
 from simserve.cli.metrics_source import Scraping, Source
 from simserve.cli.one_line import ColumnsOption
-from simserve.cli.options import JsonOption, QuietOption, SetOption, print_json, takes_flags, write_all
+from simserve.cli.options import (
+    JsonOption,
+    QuietOption,
+    SetOption,
+    argument,
+    option,
+    print_json,
+    takes_flags,
+    write_all,
+)
 from simserve.errors import ScenarioError, UsageError
 
 if TYPE_CHECKING:
@@ -32,15 +41,13 @@ app = typer.Typer(
 
 OutFileOption = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="Write it there. Default: to stdout."),
+    option("Write it there. Default: to stdout.", "--out", metavar="FILE"),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
-CommandArgument = Annotated[str, typer.Argument(help="The command in quotes, a file that holds it, or - for stdin.")]
-HardwareOption = Annotated[
-    str | None, typer.Option("--gpus", "--hardware", metavar="[Nx]NAME", help="Its GPUs, such as 2xH100.")
-]
-ModelOption = Annotated[str | None, typer.Option(help="Model profile or config.json, where the name is near to none.")]
-EngineVersionOption = Annotated[str | None, typer.Option(metavar="VERSION", help="The engine's version, such as 0.12.")]
+ForceOption = Annotated[bool, option("Replace an existing file.", "--force")]
+CommandArgument = Annotated[str, argument("The command in quotes, a file that holds it, or - for stdin.")]
+HardwareOption = Annotated[str | None, option("Its GPUs, such as 2xH100.", "--gpus", "--hardware", metavar="[Nx]NAME")]
+ModelOption = Annotated[str | None, option("Model profile or config.json, where the name is near to none.")]
+EngineVersionOption = Annotated[str | None, option("The engine's version, such as 0.12.", metavar="VERSION")]
 Imported = TypeVar("Imported")
 
 
@@ -220,11 +227,11 @@ def any_command(command: CommandArgument, deployed: Deployed, *, delivery: Deliv
 def manifest(
     files: Annotated[
         list[Path],
-        typer.Argument(
+        argument(
+            "Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack; or the scripts "
+            "that start servers and their router, with the files that these read.",
             metavar="FILE...",
             readable=False,
-            help="Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack; or the scripts "
-            "that start servers and their router, with the files that these read.",
         ),
     ],
     deployed: Deployed,
@@ -246,13 +253,9 @@ def manifest(
 @app.command("log")
 @takes_flags()
 def log(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", readable=False, help="The log, plain or gzip."),
-    ],
+    file: Annotated[Path, argument("The log, plain or gzip.", metavar="FILE", readable=False)],
     scenario: Annotated[
-        str | None,
-        typer.Option("--scenario", metavar="SCENARIO", help="What the log's settings are put into."),
+        str | None, option("What the log's settings are put into.", "--scenario", metavar="SCENARIO")
     ] = None,
     *,
     deployed: Deployed,
@@ -355,10 +358,7 @@ def _text_of(command: str) -> str:
 @app.command("hf-config")
 @takes_flags()
 def hf_config(
-    config: Annotated[
-        Path,
-        typer.Argument(metavar="PATH", readable=False, help="A Hugging Face config.json, or its folder."),
-    ],
+    config: Annotated[Path, argument("A Hugging Face config.json, or its folder.", metavar="PATH", readable=False)],
     *,
     delivery: Delivery,
 ) -> None:
@@ -383,20 +383,18 @@ def hf_config(
 def bench(
     file: Annotated[
         Path,
-        typer.Argument(
+        argument(
+            "A result of vllm bench serve, SGLang, AIPerf, GuideLLM, inference-perf or llm-d, a documented CSV, "
+            "or the text that the first two print.",
             metavar="FILE",
             readable=False,
-            help="A result of vllm bench serve, SGLang, AIPerf, GuideLLM, inference-perf or llm-d, a documented CSV, "
-            "or the text that the first two print.",
         ),
     ],
     scenario: Annotated[
         str | None,
-        typer.Option(
-            "--scenario", metavar="SCENARIO", help="What served it, and lengths and load that the file lacks."
-        ),
+        option("What served it, and lengths and load that the file lacks.", "--scenario", metavar="SCENARIO"),
     ] = None,
-    run: Annotated[int | None, typer.Option(metavar="N", help="Which run of a file that holds several.")] = None,
+    run: Annotated[int | None, option("Which run of a file that holds several.", metavar="N")] = None,
     *,
     deployed: Deployed,
     set_: SetOption = None,
@@ -421,9 +419,9 @@ def bench(
 @app.command("trace")
 @takes_flags()
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
+    file: Annotated[Path, argument("The trace, plain or gzip.", metavar="FILE", readable=False)],
     trace_format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="As of simserve trace; auto tells it by the first row.")
+        str, option("As of simserve trace; auto tells it by the first row.", "--format", metavar="FORMAT")
     ] = "auto",
     columns: ColumnsOption = None,
     hardware: HardwareOption = None,
@@ -452,13 +450,13 @@ def trace(
 def metrics(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A saved page of /metrics, a file or folder of several, the answer of a Prometheus server, or the "
+        argument(
+            "A saved page of /metrics, a file or folder of several, the answer of a Prometheus server, or the "
             "address of an engine or of a Prometheus server.",
+            metavar="SOURCE",
         ),
     ],
-    gpus: Annotated[str | None, typer.Option(metavar="[Nx]NAME", help="GPUs of one engine, such as 2xH100.")] = None,
+    gpus: Annotated[str | None, option("GPUs of one engine, such as 2xH100.", metavar="[Nx]NAME")] = None,
     model: ModelOption = None,
     engine_version: EngineVersionOption = None,
     *,

@@ -9,10 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import seconds_of
+from simserve.cli.options import option, seconds_of
 from simserve.errors import InputError, UsageError
 from simserve.observe.scrapes import PREFIXES, Scrape, in_order, read_scrapes, text_of
 
@@ -26,14 +24,12 @@ class Scraping:
 
     scrape_for: Annotated[
         str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="How long to scrape an engine; for Prometheus, how far back to look."
-        ),
+        option("How long to scrape an engine; for Prometheus, how far back to look.", "--for", metavar="TIME"),
     ] = None
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two scrapes.")] = "15 s"
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="The address is a Prometheus server's.")] = False
+    interval: Annotated[str, option("Time between two scrapes.", metavar="TIME")] = "15 s"
+    prometheus: Annotated[bool, option("The address is a Prometheus server's.", "--prometheus")] = False
     match: Annotated[
-        str, typer.Option(metavar="MATCHERS", help="Series of a Prometheus server, such as 'namespace=\"chat\"'.")
+        str, option("Series of a Prometheus server, such as 'namespace=\"chat\"'.", metavar="MATCHERS")
     ] = ""
 
 

@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from simserve.cli.options import (
     PAGE,
     Shown,
+    argument,
     make_folder,
+    option,
     print_lines,
     print_table,
     seconds_of,
@@ -39,32 +39,27 @@ _LEAST_LENGTH = 0.9
 
 @takes_flags(without=PAGE)
 def observe(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server, such as http://localhost:8000.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the results, one file a load.")],
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Total time; nothing is sent after it.")] = "2 min",
+    url: Annotated[str, argument("Address of the server, such as http://localhost:8000.", metavar="URL")],
+    out: Annotated[Path, option("Folder of the results, one file a load.", metavar="DIR")],
+    budget: Annotated[str, option("Total time; nothing is sent after it.", metavar="TIME")] = "2 min",
     concurrency: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", help="Measure with this many clients; repeats. Default: 2 and 16."),
+        list[int] | None, option("Measure with this many clients; repeats. Default: 2 and 16.", metavar="N")
     ] = None,
     rate: Annotated[
-        list[float] | None,
-        typer.Option("--rate", metavar="RATE", help="Measure at this many requests/s; repeats."),
+        list[float] | None, option("Measure at this many requests/s; repeats.", "--rate", metavar="RATE")
     ] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=4, max=1_000_000, help="Mean length of prompts.")] = 512,
-    output_tokens: Annotated[int, typer.Option(min=4, max=100_000, help="Mean length of answers.")] = 128,
+    prompt_tokens: Annotated[int, option("Mean length of prompts.", min=4, max=1_000_000)] = 512,
+    output_tokens: Annotated[int, option("Mean length of answers.", min=4, max=100_000)] = 128,
     max_requests: Annotated[
         int,
-        typer.Option(
-            min=1, max=1_000_000, help="Most requests in all, besides a dozen of two tokens that find out how to ask."
-        ),
+        option("Most requests in all, besides a dozen of two tokens that find out how to ask.", min=1, max=1_000_000),
     ] = 1_000,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Which of the server's models to measure.")] = None,
+    model: Annotated[str | None, option("Which of the server's models to measure.", metavar="NAME")] = None,
     api_key_env: Annotated[
-        str | None,
-        typer.Option(metavar="VARIABLE", help="Environment variable that holds the API key."),
+        str | None, option("Environment variable that holds the API key.", metavar="VARIABLE")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of lengths, prompts and arrivals.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    seed: Annotated[int, option("Seed of lengths, prompts and arrivals.", min=0)] = 0,
+    force: Annotated[bool, option("Replace existing files.", "--force")] = False,
     *,
     shown: Shown,
 ) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from simserve.cli.options import argument, option
 from simserve.cli.progress import progress
 from simserve.errors import UsageError
 
@@ -27,8 +26,8 @@ _MULTIPLES = {"": 1, "k": 1000, "m": 1_000_000}
 _PANEL = "Instead of a file, or over it"
 
 
-def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=_PANEL, **limits)
+def _option(text: str, *names: str, **settings: Any) -> Any:
+    return option(text, *names, rich_help_panel=_PANEL, **settings)
 
 
 def _rate(text: str | float) -> float:
@@ -54,10 +53,10 @@ def _written(rate: float) -> str:
 
 ColumnsOption = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Which columns hold what: arrival_time=ts,prompt_tokens=in,output_tokens=out. Usual names need none.",
         "--columns",
         metavar="NAME=COLUMN,...",
-        help="Which columns hold what: arrival_time=ts,prompt_tokens=in,output_tokens=out. Usual names need none.",
     ),
 ]
 
@@ -68,59 +67,55 @@ class Asked:
 
     scenario: Annotated[
         str | None,
-        typer.Argument(
-            metavar="SCENARIO",
-            help="A scenario file, a bundled scenario, a model, a Hugging Face id, or a config.json.",
+        argument(
+            "A scenario file, a bundled scenario, a model, a Hugging Face id, or a config.json.", metavar="SCENARIO"
         ),
     ] = None
     gpus: Annotated[
-        str | None, _option("--gpus", metavar="[Nx]GPU", help="GPUs of all replicas together, such as 2xH100.")
+        str | None, _option("GPUs of all replicas together, such as 2xH100.", "--gpus", metavar="[Nx]GPU")
     ] = None
     tp: Annotated[
-        int | None,
-        _option("--tp", min=1, help="Tensor-parallel size. Default: all the GPUs of a replica. Also --dp, --ep."),
+        int | None, _option("Tensor-parallel size. Default: all the GPUs of a replica. Also --dp, --ep.", "--tp", min=1)
     ] = None
-    pp: Annotated[int | None, _option("--pp", min=1, help="Pipeline-parallel size.")] = None
-    replicas: Annotated[int | None, _option("--replicas", min=1, help="Copies of the model.")] = None
+    pp: Annotated[int | None, _option("Pipeline-parallel size.", "--pp", min=1)] = None
+    replicas: Annotated[int | None, _option("Copies of the model.", "--replicas", min=1)] = None
     routing: Annotated[
-        str | None, _option("--routing", metavar="POLICY", help="How requests are shared out, such as round_robin.")
+        str | None, _option("How requests are shared out, such as round_robin.", "--routing", metavar="POLICY")
     ] = None
     engine: Annotated[
-        str | None, _option("--engine", metavar="NAME==VERSION", help="Serving engine, such as vllm==0.20.")
+        str | None, _option("Serving engine, such as vllm==0.20.", "--engine", metavar="NAME==VERSION")
     ] = None
     quantization: Annotated[
-        str | None, _option("--quantization", metavar="FORMAT", help="Weight format, such as fp8. Default: as stored.")
+        str | None, _option("Weight format, such as fp8. Default: as stored.", "--quantization", metavar="FORMAT")
     ] = None
     rate: Annotated[
         float | None,
-        _option("--rate", metavar="RATE", parser=_rate, help="Requests a second (Poisson): 3, 90/min or 5M/day."),
+        _option("Requests a second (Poisson): 3, 90/min or 5M/day.", "--rate", metavar="RATE", parser=_rate),
     ] = None
     concurrency: Annotated[
-        int | None, _option("--concurrency", min=1, help="Clients, each with one request at a time; also --users.")
+        int | None, _option("Clients, each with one request at a time; also --users.", "--concurrency", min=1)
     ] = None
-    trace: Annotated[str | None, _option("--trace", metavar="FILE", help="Recorded traffic to replay.")] = None
+    trace: Annotated[str | None, _option("Recorded traffic to replay.", "--trace", metavar="FILE")] = None
     columns: Annotated[
         str | None,
         _option(
+            "Columns of the trace, if their names are unusual: prompt_tokens=in.",
             "--columns",
             metavar="NAME=COLUMN,...",
-            help="Columns of the trace, if their names are unusual: prompt_tokens=in.",
         ),
     ] = None
     prompt_tokens: Annotated[
-        str | None, _option("--prompt-tokens", metavar="TOKENS", help="Tokens of every prompt, such as 2k; also --isl.")
+        str | None, _option("Tokens of every prompt, such as 2k; also --isl.", "--prompt-tokens", metavar="TOKENS")
     ] = None
     output_tokens: Annotated[
-        str | None,
-        _option("--output-tokens", metavar="TOKENS", help="Tokens of every answer, such as 500; also --osl."),
+        str | None, _option("Tokens of every answer, such as 500; also --osl.", "--output-tokens", metavar="TOKENS")
     ] = None
     num_requests: Annotated[
-        int | None, _option("--num-requests", min=1, help="Requests. Default: the scenario's, or 1,000.")
+        int | None, _option("Requests. Default: the scenario's, or 1,000.", "--num-requests", min=1)
     ] = None
-    slo: Annotated[str | None, _option("--slo", metavar="LIMITS", help="The SLO: 'ttft=1.5s,tpot=50ms'.")] = None
+    slo: Annotated[str | None, _option("The SLO: 'ttft=1.5s,tpot=50ms'.", "--slo", metavar="LIMITS")] = None
     like: Annotated[
-        str | None,
-        _option("--like", metavar="COMMAND", help="A command line that starts a server, in place of SCENARIO."),
+        str | None, _option("A command line that starts a server, in place of SCENARIO.", "--like", metavar="COMMAND")
     ] = None
 
     @property

@@ -71,22 +71,32 @@ def seconds_of(text: str, key: str, least: float = 0.0) -> float:
     return value
 
 
+def option(text: str, *names: str, **settings: Any) -> Any:
+    """Return a flag with its text in ``--help``, its names unless they are the parameter's, and typer's settings."""
+    return typer.Option(*names, help=text, **settings)
+
+
+def argument(text: str, **settings: Any) -> Any:
+    """Return an argument without a flag, with its text in ``--help`` and typer's settings."""
+    return typer.Argument(help=text, **settings)
+
+
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, by dotted path; repeats."),
+    option("Override a key of the scenario, by dotted path; repeats.", "--set", metavar="KEY=VALUE"),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
+JsonOption = Annotated[bool, option("Print one JSON object on stdout, and nothing else.", "--json")]
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", parser=_out_folder, help="Folder of the result. Default: results/NAME-HASH."),
+    option("Folder of the result. Default: results/NAME-HASH.", "--out", metavar="DIR", parser=_out_folder),
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed; short for --set run.seed=N.")]
+SeedOption = Annotated[int | None, option("Seed; short for --set run.seed=N.", "--seed", min=0)]
 HtmlOption = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write the answer as one self-contained page."),
+    option("Also write the answer as one self-contained page.", "--html", metavar="FILE"),
 ]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print every figure, not only the brief answer.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only (and the JSON of --json).")]
+VerboseOption = Annotated[bool, option("Print every figure, not only the brief answer.", "--verbose", "-v")]
+QuietOption = Annotated[bool, option("Print errors only (and the JSON of --json).", "--quiet", "-q")]
 
 
 def takes_flags(*, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from simserve.cli.one_line import Asked, refuse_flags
 from simserve.cli.options import (
     SeedOption,
@@ -19,6 +17,7 @@ from simserve.cli.options import (
     changes_of,
     check_page,
     given_command,
+    option,
     set_words,
     takes_flags,
 )
@@ -36,106 +35,87 @@ def plan(
     asked: Asked,
     hardware: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="GPU,GPU",
-            help="Kinds of GPU to choose one from, without numbers. Default: the scenario's, and those with an "
+        option(
+            "Kinds of GPU to choose one from, without numbers. Default: the scenario's, and those with an "
             "on-demand price.",
+            metavar="GPU,GPU",
         ),
     ] = None,
     max_gpus: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Most GPUs to use. Default: 256; for latency and throughput, as many as the scenario has."
-        ),
+        option("Most GPUs to use. Default: 256; for latency and throughput, as many as the scenario has.", min=1),
     ] = None,
     objective: Annotated[
         Literal["cost", "gpus", "latency", "energy", "throughput"],
-        typer.Option(
-            help="What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do. "
-            "Unless given, gpus where those that are named have no price.",
+        option(
+            "What to minimise: dollars, GPUs, p95 E2E or watts; throughput: the most that fixed GPUs can do. "
+            "Unless given, gpus where those that are named have no price."
         ),
     ] = "cost",
-    headroom: Annotated[
-        str, typer.Option(metavar="SHARE", help="Extra traffic that the plan must sustain: 0.2 or 20%.")
-    ] = "0",
-    spare_replicas: Annotated[int, typer.Option(min=0, help="Replicas that may be lost; they are paid for.")] = 0,
+    headroom: Annotated[str, option("Extra traffic that the plan must sustain: 0.2 or 20%.", metavar="SHARE")] = "0",
+    spare_replicas: Annotated[int, option("Replicas that may be lost; they are paid for.", min=0)] = 0,
     over: Annotated[
         list[str] | None,
-        typer.Option(
-            "--over", metavar="KEY=V1,V2", help="Values of a key to search, in place of the default ones; repeats."
-        ),
+        option("Values of a key to search, in place of the default ones; repeats.", "--over", metavar="KEY=V1,V2"),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "What must not change: gpus, weights, kv-cache, tensor-parallel, replicas, engine, drafts, pools, ...",
             metavar="NAME,NAME",
-            help="What must not change: gpus, weights, kv-cache, tensor-parallel, replicas, engine, drafts, pools, ...",
         ),
     ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Rent at spot prices; a spot GPU may be taken away.")] = False,
-    trials: Annotated[
-        int,
-        typer.Option(min=0, help="Engine settings to try on each deployment that could win; 0: none."),
-    ] = 32,
+    spot: Annotated[bool, option("Rent at spot prices; a spot GPU may be taken away.", "--spot")] = False,
+    trials: Annotated[int, option("Engine settings to try on each deployment that could win; 0: none.", min=0)] = 32,
     confidence: Annotated[
         str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of real servers on which the SLO must hold, by the errors to expect: 0.9 or 90%. "
+        option(
+            "Share of real servers on which the SLO must hold, by the errors to expect: 0.9 or 90%. "
             "Default: it must hold as simulated, on about half of them.",
+            metavar="SHARE",
         ),
     ] = None,
     horizon: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Also say what to buy over this time (12mo, 3y): commitments, on-demand and spot hours.",
+        option(
+            "Also say what to buy over this time (12mo, 3y): commitments, on-demand and spot hours.", metavar="TIME"
         ),
     ] = None,
     growth: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help="Growth of the traffic over --horizon: 5%/month or 60%/year."),
+        str | None, option("Growth of the traffic over --horizon: 5%/month or 60%/year.", metavar="SHARE")
     ] = None,
     price_decline: Annotated[
         str | None,
-        typer.Option(
-            metavar="SHARE", help="Fall of GPU prices over --horizon, such as 20%/year. Default: the scenario's."
-        ),
+        option("Fall of GPU prices over --horizon, such as 20%/year. Default: the scenario's.", metavar="SHARE"),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="DOLLARS", help="What a month of --horizon may cost: 20000/month or 20k.")
+        str | None, option("What a month of --horizon may cost: 20000/month or 20k.", metavar="DOLLARS")
     ] = None,
     commitments: Annotated[
         str | None,
-        typer.Option(
-            metavar="TERMS",
-            help="What is on offer besides on-demand hours, with its discount: 1y=30%,3y=50%,spot=60%; or none. "
+        option(
+            "What is on offer besides on-demand hours, with its discount: 1y=30%,3y=50%,spot=60%; or none. "
             "Default: 1y=25%,3y=45% and the listed spot price.",
+            metavar="TERMS",
         ),
     ] = None,
     interruptions: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIMES",
-            help="How spot replicas are taken back: mtbf=24h,mttr=10min; also notice=30s. Default: every 24 h, for the "
+        option(
+            "How spot replicas are taken back: mtbf=24h,mttr=10min; also notice=30s. Default: every 24 h, for the "
             "time that a replica takes to start.",
+            metavar="TIMES",
         ),
     ] = None,
     autoscaler: Annotated[
         bool,
-        typer.Option(
-            "--autoscaler",
-            help="Also find an autoscaler's metric, target, window and minimum for a load that changes.",
-        ),
+        option("Also find an autoscaler's metric, target, window and minimum for a load that changes.", "--autoscaler"),
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes. Default: one a core. The plan is the same.")
-    ] = None,
+    jobs: Annotated[int | None, option("Worker processes. Default: one a core. The plan is the same.", min=1)] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the plan as a scenario, for run and export."),
+        Path | None, option("Also write the plan as a scenario, for run and export.", metavar="FILE")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --out: replace an existing file.")] = False,
+    force: Annotated[bool, option("With --out: replace an existing file.", "--force")] = False,
     overrides: SetOption = None,
     seed: SeedOption = None,
     *,

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from simserve.cli.apis import (
     DateOption,
     ForceOption,
@@ -24,7 +22,7 @@ from simserve.cli.apis import (
     seen,
 )
 from simserve.cli.one_line import refuse_flags
-from simserve.cli.options import JsonOption, print_json, print_lines, print_table
+from simserve.cli.options import JsonOption, argument, option, print_json, print_lines, print_table
 from simserve.errors import ProfileError, ScenarioError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -49,17 +47,14 @@ _MONTH = len("2026-07")  # Characters of a date that the table of GPUs shows.
 
 def gpus(
     name: NameArgument = None,
-    offers: Annotated[bool, typer.Option("--offers", help="Print every price: on demand, reserved, spot.")] = False,
+    offers: Annotated[bool, option("Print every price: on demand, reserved, spot.", "--offers")] = False,
     profile: Annotated[
         bool,
-        typer.Option(
-            "--profile", help="Print the profile that NAME stands for, each number with its source: a file to copy."
-        ),
+        option("Print the profile that NAME stands for, each number with its source: a file to copy.", "--profile"),
     ] = False,
     prices: PricesOption = None,
     provider: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --prices: who sells. Default: as the file's path says."),
+        str | None, option("With --prices: who sells. Default: as the file's path says.", metavar="NAME")
     ] = None,
     date: DateOption = None,
     out: OutOption = None,
@@ -130,9 +125,9 @@ def gpus(
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(
+        argument(
+            "Only those with this in their name, family or repository; or one repository or config.json.",
             metavar="[NAME]",
-            help="Only those with this in their name, family or repository; or one repository or config.json.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -169,19 +164,12 @@ def models(
 
 
 def engines(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="Print what this engine's knobs resolve to."),
-    ] = None,
-    version: Annotated[str | None, typer.Option("--engine-version", help="Version; the newest if absent.")] = None,
+    name: Annotated[str | None, argument("Print what this engine's knobs resolve to.", metavar="[NAME]")] = None,
+    version: Annotated[str | None, option("Version; the newest if absent.", "--engine-version")] = None,
     hardware: Annotated[
-        str | None,
-        typer.Option("--hardware", "--gpus", help=f"GPU that the defaults depend on; {_HARDWARE} if absent."),
+        str | None, option(f"GPU that the defaults depend on; {_HARDWARE} if absent.", "--hardware", "--gpus")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help=f"Model that the longest request depends on; {_MODEL} if absent."),
-    ] = None,
+    model: Annotated[str | None, option(f"Model that the longest request depends on; {_MODEL} if absent.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the engines and their known versions, or print the resolved defaults of one."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from simserve.cli.options import PAGE, Shown, check_page, print_lines, takes_flags
+from simserve.cli.options import PAGE, Shown, argument, check_page, option, print_lines, takes_flags
 from simserve.errors import UsageError
 
 
 @takes_flags(without=PAGE)
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="Folder that a run wrote.")],
+    folder: Annotated[Path, argument("Folder that a run wrote.", metavar="DIR", readable=False)],
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="File of the page. Default: DIR/report.html.")
+        Path | None, option("File of the page. Default: DIR/report.html.", "--html", metavar="FILE")
     ] = None,
     *,
     shown: Shown,

@@ -18,6 +18,7 @@ from simserve.cli.options import (
     Shown,
     check_verbose,
     console,
+    option,
     set_words,
     share,
     takes_flags,
@@ -36,45 +37,36 @@ _LONGEST_REFERENCE = 240
 @takes_flags(without=("html",))
 def run(
     asked: Asked,
-    model: Annotated[str | None, typer.Option(help="The model, in place of SCENARIO.")] = None,
-    hardware: Annotated[str | None, typer.Option(help="The same as --gpus.")] = None,
+    model: Annotated[str | None, option("The model, in place of SCENARIO.")] = None,
+    hardware: Annotated[str | None, option("The same as --gpus.")] = None,
     overrides: SetOption = None,
     seed: SeedOption = None,
     replications: Annotated[
-        int | None,
-        typer.Option(min=1, help="Independent runs; two or more give 95% confidence intervals."),
+        int | None, option("Independent runs; two or more give 95% confidence intervals.", min=1)
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(
-            help="Run longer until runs settle, then more of them, until 95% intervals are this narrow, such as 2%."
-        ),
+        option("Run longer until runs settle, then more of them, until 95% intervals are this narrow, such as 2%."),
     ] = None,
-    max_replications: Annotated[
-        int | None,
-        typer.Option(min=2, help="With --precision: the most runs, 50 if absent."),
-    ] = None,
+    max_replications: Annotated[int | None, option("With --precision: the most runs, 50 if absent.", min=2)] = None,
     out: OutOption = None,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Also write timeline.json: every step and request, for ui.perfetto.dev.")
+        bool, option("Also write timeline.json: every step and request, for ui.perfetto.dev.", "--timeline")
     ] = False,
     film: Annotated[
-        bool, typer.Option("--film", help="Also write film.html: some seconds of the run, played step by step.")
+        bool, option("Also write film.html: some seconds of the run, played step by step.", "--film")
     ] = False,
     prometheus: Annotated[
-        bool, typer.Option("--prometheus", help="Also write metrics.prom: what vLLM's /metrics would say at the end.")
+        bool, option("Also write metrics.prom: what vLLM's /metrics would say at the end.", "--prometheus")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the result of another scenario or seed.")] = False,
+    force: Annotated[bool, option("Replace the result of another scenario or seed.", "--force")] = False,
     accelerate: Annotated[
-        str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve\\[fast].")
+        str, option("Whether the kernel runs compiled; needs simserve\\[fast].", metavar="auto|on|off")
     ] = "auto",
     by_reference: Annotated[
-        bool,
-        typer.Option("--reference", help="Run it step by step in plain SimPy: the same result, slowly."),
+        bool, option("Run it step by step in plain SimPy: the same result, slowly.", "--reference")
     ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the scenario, print what fits in memory, and stop.")
-    ] = False,
+    check: Annotated[bool, option("Check the scenario, print what fits in memory, and stop.", "--check")] = False,
     *,
     shown: Shown,
 ) -> None:

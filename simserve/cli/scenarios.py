@@ -5,16 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
-
-from simserve.cli.options import JsonOption, print_json, print_table
+from simserve.cli.options import JsonOption, argument, print_json, print_table
 
 
 def scenarios(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="Print this scenario instead of the list."),
-    ] = None,
+    name: Annotated[str | None, argument("Print this scenario instead of the list.", metavar="[NAME]")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the scenarios that can be run by name, or print one to start from.

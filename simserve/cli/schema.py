@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
-
-from simserve.cli.options import print_json
+from simserve.cli.options import option, print_json
 
 
 def schema(
-    _as_json: Annotated[bool, typer.Option("--json", help="No effect: the schema is always JSON.")] = True,
+    _as_json: Annotated[bool, option("No effect: the schema is always JSON.", "--json")] = True,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="A reference page instead: type, unit, default and meaning of every key.")
+        bool, option("A reference page instead: type, unit, default and meaning of every key.", "--markdown")
     ] = False,
 ) -> None:
     """Print the JSON Schema of a scenario file, for editors and checks.

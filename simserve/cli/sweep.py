@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from simserve.cli.one_line import Asked
-from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, console, print_json, takes_flags
+from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, console, option, print_json, takes_flags
 from simserve.cli.progress import progress_bar
 from simserve.errors import InterruptedRunError, UsageError
 
@@ -18,25 +16,18 @@ from simserve.errors import InterruptedRunError, UsageError
 def sweep(
     asked: Asked,
     grid: Annotated[
-        list[str],
-        typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination is run."),
+        list[str], option("A key and its values; repeats: every combination is run.", "--grid", metavar="KEY=V1,V2")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="X.parquet", help="File of the table.")],
+    out: Annotated[Path, option("File of the table.", "--out", metavar="X.parquet")],
     overrides: SetOption = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(min=1, help="Run only this many points of the grid, drawn at random."),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on this machine. Default: one a core.")] = None,
+    sample: Annotated[int | None, option("Run only this many points of the grid, drawn at random.", min=1)] = None,
+    workers: Annotated[int | None, option("Processes on this machine. Default: one a core.", min=1)] = None,
     backend: Annotated[
-        str, typer.Option(metavar="auto|loky|dask|ray", help="Where the points run: on this machine, or on a cluster.")
+        str, option("Where the points run: on this machine, or on a cluster.", metavar="auto|loky|dask|ray")
     ] = "auto",
-    scheduler: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of the Dask scheduler or Ray cluster."),
-    ] = None,
+    scheduler: Annotated[str | None, option("Address of the Dask scheduler or Ray cluster.", metavar="ADDRESS")] = None,
     seed: SeedOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the table of another sweep.")] = False,
+    force: Annotated[bool, option("Replace the table of another sweep.", "--force")] = False,
     *,
     shown: Shown,
 ) -> None:

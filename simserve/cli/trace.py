@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from simserve.cli.importing import ForceOption, named_gpu, on_gpus
 from simserve.cli.one_line import ColumnsOption
-from simserve.cli.options import PAGE, Shown, console, print_table, takes_flags, write_all
+from simserve.cli.options import PAGE, Shown, argument, console, option, print_table, takes_flags, write_all
 from simserve.cli.progress import progress
 from simserve.errors import UsageError
 
@@ -23,29 +21,27 @@ if TYPE_CHECKING:
 
 FormatOption = Annotated[
     str,
-    typer.Option(
+    option(
+        "auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed, otel, agentic-mooncake, "
+        "aiperf-messages, aiperf-conversations, dynamo, weka or columns.",
         "--format",
         metavar="FORMAT",
-        help="auto, azure, csv, mooncake, burstgpt, bailian, sharegpt, vllm-bench, vllm-timed, otel, agentic-mooncake, "
-        "aiperf-messages, aiperf-conversations, dynamo, weka or columns.",
     ),
 ]
-TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its model.")]
+TraceModelOption = Annotated[str | None, option("With --scenario: its model.")]
 
 
 @takes_flags(without=PAGE)
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
+    file: Annotated[Path, argument("The trace, plain or gzip.", metavar="FILE", readable=False)],
     trace_format: FormatOption = "auto",
     columns: ColumnsOption = None,
     scenario: Annotated[
-        Path | None,
-        typer.Option("--scenario", metavar="OUT.yaml", help="Also write a scenario with traffic like it."),
+        Path | None, option("Also write a scenario with traffic like it.", "--scenario", metavar="OUT.yaml")
     ] = None,
     model: TraceModelOption = None,
     hardware: Annotated[
-        str | None,
-        typer.Option("--gpus", "--hardware", metavar="[Nx]NAME", help="With --scenario: its GPUs, such as 2xH100."),
+        str | None, option("With --scenario: its GPUs, such as 2xH100.", "--gpus", "--hardware", metavar="[Nx]NAME")
     ] = None,
     force: ForceOption = False,
     *,

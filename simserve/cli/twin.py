@@ -22,7 +22,9 @@ from simserve.cli.options import (
     PAGE,
     SetOption,
     Shown,
+    argument,
     make_folder,
+    option,
     print_lines,
     print_table,
     seconds_of,
@@ -49,49 +51,39 @@ LOOPBACK = "127.0.0.1"
 def twin(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="Saved scrapes, a file or a folder; the answer of a Prometheus server; or the address of an engine "
+        argument(
+            "Saved scrapes, a file or a folder; the answer of a Prometheus server; or the address of an engine "
             "or of a Prometheus server.",
+            metavar="SOURCE",
         ),
     ],
     scenario: Annotated[
-        str,
-        typer.Option("--scenario", metavar="SCENARIO", help="The deployment and the traffic that are expected."),
+        str, option("The deployment and the traffic that are expected.", "--scenario", metavar="SCENARIO")
     ],
     overrides: SetOption = None,
     *,
     scraping: Scraping,
-    horizon: Annotated[str, typer.Option(metavar="TIME", help="How far ahead to forecast; 0: not at all.")] = "24 h",
+    horizon: Annotated[str, option("How far ahead to forecast; 0: not at all.", metavar="TIME")] = "24 h",
     calibrate_for: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME", help="Calibrate to this first part of what was observed, and compare the rest with that."
-        ),
+        option("Calibrate to this first part of what was observed, and compare the rest with that.", metavar="TIME"),
     ] = None,
     once: Annotated[
-        bool,
-        typer.Option(
-            "--once", help="Exit with 99 if it has drifted; with --watch, in the first round in which it has."
-        ),
+        bool, option("Exit with 99 if it has drifted; with --watch, in the first round in which it has.", "--once")
     ] = False,
     watch: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Repeat after this time, one line a round, until Ctrl-C."),
+        str | None, option("Repeat after this time, one line a round, until Ctrl-C.", metavar="TIME")
     ] = None,
     metrics_address: Annotated[
         str | None,
-        typer.Option(
-            metavar="[HOST:]PORT",
-            help="With --watch: serve the last round's figures at /metrics, for Prometheus. Without HOST, to this "
+        option(
+            "With --watch: serve the last round's figures at /metrics, for Prometheus. Without HOST, to this "
             "machine alone.",
+            metavar="[HOST:]PORT",
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for twin.json, and for what is scraped."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    out: Annotated[Path | None, option("Folder for twin.json, and for what is scraped.", metavar="DIR")] = None,
+    force: Annotated[bool, option("Replace existing files.", "--force")] = False,
     shown: Shown,
 ) -> None:
     """Compare a running deployment with its simulation, figure by figure, and say what the coming hours need.

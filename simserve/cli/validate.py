@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from simserve.cli.options import PAGE, Shown, check_page, console, takes_flags
+from simserve.cli.options import PAGE, Shown, argument, check_page, console, option, takes_flags
 from simserve.cli.progress import progress_bar
 from simserve.errors import InputError, InterruptedRunError, UsageError
 
@@ -22,45 +20,39 @@ _DATED = ("--accuracy", "--expected-errors")
 def validate(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
+        argument(
+            "Your own measurements, as docs/measurements.md has them. Default: the published figures that ship.",
             metavar="[FILE]...",
-            help="Your own measurements, as docs/measurements.md has them. Default: the published figures that ship.",
         ),
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of the project's measurements; needs a development install."),
+        Path | None, option("Folder of the project's measurements; needs a development install.", metavar="DIR")
     ] = None,
     source: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Take only this source; repeats. Default: all that are there."),
+        list[str] | None, option("Take only this source; repeats. Default: all that are there.", metavar="NAME")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write every point to a .parquet or .csv file."),
-    ] = None,
+    out: Annotated[Path | None, option("Write every point to a .parquet or .csv file.", metavar="FILE")] = None,
     report: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a page: predicted against measured, errors, what was not run."),
+        Path | None, option("Write a page: predicted against measured, errors, what was not run.", metavar="FILE")
     ] = None,
     accuracy: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the error tables as Markdown; needs --date, and a development install. With --source unseen "
+        option(
+            "Write the error tables as Markdown; needs --date, and a development install. With --source unseen "
             "alone, by report and GPU.",
+            metavar="FILE",
         ),
     ] = None,
     expected_errors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write what runs expect of a server that nobody fitted, as JSON; needs --date and --data. Learnt from "
+        option(
+            "Write what runs expect of a server that nobody fitted, as JSON; needs --date and --data. Learnt from "
             "all sources, and the unseen reports.",
+            metavar="FILE",
         ),
     ] = None,
-    date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Date that the tables carry.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: one a core.")] = None,
+    date: Annotated[str | None, option("Date that the tables carry.", metavar="YYYY-MM-DD")] = None,
+    jobs: Annotated[int | None, option("Worker processes. Default: one a core.", min=1)] = None,
     *,
     shown: Shown,
 ) -> None:

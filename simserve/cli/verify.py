@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.cli.one_line import Asked
-from simserve.cli.options import PAGE, SetOption, Shown, takes_flags
+from simserve.cli.options import PAGE, SetOption, Shown, option, takes_flags
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED
 
 if TYPE_CHECKING:
@@ -22,13 +22,11 @@ def verify(
     asked: Asked,
     num_requests: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Requests to compare. Absent: all, or the first 500, or those that generate 50,000 tokens."
-        ),
+        option("Requests to compare. Absent: all, or the first 500, or those that generate 50,000 tokens.", min=1),
     ] = None,
     overrides: SetOption = None,
     accelerate: Annotated[
-        str, typer.Option(metavar="auto|on|off", help="Whether the kernel runs compiled; needs simserve\\[fast].")
+        str, option("Whether the kernel runs compiled; needs simserve\\[fast].", metavar="auto|on|off")
     ] = "auto",
     *,
     shown: Shown,
