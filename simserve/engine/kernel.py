@@ -130,6 +130,9 @@ def submit(replica: Replica, requests: RequestTable, index: int, now: float) -> 
             cut(replica, now)
     elif replica.end_time == INFINITY:
         replica.end_time = now
+        if replica.has_overlap and now > nextafter(replica.ahead_until, inf):
+            # It did not come while the last step ran: the engine's loop has found nothing to do.
+            _forget_ratio(replica)
     elif replica.is_ordered and replica.num_steps > 1 and (replica.waiting[0] == index or replica.loras is not None):
         # It sorts before the head that the leap was planned for, or after one that waits only for an adapter.
         cut(replica, now)
@@ -654,11 +657,17 @@ def _go_idle(replica: Replica) -> None:
     replica.is_open = False
     if replica.keeps_full:
         forget_left(replica, True)
-    if replica.config.data_parallel_size == 1:
-        replica.new_token_ratio = replica.config.new_token_ratio_initial
+    if not replica.has_overlap:
+        _forget_ratio(replica)
     replica.gap_step_runs.clear()
     replica.gap_values.clear()
     replica.running.clear()
+
+
+def _forget_ratio(replica: Replica) -> None:
+    """Let SGLang's new-token ratio begin anew after a pause; ranks have theirs together."""
+    if replica.config.data_parallel_size == 1:
+        replica.new_token_ratio = replica.config.new_token_ratio_initial
 
 
 def pass_on(replica: Replica, num_tokens: int) -> None:

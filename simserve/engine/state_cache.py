@@ -167,6 +167,9 @@ def begin_states(replica: Replica, requests: RequestTable) -> None:
             is_last = pins[position + 3] >= _LATE or not replica.config.async_scheduling
             pins[position + 3] = pins[position + 3] % _LATE + (_PASSED if is_last else _LATE)
             _charge(replica, cache, pins[position + 1])
+    if replica.num_running == 1:
+        # One that is alone gives back first, and then asks what it finds (``allocate_slots``).
+        pass_states(replica)
 
 
 def pass_states(replica: Replica, index: int = -1) -> int:

@@ -26,7 +26,7 @@ from simserve.reference.suspension import (
     preempt_stuck,
     waits_with_blocks,
 )
-from simserve.reference.victims import RATIO_LOOKAHEAD_TOKENS, choose_victim, decode_in_order
+from simserve.reference.victims import RATIO_LOOKAHEAD_TOKENS, choose_victim, decode_in_order, next_ratio
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
@@ -59,6 +59,7 @@ class ContinuousScheduler(Scheduler):
         self.in_flight: list[Request] = []
         self.passed_before: list[Request] = []
         self.late_start, self.unsent, self.sent_until, self.looks_at = 0.0, 0.0, 0.0, math.inf
+        self.paused_at = math.inf  # when nothing was left to do
         self.num_looks, self.launches = 0, Launches(config)
 
     def check(self, step: Step) -> None:
@@ -80,9 +81,13 @@ class ContinuousScheduler(Scheduler):
         if not self.num_outstanding and not (config.has_overlap and self.departing):
             self.release_departing()
             self.has_late_results = self.is_full = False
-            self.ratio = config.new_token_ratio_initial if config.data_parallel_size == 1 else self.ratio
+            self.paused_at = min(self.paused_at, now)
             self.left.clear()
             return None
+        # Scheduled ahead, what came while the last step ran has let no pause begin.
+        if now > (math.nextafter(self.paused_at, math.inf) if config.has_overlap else self.paused_at - 1.0):
+            self.ratio = config.new_token_ratio_initial if config.data_parallel_size == 1 else self.ratio
+        self.paused_at = math.inf
         was_running = bool(self.active or self.departing)
         step = self.planned(now)
         if (config.has_whole_prompts or self.states.is_used) and was_running and not (self.active or self.departing):
@@ -138,7 +143,7 @@ class ContinuousScheduler(Scheduler):
             self.ratio = self.ratio if config.keeps_ratio else config.new_token_ratio_initial
             step = self.planned(now)
             self.check(step)
-        self.update_ratio(step)
+        self.ratio = next_ratio(self, step)
         step.blocked_by = self.blocked_by(step)
         self.forget_left(step)
         step.seconds = self.seconds(step)
@@ -146,7 +151,7 @@ class ContinuousScheduler(Scheduler):
 
     def learn_results(self, step: Step) -> None:
         """Process the results of the step that has ended, now that the next one is scheduled (SGLang, overlapped)."""
-        self.update_ratio(step)
+        self.ratio = next_ratio(self, step)
         if not step.chunks:
             self.is_full = self.is_full and not self.left
             self.left.clear()
@@ -670,15 +675,6 @@ class ContinuousScheduler(Scheduler):
         while self.waiting and len(self.running) < self.config.max_num_seqs:
             request = self.enter(step)
             step.chunks.append((request, request.target))
-
-    def update_ratio(self, step: Step) -> None:
-        """``estimate``: let the ratio fall with every decode step, and reset it when it was too low."""
-        decoding = self.decoding_on
-        if step.has_preempted and decoding:
-            generated = sum(self.known_tokens(request) for request in decoding) + RATIO_LOOKAHEAD_TOKENS * len(decoding)
-            self.ratio = min(1.0, generated / (sum(request.max_tokens for request in decoding) + 1))
-        elif (step.decoding or step.beyond) and not step.has_preempted:
-            self.ratio = max(self.config.new_token_ratio_minimum, self.ratio - self.config.new_token_ratio_decay)
 
     def seconds(self, step: Step) -> float:
         """Return the seconds of a planned step."""

@@ -134,6 +134,9 @@ class StateCache:
                 pin.is_passed = pin.is_late or not self.config.async_scheduling
                 pin.is_late = True
                 pin.state.is_charged = True
+        if self.is_used and len(self.scheduler.active) == 1:
+            # One that is alone gives back first, and then asks what it finds.
+            self.pass_by()
 
     def pass_by(self, request: Request | None = None) -> None:
         """Let a request, or all, hold the states no more that it has passed."""

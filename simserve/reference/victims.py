@@ -20,6 +20,7 @@ class Batch(Protocol):
     config: EngineConfig
     running: list[Request]
     departing: list[Request]
+    ratio: float
 
     @property
     def decoding_on(self) -> list[Request]:
@@ -95,3 +96,14 @@ def decode_in_order(batch: Batch, step: Step) -> list[Request]:
         decoding.append(request)
     step.passed_over = [one for one in batch.running if one not in seen]
     return decoding
+
+
+def next_ratio(batch: Batch, step: Step) -> float:
+    """Return ``estimate``'s ratio after a planned step: it falls with every decode step; too low, it is set anew."""
+    config, decoding = batch.config, batch.decoding_on
+    if step.has_preempted and decoding:
+        generated = sum(batch.known_tokens(one) for one in decoding) + RATIO_LOOKAHEAD_TOKENS * len(decoding)
+        return min(1.0, generated / (sum(one.max_tokens for one in decoding) + 1))
+    if (step.decoding or step.beyond) and not step.has_preempted:
+        return max(config.new_token_ratio_minimum, batch.ratio - config.new_token_ratio_decay)
+    return batch.ratio

@@ -72,3 +72,20 @@ def test_a_first_token_waits_while_the_host_hands_over_that_of_who_decodes_once_
     records = assert_agrees(make_config(**SGLANG, **host), SECOND, specs).records
 
     assert records.first_token_time.tolist() == pytest.approx([3.25 + 0.01 + 2 * 0.1, 3.25])
+
+
+@pytest.mark.parametrize(("arrival", "waits"), [(4.5, False), (5.25, True)])
+def test_the_ratio_begins_anew_only_if_nothing_comes_while_the_last_step_runs(arrival: float, waits: bool) -> None:
+    """Request 0 ends at 4 s and decodes beyond its end until 5 s, when the ratio is down to nothing.
+
+    Request 1 has decoded once when request 2 is looked at: it may take 6 more tokens of the 9 that are free, and
+    request 2 asks for 6. There is room if none of the 6 is expected; after a pause 0.6 of each is.
+    """
+    ratio = {"new_token_ratio_initial": 1.0, "new_token_ratio_minimum": 0.0, "new_token_ratio_decay": 0.4}
+    config = make_config(**{**SGLANG, **ratio, "block_size": 1, "num_blocks": 12, "max_model_len": 12})
+    specs = make_specs([0.0, arrival, 5.5], [2, 2, 2], [4, 8, 4])
+    records = assert_agrees(config, SECOND, specs).records
+
+    first = max(arrival, 5.0)
+    assert records.scheduled_time[1] == pytest.approx(first)
+    assert (records.scheduled_time[2] > first + 2.5) == waits
