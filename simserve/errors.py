@@ -119,12 +119,13 @@ _LEAST_LIKENESS_OF_EXAMPLES = 0.35
 """The same for examples of the choices."""
 _LIKENESS_BEHIND = 0.15
 """Names that are this much less similar than the most similar one are not suggested."""
+_MOST_NAMED = 3
+"""Most choices that a remedy names."""
 
 
 def nearest(
     name: str,
     choices: Iterable[str],
-    count: int = 3,
     *,
     meaning: Callable[[str], str] = lambda choice: choice,
     likeness: float = _LEAST_LIKENESS,
@@ -134,7 +135,6 @@ def nearest(
     Args:
         name: As written.
         choices: The available names.
-        count: Most choices to name.
         meaning: Meaning of a choice; of choices with the same meaning only the nearest is named.
         likeness: Least share of letters in common, from 0 to 1, of a choice that is named.
     """
@@ -146,7 +146,7 @@ def nearest(
     distinct: dict[str, str] = {}
     for option in close:
         distinct.setdefault(meaning(option), option)
-    close = [*distinct.values()][:count]
+    close = [*distinct.values()][:_MOST_NAMED]
     if close:
         return "did you mean " + " or ".join(f"'{choice}'" for choice in close) + "?"
     if not options:
@@ -155,7 +155,7 @@ def nearest(
         return "choose from " + ", ".join(options)
     first = name[:1].lower()
     like = [option for option in options if option[:1].lower() == first] or options
-    likely = difflib.get_close_matches(name, like, n=count, cutoff=_LEAST_LIKENESS_OF_EXAMPLES)
+    likely = difflib.get_close_matches(name, like, n=_MOST_NAMED, cutoff=_LEAST_LIKENESS_OF_EXAMPLES)
     return f"there are {len(options)}, {'such as ' + ', '.join(likely) if likely else 'none like it'}"
 
 

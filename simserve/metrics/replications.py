@@ -24,6 +24,7 @@ ATTAINMENT_HALF_WIDTH = 0.01
 point."""
 _CONFIDENCE = 0.95
 _SHOWN_STATISTICS = ("mean", "median", "p90", "p95", "p99")
+_LEVELS = {"median": 50, "p90": 90, "p95": 95, "p99": 99}  # Percentiles among them.
 POOLED_STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
 _DESCRIBED = ("mean", "std", *(f"p{q}" for q in PERCENTILES))
 POOLED_RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
@@ -65,6 +66,13 @@ class Sample:
     rates: Mapping[str, float] = field(default_factory=dict)
     """The four rates of a run that keeps up with steady open arrivals (`steady_throughput`); empty: those of its
     summary hold."""
+
+    def share_above(self, latency: str, seconds: float) -> float:
+        """Return the share of the values of a latency above a value; NaN: there are none."""
+        if latency == "itl_ms":
+            return self.itl.share_above(seconds)
+        values = self.values[latency]
+        return float(np.mean(values > seconds)) if len(values) else math.nan
 
 
 def confidence_intervals(
@@ -278,6 +286,8 @@ class Width:
     """Half the interval over the mean (of the attainment: half the interval); inf if the figure is defined in fewer
     than two runs."""
     allowed: float  # Its largest allowed value.
+    is_of_share: bool = False
+    """Whether it is that of the share of the values above a percentile, over that share, which is narrower."""
 
     @property
     def is_narrow(self) -> bool:
@@ -286,22 +296,48 @@ class Width:
 
 
 def widest(summaries: Sequence[Mapping[str, Any]], precision: float, samples: Sequence[Sample] = ()) -> Width | None:
-    """Return the figure furthest from the precision asked: mean, median, p90, p95 or p99 of a latency, or the
-    attainment; None if none is defined.
+    """Return the figure furthest from the precision asked, see `widths`; None if none is defined."""
+    found = widths(summaries, precision, samples)
+    return max(found, key=lambda width: width.half_width / width.allowed, default=None)
+
+
+def widths(summaries: Sequence[Mapping[str, Any]], precision: float, samples: Sequence[Sample] = ()) -> list[Width]:
+    """Return how wide the interval is of mean, median, p90, p95 and p99 of every latency, and of the attainment.
+
+    Where few values lie near a percentile, as between the gaps of decode steps and those of steps with a prompt, it
+    moves far with a little of the share above it, and its interval takes runs without end to narrow. That share is
+    known by then; a percentile is as precise as asked if either is.
 
     Args:
         summaries: What `simserve.metrics.summary.summarize` returned, one a replication.
-        precision: The half width asked of latencies, over their mean.
+        precision: The half width asked of latencies, over their mean, or over the share of values above a percentile.
         samples: The latencies of each.
     """
     intervals = confidence_intervals(summaries, samples)
-    names = [f"{statistic}_{latency}" for latency in LATENCIES for statistic in _SHOWN_STATISTICS]
-    widths = [Width(name, _relative(intervals[name]), precision) for name in names if intervals[name]["replications"]]
+    widths = []
+    for latency in LATENCIES:
+        for statistic in _SHOWN_STATISTICS:
+            interval = intervals[f"{statistic}_{latency}"]
+            if not interval["replications"]:
+                continue
+            width = Width(f"{statistic}_{latency}", _relative(interval), precision)
+            if statistic in _LEVELS and precision < width.half_width < math.inf and len(samples) > 1:
+                of_share = _width_of_share(samples, latency, interval["mean"] or 0.0, 1 - _LEVELS[statistic] / 100)
+                if of_share < width.half_width:
+                    width = Width(width.metric, of_share, precision, is_of_share=True)
+            widths.append(width)
     attainment = intervals["slo_attainment"]
     if attainment["replications"]:
         half_width = attainment["half_width"]
         widths.append(Width("slo_attainment", math.inf if half_width is None else half_width, ATTAINMENT_HALF_WIDTH))
-    return max(widths, key=lambda width: width.half_width / width.allowed, default=None)
+    return widths
+
+
+def _width_of_share(samples: Sequence[Sample], latency: str, value_ms: float, share: float) -> float:
+    """Return half the interval of the share of the values above one over ``share``, from those of each sample."""
+    each = [sample.share_above(latency, value_ms / MS) for sample in samples]
+    half_width = _interval([one for one in each if not math.isnan(one)])["half_width"]
+    return math.inf if half_width is None else half_width / share
 
 
 def _relative(interval: Mapping[str, float | None]) -> float:

@@ -262,7 +262,6 @@ class Window:
     start: float  # Seconds on the simulation clock, NaN if nothing was sent.
     end: float  # Likewise.
     has_arrived: NDArray[np.bool_]  # Whether the request arrived in the window, shape [requests].
-    is_whole_run: bool  # Whether it reaches from the first arrival to the last departure.
 
     @property
     def seconds(self) -> float:
@@ -305,9 +304,9 @@ def find_window(
         slowness: ``2 / (1 - load ratio)`` where known: how many stays of a request a system takes to fill up.
     """
     if not len(sojourns):
-        return Window(start=np.nan, end=np.nan, has_arrived=np.zeros(len(records), bool), is_whole_run=True)
+        return Window(start=np.nan, end=np.nan, has_arrived=np.zeros(len(records), bool))
     first, last, run_end = float(sojourns.arrival[0]), sojourns.last_beginning, sojourns.run_end
-    whole = _window(records, first, run_end, is_whole_run=True)
+    whole = _window(records, first, run_end)
     if isinstance(warmup, str):
         if warmup == "none" or not is_steady or has_changing_fleet:
             return whole
@@ -358,9 +357,9 @@ def _warmup_length(sequence: NDArray[np.float64]) -> int:
     return cut if cut and sequence[:cut].mean() < sequence[cut:].mean() else 0
 
 
-def _window(records: RequestRecords, start: float, end: float, *, is_whole_run: bool = False) -> Window:
+def _window(records: RequestRecords, start: float, end: float) -> Window:
     has_arrived = (records.arrival_time >= start) & (records.arrival_time <= end)
-    return Window(start=start, end=end, has_arrived=has_arrived, is_whole_run=is_whole_run)
+    return Window(start=start, end=end, has_arrived=has_arrived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

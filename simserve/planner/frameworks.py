@@ -90,15 +90,11 @@ def load_publications() -> Publications:
 
 
 def compare_frameworks(
-    scenario: str = SCENARIO,
-    overrides: Sequence[str] = (),
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    overrides: Sequence[str] = (), *, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
     """Return the results of every framework on one scenario, and the ratios, simulated and published.
 
     Args:
-        scenario: A bundled name or a path; its engine is replaced by each framework's.
         overrides: ``KEY=VALUE``, applied before the framework's own.
         progress: Called with the number of frameworks done and of all.
 
@@ -110,12 +106,12 @@ def compare_frameworks(
         InputError: A name, key or value is wrong.
     """
     known = load_publications()
-    asked = load(scenario, overrides)
+    asked = load(SCENARIO, overrides)
     served = {}
     for done, framework in enumerate(known.frameworks):
         if progress is not None:
             progress(done, len(known.frameworks))
-        served[framework.name] = _serve(scenario, overrides, framework)
+        served[framework.name] = _serve(overrides, framework)
     return {
         "scenario": asked.name,
         "model": asked.model,
@@ -127,13 +123,13 @@ def compare_frameworks(
     }
 
 
-def _serve(scenario: str, overrides: Sequence[str], framework: Framework) -> dict[str, Any]:
+def _serve(overrides: Sequence[str], framework: Framework) -> dict[str, Any]:
     """Return the results of one framework on the workload.
 
     ``tokens_per_step`` are output tokens on average; padding and finished members of a batch do not count.
     """
     engine = [f"deployment.engine.name={framework.engine}", f'deployment.engine.version="{framework.version}"']
-    summary = run(load(scenario, [*overrides, *engine, *framework.overrides])).summary
+    summary = run(load(SCENARIO, [*overrides, *engine, *framework.overrides])).summary
     inner, throughput = summary["simserve"], summary["output_throughput"]
     steps = inner["steps"]
     return {

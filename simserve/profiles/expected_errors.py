@@ -587,13 +587,13 @@ def generation_of(engine: str, version: str) -> str:
 
 
 @cache
-def load_calibrated_errors(file: Path | None = None) -> CalibratedErrors:
+def load_calibrated_errors() -> CalibratedErrors:
     """Return the errors of calibrated servers that ship with the package.
 
     Raises:
         ProfileError: The file is invalid.
     """
-    return _load(CalibratedErrors, CALIBRATED_FILE, file)
+    return _load(CalibratedErrors, catalog.bundled_file(CALIBRATED_FILE))
 
 
 @cache
@@ -603,13 +603,12 @@ def load_error_model(file: Path | None = None) -> ErrorModel:
     Raises:
         ProfileError: The file is invalid.
     """
-    return _load(ErrorModel, FILE, file)
+    return _load(ErrorModel, file or catalog.bundled_file(FILE))
 
 
-def _load(kind: type[_Read], name: str, file: Path | None) -> _Read:
-    path = file or catalog.bundled_file(name)
+def _load(kind: type[_Read], path: Path) -> _Read:
     if not path.is_file():
-        raise InvariantError(f"{name} is missing from this installation")
+        raise InvariantError(f"{path.name} is missing from this installation")
     return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
 
 

@@ -25,7 +25,6 @@ class TurningPoint:
 
     at: int  # x of the largest y; the first if several are equal.
     value: float  # That y.
-    flat_from: int  # Smallest x whose y is within 2 % of it: going beyond gains nothing.
     falls_after: bool  # Whether some later y is more than 2 % below it.
 
 
@@ -41,7 +40,6 @@ def turning_point(points: Sequence[tuple[int, float]]) -> TurningPoint:
     return TurningPoint(
         at=at,
         value=value,
-        flat_from=next(x for x, y in ordered if y >= enough),
         falls_after=any(x > at and y < enough for x, y in ordered),
     )
 

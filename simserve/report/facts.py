@@ -198,13 +198,23 @@ def precision_reached(replications: Mapping[str, Any]) -> str:
         return ""
     asked, width = f"{100 * replications['precision']:.3g}%", replications["widest"]
     if replications["reached"]:
-        return f", at most {asked} of every latency"
+        return f", at most {asked} of every latency{_by_share(replications['by_share'], asked)}"
     if width["half_width"] is None:
         return f"; {width['metric']} is defined in fewer than two of them"
     if width["metric"] == "slo_attainment":  # a share is held to points, whatever the precision
         points = f"{100 * width['half_width']:.3g} percentage points, {100 * ATTAINMENT_HALF_WIDTH:.3g} was asked"
         return f"; slo_attainment is known to {points}"
-    return f"; {width['metric']} is known to {100 * width['half_width']:.3g}%, {asked} was asked"
+    needed = replications["needed_requests"]
+    more = f", which takes some {count(float(f'{needed:.1g}'))} requests" if needed else ""
+    return f"; {width['metric']} is known to {100 * width['half_width']:.3g}%, {asked} was asked{more}"
+
+
+def _by_share(names: Sequence[str], asked: str) -> str:
+    """Return a note on percentiles with few values around them, of which the share above is known instead."""
+    if not names:
+        return ""
+    verb, it = ("lie", "them") if len(names) > 1 else ("lies", "it")
+    return f"; {' and '.join(names)} {verb} where there are few values: the share above {it} is known to {asked}"
 
 
 def num_replications(result: RunResult) -> int:

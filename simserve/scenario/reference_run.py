@@ -344,7 +344,6 @@ def _timeline(cluster: Cluster, setups: Sequence[PoolSetup], end_time: float) ->
         ranks=ranks if (ranks > 1).any() else None,
         pool=np.array(pools, dtype=np.int64),
         pool_regions=tuple(each.region for each in setups),
-        pool_names=tuple(each.name for each in setups),
         lost_since=downtimes[:, 0],
         lost_until=downtimes[:, 1],
         num_killed=fleet.num_killed,

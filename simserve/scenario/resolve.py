@@ -265,18 +265,18 @@ def _check_kv_transfer(scenario: Scenario, pools: Sequence[ResolvedScenario]) ->
             raise ScenarioError(rule, remedy="give both roles one model, kv_cache_dtype and region")
 
 
-def replica_shape(scenario: Scenario, connector: str | None = None, role: Role = "both") -> ReplicaShape:
-    """Return one replica of the scenario, checked; ``connector`` and ``role`` as in `resolve`.
+def replica_shape(scenario: Scenario, role: Role = "both") -> ReplicaShape:
+    """Return one replica of the scenario, checked, without pools beside it; ``role`` as in `resolve`.
 
     If the scenario sets no ``max_model_len`` and the engine's default does not fit, it is the longest that does.
 
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be split or stored as requested.
     """
-    shape = _shape_as_asked(scenario, connector, role)
+    shape = _shape_as_asked(scenario, None, role)
     if scenario.deployment.engine.max_model_len is not None:
         return shape
-    return with_room_for_context(shape, _at_length(scenario, connector, role, shape.engine.max_model_len))
+    return with_room_for_context(shape, _at_length(scenario, None, role, shape.engine.max_model_len))
 
 
 def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan:

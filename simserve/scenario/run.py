@@ -16,7 +16,7 @@ from simserve.errors import UsageError
 from simserve.metrics.cost import grid
 from simserve.metrics.features import SpeculationFacts, TierPrices
 from simserve.metrics.gateway import drafted
-from simserve.metrics.replications import PILOT_RUNS, Sample, have_settled, pool, widest
+from simserve.metrics.replications import PILOT_RUNS, Sample, Width, have_settled, pool, widest, widths
 from simserve.metrics.result import RunResult
 from simserve.metrics.summary import RunFacts, add_interval, frozen, latency_values, measure, steady_rates, summarize
 from simserve.metrics.throughput import LIMITS, Conditions, UsersFacts, conditions
@@ -71,6 +71,9 @@ MOST_LENGTHENED = 1_000_000
 MOST_TOGETHER = 1_000_000
 """Most requests of all runs together when the maximum number of runs misses the precision and they are lengthened
 instead: it takes some ten CPU seconds, compiled."""
+OUT_OF_REACH = 4
+"""Factor on `MOST_TOGETHER`: a precision that seems to need more requests than that is not tried for with longer runs.
+The number is an estimate from a spread that is an estimate itself."""
 LOOK_AGAIN = 1.1
 """Factor on the number of runs before the precision is checked again: pooling all requests takes as long as a run."""
 Progress = Callable[[int, int], None]  # Called periodically with the requests done and all requests of the run.
@@ -242,7 +245,8 @@ def _plans_several(scenario: Scenario) -> bool:
 def _replications(scenario: Scenario, runs: _Runs) -> dict[str, Any]:
     """Return how many runs were requested and done, how long each was, and whether a precision was reached."""
     precision = scenario.run.precision
-    width = None if precision is None else widest(runs.summaries, precision, runs.samples)
+    every = [] if precision is None else widths(runs.summaries, precision, runs.samples)
+    width = max(every, key=lambda each: each.half_width / each.allowed, default=None)
     return {
         "asked": scenario.run.replications if precision is None else scenario.run.max_replications,
         "done": len(runs.summaries),
@@ -256,7 +260,16 @@ def _replications(scenario: Scenario, runs: _Runs) -> dict[str, Any]:
             "half_width": width.half_width if math.isfinite(width.half_width) else None,
             "allowed": width.allowed,
         },
+        "by_share": [each.metric for each in every if each.is_of_share and each.is_narrow],
+        "needed_requests": None if width is None or width.is_narrow else _needed(runs, width),
     }
+
+
+def _needed(runs: _Runs, width: Width) -> int | None:
+    """Return about how many requests of all runs together would reach a precision: half widths fall with the root."""
+    if not math.isfinite(width.half_width):
+        return None
+    return math.ceil((width.half_width / width.allowed) ** 2 * len(runs.specs) * len(runs.summaries))
 
 
 @dataclass(slots=True)
@@ -407,8 +420,9 @@ def _asks_longer(runs: _Runs) -> bool:
     if have is None or len(runs.summaries) < max(asked.max_replications, PILOT_RUNS):
         return False
     width = widest(runs.summaries, asked.precision, runs.samples)
-    is_reached = width is None or width.is_narrow
-    return not is_reached and 2 * len(runs.specs) * asked.max_replications <= MOST_TOGETHER
+    if width is None or width.is_narrow or 2 * len(runs.specs) * asked.max_replications > MOST_TOGETHER:
+        return False
+    return (_needed(runs, width) or 0) <= OUT_OF_REACH * MOST_TOGETHER
 
 
 def _with_load(facts: RunFacts, specs: RequestSpecs, finishable: Finishable | None) -> RunFacts:

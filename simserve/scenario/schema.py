@@ -163,7 +163,8 @@ class RunSpec(FrozenModel):
         float | None, Field(gt=0, lt=1), BeforeValidator(_as_precision, json_schema_input_type=float | str | None)
     ] = None
     """Runs are added until the 95 % interval of every latency is this narrow: half its width relative to the mean (and
-    one percentage point for the attainment); `2%` or 0.02. Absent: `replications` runs."""
+    one percentage point for the attainment); `2%` or 0.02. Of a percentile with few values around it, the share above
+    it. Absent: `replications` runs."""
     max_replications: Annotated[int, Field(ge=2, le=MAX_REPLICATIONS)] = 50
     """With a precision: the most runs."""
     warmup: Annotated[

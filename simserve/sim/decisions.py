@@ -352,7 +352,6 @@ class Decisions:
             ranks=ranks,
             pool=np.array([pools.index(replica.pool) for replica in replicas], dtype=np.int64),
             pool_regions=tuple(pool.region for pool in pools),
-            pool_names=tuple(pool.name for pool in pools),
             lost_since=np.array(outages.lost_since, dtype=np.float64),
             lost_until=np.array(outages.lost_until, dtype=np.float64),
             num_killed=outages.num_killed,

@@ -388,7 +388,6 @@ class FleetRun:
             gpus=np.repeat(np.array([each.gpus_per_replica for each in self._setups], dtype=np.int64), sizes),
             pool=np.repeat(np.arange(len(sizes)), sizes),
             pool_regions=tuple(each.region for each in self._setups),
-            pool_names=tuple(each.name for each in self._setups),
             lost_since=nothing,
             lost_until=nothing,
             **tried,

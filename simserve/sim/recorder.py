@@ -191,7 +191,6 @@ class FleetTimeline:
     stopped_at: Floats  # When it was given back; inf: never.
     gpus: NDArray[np.int64]  # GPUs of each.
     pool: NDArray[np.int64]  # Index of its pool.
-    pool_names: tuple[str, ...]  # Names of the pools.
     lost_since: Floats  # When each temporarily lost replica went down, shape [losses].
     lost_until: Floats  # When it was back, shape [losses].
     tries: Floats

@@ -473,6 +473,14 @@ class Histogram:
         last = int(np.flatnonzero(counts)[-1])
         return [self._interpolated(counts, cumulative, q / 100 * cumulative[-1], last) for q in asked]
 
+    def share_above(self, value: float) -> float:
+        """Return the share of the weight above a duration (seconds), interpolated in its bin; NaN when empty."""
+        if not self.count > 0:
+            return math.nan
+        place = min(max(math.log(max(value, _LOWEST) / _LOWEST) / _GROWTH, 0.0), NUM_BINS - 1.0)
+        index = int(place)
+        return float(self.counts[index + 1 :].sum() + (index + 1 - place) * self.counts[index]) / self.count
+
     def _interpolated(
         self, counts: NDArray[np.float64], cumulative: NDArray[np.float64], rank: float, last: int
     ) -> float:

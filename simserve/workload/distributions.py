@@ -578,7 +578,7 @@ def asked_tokens(asked: int | Literal["exact", "model_limit"], exact: NDArray[np
 def _counted(file: Path, column: str | None, _state: tuple[int, int, int]) -> LengthDistribution:
     from simserve.workload.traces.table import read_lengths
 
-    lengths, counts = np.unique(read_lengths(str(file), column), return_counts=True)
+    lengths, counts = np.unique(read_lengths(file, column), return_counts=True)
     return LengthDistribution(lengths, counts / counts.sum())
 
 

@@ -59,7 +59,7 @@ TWO = [(0, 0.0, 2.0), (1, 1.0, 3.0), (0, 5.0, 9.0), (0, 6.0, 7.0), (0, 8.0, 10.0
 
 def whole(count: int) -> Window:
     """Return a window of everything."""
-    return Window(start=0.0, end=10.0, has_arrived=np.ones(count, dtype=bool), is_whole_run=True)
+    return Window(start=0.0, end=10.0, has_arrived=np.ones(count, dtype=bool))
 
 
 def bounded(**bounds: float) -> SLO:

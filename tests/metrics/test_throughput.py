@@ -84,7 +84,7 @@ def test_of_several_classes_only_the_users_count() -> None:
     """Two classes alternate, of which the second takes 5 s: 10 users at 1 request/s that take 1 s wait 1 at a time."""
     records = make_records(np.arange(200.0), ttft=0.5, e2e=np.tile([1.0, 5.0], 100).tolist())
     latencies = request_latencies(records)
-    whole = Window(start=0.0, end=200.0, has_arrived=np.ones(200, dtype=bool), is_whole_run=True)
+    whole = Window(start=0.0, end=200.0, has_arrived=np.ones(200, dtype=bool))
     facts = UsersFacts(users=10, clients=None, think_time=0.0, rate=1.0, classes=(0,))
 
     figures = users_figures(facts, latencies, whole, np.tile([0, 1], 100).astype(np.int16))
@@ -97,7 +97,7 @@ def test_of_several_classes_only_the_users_count() -> None:
 def test_the_share_that_is_good_is_that_of_the_window() -> None:
     """Four requests, the first two of which warm up and miss: half a request/s comes, and all of it is good."""
     records = make_records([0.0, 2.0, 4.0, 6.0])
-    window = Window(start=3.0, end=6.0, has_arrived=np.array([False, False, True, True]), is_whole_run=False)
+    window = Window(start=3.0, end=6.0, has_arrived=np.array([False, False, True, True]))
 
     rates = steady_throughput(records, window, np.array([False, False, True, True]))
 

@@ -13,21 +13,21 @@ def test_a_curve_that_rises_and_falls_turns_at_its_maximum() -> None:
     """Points in any order; what lies within 2 % of the most is flat."""
     point = turning_point([(64, 80.0), (8, 50.0), (16, 99.0), (32, 100.0)])
 
-    assert (point.at, point.value, point.flat_from, point.falls_after) == (32, 100.0, 16, True)
+    assert (point.at, point.value, point.falls_after) == (32, 100.0, True)
 
 
 def test_a_curve_that_flattens_does_not_fall() -> None:
     """A dip within the noise is no fall."""
     point = turning_point([(8, 50.0), (16, 99.5), (32, 100.0), (64, 99.0)])
 
-    assert (point.at, point.flat_from, point.falls_after) == (32, 16, False)
+    assert (point.at, point.falls_after) == (32, False)
 
 
 def test_a_curve_that_only_rises_turns_at_its_end() -> None:
     """Nothing lies beyond."""
     point = turning_point([(1, 1.0), (2, 2.0)])
 
-    assert (point.at, point.flat_from, point.falls_after) == (2, 2, False)
+    assert (point.at, point.falls_after) == (2, False)
 
 
 def test_a_cumulative_curve_passes_through_the_percentiles() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from simserve.report.answer import answer
 from simserve.report.brief import trust_text
-from simserve.report.facts import measured
+from simserve.report.facts import measured, precision_reached
 from simserve.report.kinds import class_rows
 from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED
@@ -101,6 +101,20 @@ def test_the_attainment_is_asked_for_in_points() -> None:
     told = r"slo_attainment is known to [\d.]+ percentage points, 1 was asked"
     assert re.search(f"; {told}", measured(result))
     assert re.match(told, trust_text(result))
+
+
+def test_a_precision_that_a_share_reaches_or_that_takes_too_many_requests_is_said() -> None:
+    """Which percentile lies where few values are; or how many requests it takes, rounded."""
+    reached = {"precision": 0.05, "reached": True, "widest": None, "by_share": ["p90_itl_ms"], "needed_requests": None}
+    width = {"metric": "p99_ttft_ms", "half_width": 0.2, "allowed": 0.01}
+    missed = {"precision": 0.01, "reached": False, "widest": width, "by_share": [], "needed_requests": 19_400_000}
+
+    assert precision_reached(reached).endswith(
+        "p90_itl_ms lies where there are few values: the share above it is known to 5%"
+    )
+    assert precision_reached(missed).endswith(
+        "p99_ttft_ms is known to 20%, 1% was asked, which takes some 20,000,000 requests"
+    )
 
 
 def test_a_run_without_a_kv_cache_says_so() -> None:

@@ -69,7 +69,8 @@ def test_a_precision_adds_runs_until_it_is_reached() -> None:
 
 def test_a_precision_out_of_reach_ends_at_the_most_runs_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs become twice as long, as long as all together stay below a bound; the result names what is known least."""
-    scenario = make_scenario(["run.precision=0.0001", "run.max_replications=6"])
+    scenario = make_scenario(["run.precision=5%", "run.max_replications=6"])
+    monkeypatch.setattr("simserve.scenario.run.OUT_OF_REACH", 1_000_000)
     length = run(make_scenario([])).summary["completed"]
     monkeypatch.setattr("simserve.scenario.run.MOST_TOGETHER", 5 * 6 * length)
 
@@ -78,6 +79,18 @@ def test_a_precision_out_of_reach_ends_at_the_most_runs_and_requests(monkeypatch
     assert (replications["asked"], replications["done"], replications["reached"]) == (6, 6, False)
     assert replications["requests_each"] == 4 * length
     assert replications["widest"]["half_width"] > replications["widest"]["allowed"]
+
+
+def test_a_precision_that_a_million_requests_would_miss_is_not_tried_for() -> None:
+    """The result says how many it takes: as many times more as the square of what the interval is too wide by."""
+    scenario = make_scenario(["run.precision=0.0001", "run.max_replications=6"])
+    length = run(make_scenario([])).summary["completed"]
+
+    replications = run(scenario, explain=False).summary["simserve"]["replications"]
+
+    assert (replications["done"], replications["requests_each"], replications["reached"]) == (6, length, False)
+    factor = replications["widest"]["half_width"] / replications["widest"]["allowed"]
+    assert replications["needed_requests"] == pytest.approx(factor**2 * 6 * length, abs=1)
 
 
 def test_a_precision_lengthens_runs_until_they_settle() -> None:

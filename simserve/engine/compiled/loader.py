@@ -26,15 +26,12 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_WORD), _ADDRESS, _W
 _SendingFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(_WORD), _ADDRESS, _WORD)
 
 
-def load_kernel(is_kept: bool = True) -> Drive:
+def load_kernel() -> Drive:
     """Return the compiled loop of the data plane, compiling it if needed.
 
     It takes the addresses of the plane and of the table, and the time to drive to; it releases the GIL.
-
-    Args:
-        is_kept: Whether the code may be loaded from disk, and is stored there.
     """
-    engine = _kept_engine() if is_kept else _linked(_compiled())
+    engine = _kept_engine()
     function = _Function(engine.get_function_address(ENTRY))
 
     def drive(plane: int, requests: int, until: float) -> int:

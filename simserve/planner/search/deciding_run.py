@@ -235,16 +235,17 @@ def narrow_run(scenario: Scenario, overrides: Overrides, replicas: int, fewer: i
     )
 
 
-def further_run(attainments: Sequence[float], confidence: float = FRESH_CONFIDENCE) -> tuple[float, float]:
+def further_run(attainments: Sequence[float]) -> tuple[float, float]:
     """Return the interval of a further run's share, from Student's t over the shares of some runs.
+
+    Its two-sided confidence is `FRESH_CONFIDENCE`; it is cut at 0 and 1.
 
     Args:
         attainments: Shares of at least two runs.
-        confidence: Two-sided confidence of the interval, which is cut at 0 and 1.
     """
     runs = len(attainments)
     spread = float(np.std(attainments, ddof=1)) * math.sqrt(1 + 1 / runs)
-    reach = t_quantile(runs - 1, confidence) * spread
+    reach = t_quantile(runs - 1, FRESH_CONFIDENCE) * spread
     mean = float(np.mean(attainments))
     return max(mean - reach, 0.0), min(mean + reach, 1.0)
 

@@ -29,7 +29,6 @@ class Alarm:
 
     flagged: int  # Index of the observation at which it was detected.
     since: int  # Index of the observation after which the change is estimated to have come: the first after it.
-    is_up: bool  # Whether there is more than before.
 
 
 def threshold_of(
@@ -54,14 +53,14 @@ def first_alarm(up: Sequence[float] | Floats, down: Sequence[float] | Floats, th
         threshold: As returned by `threshold_of`.
     """
     found = []
-    for ratios, is_up in ((up, True), (down, False)):
+    for ratios in (up, down):
         total, since = 0.0, 0
         for index, ratio in enumerate(ratios):
             if total <= 0.0:
                 total, since = 0.0, index
             total += ratio
             if total >= threshold:
-                found.append(Alarm(index, since, is_up))
+                found.append(Alarm(index, since))
                 break
     return min(found, key=lambda each: each.flagged, default=None)
 

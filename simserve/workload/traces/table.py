@@ -155,18 +155,16 @@ def read_table(path: Path, required: Sequence[str], optional: Sequence[str] = ()
     return Table(path, text, {name: cells[header.index(name)] for name in wanted})
 
 
-def read_lengths(path: str, column: str | None, base_path: Path | None = None) -> NDArray[np.int64]:
+def read_lengths(file: Path, column: str | None) -> NDArray[np.int64]:
     """Return lengths in tokens from one column of a CSV or text file.
 
     Args:
-        path: The file, see `find_file`.
+        file: The file.
         column: Name of the column; None: the file has only one, with or without a header.
-        base_path: Folder in which a relative path is looked up first.
 
     Raises:
         TraceError: The file cannot be read, or a cell is not a whole number >= 1.
     """
-    file = find_file(path, base_path)
     if column is not None:
         return read_table(file, required=(column,)).whole_numbers(column)
     text = read_text(file)
