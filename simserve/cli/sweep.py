@@ -19,7 +19,11 @@ def sweep(
     asked: Asked,
     grid: Annotated[
         list[str],
-        typer.Option("--grid", metavar="KEY=V1,V2", help="A key and its values; repeats: every combination is run."),
+        typer.Option(
+            "--grid",
+            metavar="KEY=V1,V2",
+            help="A key and its values, or a range FIRST:LAST:STEP; repeats: every combination is run.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="X.parquet", help="File of the table.")],
     overrides: SetOption = None,
@@ -46,6 +50,8 @@ def sweep(
     table is the same to the byte on any number of workers and on every backend.
 
     simserve sweep chatbot --grid workload.arrivals.rate=4,8,12 --grid deployment.replicas=1,2 --out chatbot.parquet
+
+    simserve sweep chatbot --grid workload.arrivals.rate=1:12:0.5 --out rates.parquet
     """
     from simserve import api
     from simserve.planner.sweep.sweep import parse_grid

@@ -35,7 +35,7 @@ TraceModelOption = Annotated[str | None, typer.Option(help="With --scenario: its
 
 @takes_flags(without=PAGE)
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain or gzip.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The trace, plain, gzip or Parquet.")],
     trace_format: FormatOption = "auto",
     columns: ColumnsOption = None,
     scenario: Annotated[
