@@ -5,6 +5,7 @@ Nesting and aliases are bounded before anything is built. Knows files, not their
 
 from __future__ import annotations
 
+import codecs
 import functools
 import json
 import os
@@ -13,6 +14,7 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -223,13 +225,26 @@ def read_text(path: Path, error: type[InputError] = InputError) -> str:
 
     Raises:
         InputError: (or ``error``) the file is missing, a folder, unreadable, larger than `MAX_DOCUMENT_BYTES` or not
-            UTF-8.
+            UTF-8 or UTF-16.
     """
-    try:
-        text = read_bytes(path, error).decode("utf-8")
-    except UnicodeDecodeError:
-        raise error("is not UTF-8 text", file=path) from None
+    text = decoded(read_bytes(path, error), path, error)
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def decoded(content: bytes, path: Path, error: type[InputError] = InputError) -> str:
+    """Return the text of a file's content: UTF-8, or UTF-16 with its mark, as PowerShell writes it.
+
+    Raises:
+        InputError: (or ``error``) it is neither.
+    """
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return content.decode("utf-16" if is_wide else "utf-8-sig")
+    except UnicodeDecodeError as failure:
+        line = content.count(b"\n", 0, failure.start) + 1
+        copied = path.with_stem(f"{path.stem}-utf8").name
+        remedy = f"save it as UTF-8, such as with iconv -f ISO-8859-1 -t UTF-8 {quote(path.name)} > {quote(copied)}"
+        raise error("is not UTF-8 text", file=path, key=f"line {line}", remedy=remedy) from None
 
 
 def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, Any]:

@@ -16,7 +16,12 @@ from simserve.errors import InterruptedRunError, UsageError
 def sweep(
     asked: Asked,
     grid: Annotated[
-        list[str], option("A key and its values; repeats: every combination is run.", "--grid", metavar="KEY=V1,V2")
+        list[str],
+        option(
+            "A key and its values, or a range FIRST:LAST:STEP; repeats: every combination is run.",
+            "--grid",
+            metavar="KEY=V1,V2",
+        ),
     ],
     out: Annotated[Path, option("File of the table.", "--out", metavar="X.parquet")],
     overrides: SetOption = None,
@@ -37,6 +42,8 @@ def sweep(
     table is the same to the byte on any number of workers and on every backend.
 
     simserve sweep chatbot --grid workload.arrivals.rate=4,8,12 --grid deployment.replicas=1,2 --out chatbot.parquet
+
+    simserve sweep chatbot --grid workload.arrivals.rate=1:12:0.5 --out rates.parquet
     """
     from simserve import api
     from simserve.planner.sweep.sweep import parse_grid

@@ -33,7 +33,7 @@ TraceModelOption = Annotated[str | None, option("With --scenario: its model.")]
 
 @takes_flags(without=PAGE)
 def trace(
-    file: Annotated[Path, argument("The trace, plain or gzip.", metavar="FILE", readable=False)],
+    file: Annotated[Path, argument("The trace, plain, gzip or Parquet.", metavar="FILE", readable=False)],
     trace_format: FormatOption = "auto",
     columns: ColumnsOption = None,
     scenario: Annotated[

@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -253,3 +254,66 @@ def test_the_first_of_several_usual_columns_is_taken() -> None:
         "arrival_time": "timestamp",
         "prompt_tokens": "prompt_tokens",
     }
+
+
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_text_is_read_as_windows_writes_it(tmp_path: Path, coding: str) -> None:
+    """With a mark at its beginning, and UTF-16 from PowerShell's redirection."""
+    plain = write(tmp_path / "t.csv", "timestamp,prompt,completion", list(ROWS)).read_text(encoding="utf-8")
+    mark = "\ufeff" if coding == "utf-16-be" else ""
+    (tmp_path / "t.csv").write_bytes((mark + plain.replace("\n", "\r\n")).encode(coding))
+
+    assert list(read_trace(tmp_path / "t.csv").prompt_tokens) == [500, 600, 700]
+
+
+def test_text_in_another_coding_says_how_to_save_it(tmp_path: Path) -> None:
+    """And the line where it is not UTF-8."""
+    file = tmp_path / "my trace.csv"
+    file.write_bytes("timestamp,prompt,completion,user\n0,5,5,J\xfcrgen\n".encode("latin-1"))
+
+    with pytest.raises(TraceError, match=r"line 2: is not UTF-8 text; save it as UTF-8, .* 'my trace.csv' > "):
+        read_trace(file)
+
+
+def test_decimal_commas_of_a_spreadsheet_are_times(tmp_path: Path) -> None:
+    """In a table that semicolons separate."""
+    rows = [("0,25", 500, 50), ("1,75", 600, 60)]
+    file = write(tmp_path / "t.csv", "timestamp;prompt;completion", rows, sign=";")
+
+    assert list(read_trace(file).arrival_time) == [0.25, 1.75]
+
+
+def parquet(path: Path, query: str) -> Path:
+    """Write the rows of a query."""
+    duckdb.sql(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
+    return path
+
+
+def test_a_parquet_table_is_read_as_its_text_would_be(tmp_path: Path) -> None:
+    """Here Azure's columns, with times as such."""
+    columns = "TIMESTAMP '2023-11-16 18:00:00' + to_milliseconds(n * 1500) AS \"TIMESTAMP\", "
+    columns += "(500 + n) AS ContextTokens, 50::UTINYINT AS GeneratedTokens"
+    file = parquet(tmp_path / "t.parquet", f"SELECT {columns} FROM range(3) AS rows(n)")
+
+    trace = read_trace(file)
+
+    assert detect(file) == "azure"
+    assert [*map(float, trace.arrival_time)] == [0.0, 1.5, 3.0]
+    assert list(trace.prompt_tokens) == [500, 501, 502]
+
+
+def test_lists_in_a_parquet_table_are_read_as_json(tmp_path: Path) -> None:
+    """Mooncake's prefix blocks."""
+    columns = "(n * 1000) AS timestamp, 1000 AS input_length, 20 AS output_length, [7, 8 + n] AS hash_ids"
+    file = parquet(tmp_path / "t.parquet", f"SELECT {columns} FROM range(3) AS rows(n)")
+
+    assert detect(file) == "mooncake"
+    assert [*map(float, read_trace(file).arrival_time)] == [0.0, 1.0, 2.0]
+
+
+def test_a_broken_parquet_file_is_refused_in_a_line(tmp_path: Path) -> None:
+    """Without the bytes of it."""
+    (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(100))
+
+    with pytest.raises(TraceError, match="is a damaged Parquet file; copy or download it again"):
+        read_trace(tmp_path / "t.parquet")

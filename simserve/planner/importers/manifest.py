@@ -23,13 +23,24 @@ from simserve.planner.export.flags import ALL, without
 from simserve.planner.export.kubernetes import PRODUCTS
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
-from simserve.planner.export.role_servers import ENCODER_PROXY, FRONT_POLICIES, ROLES
-from simserve.planner.export.trtllm import GROUPS
+from simserve.planner.export.role_servers import ROLES
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
 from simserve.planner.importers.command import refused_note
 from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.ray_serve import ray_servers
 from simserve.planner.importers.server import ASSUMED_HARDWARE, import_line
 from simserve.planner.importers.sglang_command import SGLANG
+from simserve.planner.importers.start_script import (
+    commands_of,
+    engine_of,
+    front_policy,
+    host_of,
+    is_front,
+    is_script,
+    roles_by_address,
+    slurm_job,
+    split_variables,
+)
 from simserve.planner.importers.trtllm_command import with_files
 from simserve.planner.importers.vllm_command import VLLM
 from simserve.profiles.hardware import hardware_name, is_known_gpu
@@ -79,9 +90,6 @@ _ROLE_FLAGS = {
 _ADDRESS_FLAGS = {"--host": 1, "--port": 1, "--disaggregation-bootstrap-port": 1}
 """Flags in which equal servers differ -> number of words after each."""
 _ADDRESS_VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT")
-_ON_HOST = re.compile(r"#\s*on\s+([\w.-]+)(?::\s*(\S+))?\s*$")
-"""Comment in a start script above the commands for one host, with the kind of its GPUs."""
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _SIZES = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
 
 
@@ -125,7 +133,7 @@ def import_manifest(
     Raises:
         ScenarioError: A text is not YAML, no server can be read, or one of the commands is invalid.
     """
-    scripts = [text for text in texts if _is_script(text)]
+    scripts = [text for text in texts if is_script(text)]
     documents = [each for text in texts if text not in scripts for each in _documents(text)]
     try:
         servers = [server for each in documents for server in _servers(each)]
@@ -133,7 +141,7 @@ def import_manifest(
         if scripts:
             servers += _of_scripts(scripts, documents, dict(zip(names, texts, strict=False)))
         _add_scaling(servers, documents)
-        policy = next((found for each in documents if (found := _policy(each)) is not None), _front_policy(scripts))
+        policy = next((found for each in documents if (found := _policy(each)) is not None), front_policy(scripts))
     except (AttributeError, KeyError, TypeError, ValueError) as failure:
         # A field that the API requires is missing, or a field has the wrong type.
         rule = f"has a manifest with a field missing or of another type: {type(failure).__name__} {failure}"
@@ -142,13 +150,15 @@ def import_manifest(
     servers = [each for each in servers if each.role != _ENCODE]
     if not servers:
         remedy = "give the manifests of a deployment: Deployment, LeaderWorkerSet, DynamoGraphDeployment, "
-        remedy += "LLMInferenceService, InferenceService, a Compose file, values of llm-d or of the production stack, "
-        remedy += "or a start script"
+        remedy += (
+            "LLMInferenceService, InferenceService, RayService, a configuration of Ray Serve, a Compose file, values "
+        )
+        remedy += "of llm-d or of the production stack, or a start script"
         kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
         rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
         raise ScenarioError(rule, file=_WHERE, remedy=remedy)
     told = {each.version for each in servers if each.version is not None}
-    if version is None and len(told) == len({_engine(each.words) for each in servers}) == 1:
+    if version is None and len(told) == len({engine_of(each.words) for each in servers}) == 1:
         (version,) = told  # also of those that do not say theirs: workers exchange KV caches
     drafts = [_draft(server, hardware, version, model) for server in servers]
     first = drafts[0].mapping
@@ -170,7 +180,8 @@ def import_manifest(
     left_out = [name for each in documents for name in _other_services(each)]
     if left_out:
         notes.append(f"Left out, as they start no server that can be read: {', '.join(left_out)}.")
-    mapping = {**first, "name": scenario_name(_name(servers, documents)), "deployment": deployment}
+    name = _name(servers, documents)
+    mapping = {**first, "name": first["name"] if name == "both" else scenario_name(name), "deployment": deployment}
     mapping["workload"] = {**first["workload"], **media}
     return Draft(mapping, tuple(notes), "What does this deployment do?").checked()
 
@@ -222,73 +233,18 @@ def _named_gpu(labels: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]) ->
     return next((value for label in _GPU_LABELS for key, value in told if key == label), None)
 
 
-def _is_script(text: str) -> bool:
-    """Return whether a text is a script, and not documents, which may hold commands too."""
-    if text.startswith("#!"):
-        return True
-    told = (line for line in text.splitlines() if line.strip() and not line.startswith(("#", "---")))
-    if _KEY.match(next(told, "")):
-        return False
-    started = (_split_variables(words)[1] for _, words in _commands(text))
-    return any(words[:1] and words[0] in _STARTED_BY and (_engine(words) or _is_front(words)) for words in started)
-
-
-_KEY = re.compile(r"[\w.-]+:(\s|$)")  # Beginning of the first line of a document.
-_STARTED_BY = ("vllm", "vllm-router", "python", "python3", "trtllm-serve")
-"""First words of commands that start servers."""
-
-
-def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    place = next((place for place, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
-    return dict(word.split("=", 1) for word in words[:place]), list(words[place:])
-
-
-def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the commands of a script, each after the host comment above it, without `exec` and trailing `&`."""
-    above = ""
-    for line in text.replace("\\\n", " ").splitlines():
-        if line.lstrip().startswith("#"):
-            above = line.strip() if _ON_HOST.match(line.strip()) else above
-            continue
-        try:
-            words = shlex.split(line)
-        except ValueError:  # not a command
-            continue
-        while words and words[-1] == "&":
-            words.pop()
-        yield above, words[1:] if words[:1] == ["exec"] else words
-
-
-def _is_front(words: Sequence[str]) -> bool:
-    """Return whether a command starts a router or proxy in front of servers."""
-    is_proxy = tuple(words[:2]) == ENCODER_PROXY
-    is_proxy |= list(words[:2]) == ["trtllm-serve", "disaggregated"]
-    return is_proxy or "vllm-router" in words[:1] or "sglang_router.launch_router" in words[:3]
-
-
-def _front_policy(scripts: Sequence[str]) -> str | None:
-    """Return the policy of the router that scripts start; None: no router, or a policy that is not simulated."""
-    for text in scripts:
-        for _, words in _commands(text):
-            if _is_front(words) and "--policy" in words:
-                asked = words[words.index("--policy") + 1]
-                return next((policy for policy, name in FRONT_POLICIES.items() if name == asked), None)
-    return None
-
-
 def _of_scripts(
     scripts: Sequence[str], documents: Sequence[Mapping[str, Any]], files: Mapping[str, str]
 ) -> list[_Server]:
     """Return the servers that scripts start, with the roles that the router gives them; equal ones are merged."""
-    commands = [each for text in scripts for each in _commands(text)]
-    roles = _roles_by_address([words for _, words in commands if _is_front(words)], documents)
+    commands = [(slurm_job(text), *each) for text in scripts for each in commands_of(text)]
+    roles = roles_by_address([words for _, _, words in commands if is_front(words)], documents)
     found: list[_Server] = []
-    for above, told in commands:
-        variables, words = _split_variables(told)
-        if _engine(words) is None or _is_front(words):
+    for (job, node), above, told in commands:
+        variables, words = split_variables(told)
+        if engine_of(words) is None or is_front(words):
             continue
-        on_host = _ON_HOST.match(above)
-        host = "localhost" if on_host is None else on_host[1]
+        host, product = host_of(above)
         port = words[words.index("--port") + 1] if "--port" in words else ""
         role = roles.get(f"{host}:{port}", "both")
         if "--disaggregation-mode" in words:
@@ -296,10 +252,11 @@ def _of_scripts(
         if "--encoder-only" in words or "--mm-encoder-only" in words or "ec_producer" in " ".join(words):
             role = _ENCODE
         server = _Server(
-            name=role,
+            name=(job or role) if role == "both" else role,
             words=without(words, _ADDRESS_FLAGS),
             role=role,
-            hardware=None if on_host is None else on_host[2],
+            product=node,
+            hardware=product,
             variables={key: value for key, value in variables.items() if key not in _ADDRESS_VARIABLES},
             files=dict(files),
         )
@@ -317,23 +274,6 @@ def _merged(servers: Iterable[_Server]) -> list[_Server]:
             found.append(server)
         else:
             first.replicas += server.replicas
-    return found
-
-
-def _roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a mapping: host and port of each server behind a router -> its role."""
-    found: dict[str, str] = {}
-    for words in fronts:
-        for role in ROLES:
-            places = [place for place, word in enumerate(words) if word == f"--{role}"]
-            found |= {words[place + 1].removeprefix("http://"): role for place in places}
-        if "--prefill-servers-urls" in words and "disable" not in words:  # vLLM's proxy in front of encoders
-            for role in ROLES:
-                urls = words[words.index(f"--{role}-servers-urls") + 1].split(",")
-                found |= {url.removeprefix("http://"): role for url in urls}
-    for document in documents:
-        for role, group in GROUPS.items():
-            found |= dict.fromkeys((document.get(group) or {}).get("urls", ()), role)
     return found
 
 
@@ -372,13 +312,14 @@ def _servers(document: Mapping[str, Any]) -> Iterator[_Server]:
                 yield _of_llm_d(role if is_split else "both", document["modelArtifacts"], document[role])
     elif kind is None and isinstance(document.get("services"), Mapping):
         yield from _of_compose(document["services"])
+    yield from (_Server(**each) for each in ray_servers(document))
 
 
 def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Server]:
     for container in pod["containers"]:
         words = [*map(str, container.get("command") or ()), *map(str, container.get("args") or ())]
         words = _started(words, container.get("image", ""))
-        if _engine(words) is None:
+        if engine_of(words) is None:
             continue
         server = _in_pod(name, words, pod, container, replicas)
         server.grace = pod.get("terminationGracePeriodSeconds")
@@ -565,7 +506,7 @@ def _of_compose(services: Mapping[str, Any]) -> list[_Server]:
     found: list[_Server] = []
     for name, service in services.items():
         words = _service_words(service)
-        if _engine(words) is None:
+        if engine_of(words) is None:
             continue
         told = service.get("environment") or {}
         pairs = told.items() if isinstance(told, Mapping) else (each.split("=", 1) for each in told if "=" in each)
@@ -593,7 +534,7 @@ def _other_services(document: Mapping[str, Any]) -> Iterator[str]:
     is_routed = "nginx" in (document.get("configs") or {})
     for name, service in services.items():
         image = str(service.get("image", ""))
-        if _engine(_service_words(service)) is None and not (is_routed and "nginx" in image):
+        if engine_of(_service_words(service)) is None and not (is_routed and "nginx" in image):
             yield f"{name} ({image})" if image else str(name)
 
 
@@ -705,7 +646,7 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
 
 
 def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
-    engine = _engine(server.words)
+    engine = engine_of(server.words)
     known = hardware or server.hardware or _labelled(server.product)
     words, variables = without(server.words, _ROLE_FLAGS), server.variables
     line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
@@ -738,23 +679,13 @@ def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> 
     return pool | ({} if server.scaling is None else {"autoscaling": server.scaling})
 
 
-def _engine(words: Sequence[str]) -> str | None:
-    """Return the engine whose server a command starts; None: no engine that can be read."""
-    text = " ".join(words)
-    if "vllm serve" in text or "vllm.entrypoints" in text:
-        return "vllm"
-    if "sglang.launch_server" in text or "sglang serve" in text:
-        return "sglang"
-    return "trtllm" if "trtllm-serve" in text else None
-
-
 def _started(words: list[str], image: str) -> list[str]:
     """Return the command of a container: the one that its shell runs, or `vllm serve` where vLLM's image gets only
     arguments."""
     if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and re.match("-.*c", words[1]):
         lines = words[2].replace("\\\n", " ").splitlines()
         told = (shlex.split(part) for line in lines for part in line.split("&&"))
-        return next((part for part in told if _engine(part) is not None), words)
+        return next((part for part in told if engine_of(part) is not None), words)
     is_bare = not words or words[0].startswith("-")
     return ["vllm", "serve", *words] if is_bare and _OWN_IMAGE.search(image) else words
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,8 +182,10 @@ def _asked(scenario: Scenario | None) -> float | None:
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Return the grid of texts ``KEY=VALUE,VALUE``, each value YAML; commas in brackets or quotes separate nothing.
 
+    ``FIRST:LAST:STEP`` stands for the numbers from the first to the last, both included.
+
     Raises:
-        UsageError: A text has no key or no value, or a key occurs twice.
+        UsageError: A text has no key or no value, a key occurs twice, or a range has no end or too many values.
         ScenarioError: A value is not YAML.
     """
     grid: dict[str, list[Any]] = {}
@@ -194,8 +198,27 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise UsageError(rule, key="--grid", value=text, remedy="for example --grid deployment.replicas=1,2,4")
         if key in grid:
             raise UsageError("stands twice", key="--grid", value=key, remedy="give all its values at once")
-        grid[key] = [parse_override(f"{key}={part}")[1] for part in parts]
+        written = [each for part in parts for each in _in_range(part)]
+        grid[key] = [parse_override(f"{key}={each}")[1] for each in written]
     return grid
+
+
+_RANGE = re.compile(r"(-?\d+(?:\.\d+)?):(-?\d+(?:\.\d+)?):(-?\d+(?:\.\d+)?)")
+
+
+def _in_range(text: str) -> list[str]:
+    """Return the values that a text of a grid stands for: those of a range, or itself."""
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        return [text]
+    first, last, step = map(Decimal, found.groups())
+    if step == 0 or (last - first) / step < 0:
+        remedy = "FIRST:LAST:STEP, such as --grid workload.arrivals.rate=1:12:0.5"
+        raise UsageError("is a range whose steps do not lead to its end", key="--grid", value=text, remedy=remedy)
+    number = int((last - first) / step) + 1
+    if number > MOST_POINTS:
+        raise UsageError(f"is a range of {number:,} values", key="--grid", value=text, remedy="take a larger step")
+    return [format(first + index * step, "f") for index in range(number)]
 
 
 def _values(values: Any) -> list[Any]:

@@ -66,6 +66,7 @@ _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 in its own unit, and would be one after the year 5000 in the next larger unit."""
 _ZONE_APART = re.compile(r" (?=[+-]\d\d:?\d\d$)")
 IMAGES = "NumImages"
+_DECIMAL_COMMA = re.compile(r"^\s*(\d+),(\d+)\s*$")  # As spreadsheets write times where a comma is the decimal point.
 _AZURE_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|[+]00:00)?", re.ASCII)
 _BURSTGPT_SESSION = "Session ID"
 
@@ -291,6 +292,8 @@ def _times(cells: _Cells) -> NDArray[np.float64]:
     """Return arrival times in seconds: dates relative to the earliest one, other numbers unchanged."""
     texts, what = cells.of("arrival_time"), "arrival_time"
     try:
+        if texts and _DECIMAL_COMMA.match(texts[0]):
+            texts = [_DECIMAL_COMMA.sub(r"\1.\2", text) for text in texts]
         times = np.array([float(text) for text in texts], dtype=np.float64)
     except ValueError:
         return _from_dates(cells, texts)

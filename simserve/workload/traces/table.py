@@ -1,4 +1,4 @@
-"""The user's text tables: found, decompressed, split into columns and checked; errors name the row.
+"""The user's tables, as text or Parquet: found, decompressed, split into columns and checked; errors name the row.
 
 Rows are counted as lines of the file; the header is row 1. Knows columns, not what a trace is.
 """
@@ -20,10 +20,12 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.documents import MAX_DOCUMENT_BYTES, MEGABYTE, read_bytes
+from simserve.documents import MAX_DOCUMENT_BYTES, MEGABYTE, decoded, read_bytes
 from simserve.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_PARQUET_MAGIC = b"PAR1"
+_NESTED = ("STRUCT(", "MAP(", "UNION(")  # Beginnings of DuckDB's types of structures; its lists end in a bracket.
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 MAX_TOKENS = 1_000_000_000
@@ -180,22 +182,44 @@ def read_lengths(file: Path, column: str | None) -> NDArray[np.int64]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, decompressed if it is gzip.
+    """Return the text of a file, decompressed if it is gzip; of a Parquet file its rows as CSV, or as JSON lines if
+    cells hold lists or structures.
 
     Raises:
         TraceError: The file cannot be read, is damaged, larger than `MAX_TRACE_BYTES`, compressed more than
             `MAX_COMPRESSION` times, not UTF-8, or empty.
     """
     content = read_bytes(path, TraceError, MAX_TRACE_BYTES)
+    if content.startswith(_PARQUET_MAGIC):
+        return _of_parquet(path)
     if content.startswith(_GZIP_MAGIC):
         content = _decompressed(path, content)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise TraceError("is not UTF-8 text", file=path) from None
+    text = decoded(content, path, TraceError)
     if not text.strip():
         raise TraceError("is empty", file=path)
     return text
+
+
+def _of_parquet(path: Path) -> str:
+    import duckdb  # lazy: most traces are text
+
+    try:
+        with duckdb.connect(":memory:", config={"preserve_insertion_order": True}) as connection:
+            footer = "SELECT sum(total_uncompressed_size) FROM parquet_metadata(?)"
+            (size,) = connection.execute(footer, [str(path)]).fetchall()[0]
+            if (size or 0) > MAX_TRACE_BYTES:
+                raise TraceError(f"holds more than {MAX_TRACE_BYTES // MEGABYTE:,} MB", file=path, remedy="cut it")
+            columns = connection.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
+            is_nested = any(each[1].startswith(_NESTED) or each[1].endswith("]") for each in columns)
+            selected = "to_json(rows)" if is_nested else "COLUMNS(*)::VARCHAR"
+            rows = connection.execute(f"SELECT {selected} FROM read_parquet(?) AS rows", [str(path)]).fetchall()
+    except duckdb.Error:
+        raise TraceError("is a damaged Parquet file", file=path, remedy="copy or download it again") from None
+    if is_nested:
+        return "\n".join(row[0] for row in rows)
+    text = io.StringIO()
+    csv.writer(text).writerows([[each[0] for each in columns], *rows])
+    return text.getvalue()
 
 
 def _decompressed(path: Path, content: bytes) -> bytes:

@@ -464,3 +464,74 @@ def test_a_worker_that_says_no_version_has_that_of_the_other() -> None:
 
     assert found.engine.version == "0.17.1"
     assert [pool.engine for pool in found.pools] == [None, None]
+
+
+RAY_SERVE = """
+applications:
+- name: llm
+  import_path: ray.serve.llm:build_openai_app
+  args:
+    llm_configs:
+    - model_loading_config: {model_id: my-qwen, model_source: Qwen/Qwen3-32B}
+      accelerator_type: A100-80G
+      deployment_config:
+        autoscaling_config: {min_replicas: 1, max_replicas: 4, target_ongoing_requests: 64, downscale_delay_s: 120}
+      engine_kwargs: {tensor_parallel_size: 2, max_model_len: 16384, enable_prefix_caching: false, hf_token: secret}
+"""
+
+
+def as_ray_service(configuration: str) -> str:
+    """Return KubeRay's resource with a configuration of Ray Serve in it."""
+    return yaml.safe_dump({"kind": "RayService", "metadata": {"name": "llm"}, "spec": {"serveConfigV2": configuration}})
+
+
+@pytest.mark.parametrize("text", [RAY_SERVE, as_ray_service(RAY_SERVE)], ids=["configuration", "RayService"])
+def test_ray_serve_starts_vllm_with_the_arguments_of_its_engine(text: str) -> None:
+    """Its GPU, sizes, switches and scaling are read; a token is not."""
+    draft = import_manifest([text], version="0.20")
+
+    deployment = draft.scenario.deployment
+    assert (deployment.hardware, deployment.tensor_parallel_size) == ("a100-sxm-80gb", 2)
+    assert (deployment.engine.max_model_len, deployment.engine.enable_prefix_caching) == (16384, False)
+    scaling = deployment.autoscaling
+    assert scaling is not None
+    assert (scaling.metric, scaling.target, scaling.max_replicas, scaling.stabilization) == ("running", 64, 4, 120)
+    assert not any("secret" in note for note in draft.notes)
+
+
+def test_ray_serve_without_a_target_does_not_say_how_it_scales() -> None:
+    """The fewest replicas are simulated, and it is said."""
+    draft = import_manifest([RAY_SERVE.replace("target_ongoing_requests: 64, ", "")])
+
+    assert draft.scenario.deployment.autoscaling is None
+    assert any("How Ray Serve scales from 1 to 4 replicas" in note for note in draft.notes)
+
+
+def test_ray_serve_s_prefill_and_decode_are_pools() -> None:
+    """As `build_pd_openai_app` takes them."""
+    loading = {"model_loading_config": {"model_id": "Qwen/Qwen3-8B"}, "accelerator_type": "L40S"}
+    decode = {**loading, "deployment_config": {"num_replicas": 3}}
+    arguments = {"prefill_config": loading, "decode_config": decode}
+
+    draft = import_manifest([yaml.safe_dump({"applications": [{"name": "pd", "args": arguments}]})])
+
+    pools = draft.scenario.deployment.pools
+    assert [(pool.role, pool.replicas) for pool in pools] == [("prefill", 1), ("decode", 3)]
+
+
+@pytest.mark.parametrize(
+    "directive",
+    ["--gres=gpu:a100:8", "--gpus-per-node=a100:8", "--gpus a100:8", "-G a100:8"],
+)
+def test_a_batch_job_names_its_gpus(directive: str) -> None:
+    """And itself."""
+    script = f"#!/bin/bash\n#SBATCH --job-name=r1\n#SBATCH {directive}\nsrun vllm serve Qwen/Qwen3-8B\n"
+
+    scenario = import_manifest([script]).scenario
+
+    assert (scenario.name, scenario.deployment.hardware) == ("r1", "a100-sxm-80gb")
+
+
+def test_a_script_without_a_job_is_called_after_its_model() -> None:
+    """Not after the role of its server."""
+    assert "qwen3-8b" in import_manifest(["#!/bin/sh\nvllm serve Qwen/Qwen3-8B\n"]).scenario.name.lower()

@@ -253,6 +253,9 @@ def test_a_file_that_is_no_table_is_not_replaced(tmp_path: Path) -> None:
         (["a={b: 1, c: 2},[3,4]"], {"a": [{"b": 1, "c": 2}, [3, 4]]}),
         (["deployment.engine.version=0.10,0.12"], {"deployment.engine.version": ["0.10", "0.12"]}),
         (["a=1 s,true,null"], {"a": ["1 s", True, None]}),
+        (["a=1:4:1,8"], {"a": [1, 2, 3, 4, 8]}),
+        (["a=0.5:1.1:0.2", "b=4:0:-2"], {"a": [0.5, 0.7, 0.9, 1.1], "b": [4, 2, 0]}),
+        (["a=06:30,1:2"], {"a": ["06:30", "1:2"]}),
     ],
 )
 def test_a_grid_is_read_as_set_reads_values(texts: list[str], grid: dict[str, list[Any]]) -> None:
@@ -260,7 +263,9 @@ def test_a_grid_is_read_as_set_reads_values(texts: list[str], grid: dict[str, li
     assert parse_grid(texts) == grid
 
 
-@pytest.mark.parametrize("texts", [["a"], ["=1"], ["a="], ["a=1,,2"], ["a=1", "a=2"]])
+@pytest.mark.parametrize(
+    "texts", [["a"], ["=1"], ["a="], ["a=1,,2"], ["a=1", "a=2"], ["a=1:4:0"], ["a=4:1:1"], ["a=0:9:0.000001"]]
+)
 def test_what_is_no_grid_is_refused(texts: list[str]) -> None:
     """With an example."""
     with pytest.raises(UsageError, match="--grid"):
