@@ -128,10 +128,8 @@ def compare_frameworks(
 
 
 def _serve(scenario: str, overrides: Sequence[str], framework: Framework) -> dict[str, Any]:
-    """Return the results of one framework on the workload.
-
-    ``tokens_per_step`` are output tokens on average; padding and finished members of a batch do not count.
-    """
+    """Return the results of one framework on the workload."""
+    # ``tokens_per_step`` are output tokens on average; padding and finished members of a batch do not count.
     engine = [f"deployment.engine.name={framework.engine}", f'deployment.engine.version="{framework.version}"']
     summary = run(load(scenario, [*overrides, *engine, *framework.overrides])).summary
     inner, throughput = summary["simserve"], summary["output_throughput"]
