@@ -289,12 +289,6 @@ def soft_fit(
         return np.asarray(np.log(predict(values) / measured))
 
     found = least_squares(
-        errors,
-        first,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=soft_error,
-        diff_step=step,
-        max_nfev=max_predictions,
+        errors, first, bounds=(low, high), loss="soft_l1", f_scale=soft_error, diff_step=step, max_nfev=max_predictions
     )
     return SoftFit(found.x, float(found.cost))

@@ -56,8 +56,7 @@ ResultsArgument = Annotated[
     ),
 ]
 ScenarioOption = Annotated[
-    str,
-    option("What served them: deployment, and lengths that a file lacks.", "--scenario", metavar="SCENARIO"),
+    str, option("What served them: deployment, and lengths that a file lacks.", "--scenario", metavar="SCENARIO")
 ]
 
 
@@ -114,11 +113,7 @@ def serving(
     measured = read_results(results)
     _check_models(measured, loaded)
     days = [each.date for each in measured if each.date]
-    said = {
-        "file": None if out is None else str(out),
-        "settings": settings,
-        "date": date or max(days, default=None),
-    }
+    said = {"file": None if out is None else str(out), "settings": settings, "date": date or max(days, default=None)}
     with progress(is_shown=not shown.quiet) as tell:
         model = ServingModel(loaded)
         if fit:

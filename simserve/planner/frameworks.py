@@ -90,10 +90,7 @@ def load_publications() -> Publications:
 
 
 def compare_frameworks(
-    scenario: str = SCENARIO,
-    overrides: Sequence[str] = (),
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    scenario: str = SCENARIO, overrides: Sequence[str] = (), *, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
     """Return the results of every framework on one scenario, and the ratios, simulated and published.
 

@@ -32,12 +32,7 @@ _ALGORITHMS: Mapping[str, WeightFormatName] = {
 }
 """ModelOpt's ``quant_algo`` (its documentation and TensorRT-LLM's precision matrix) -> format. MXFP8 adds a scale of 8
 bits per 32 weights, 3 %, which is left out."""
-_METHODS: Mapping[str, WeightFormatName] = {
-    "fp8": "fp8",
-    "fbgemm_fp8": "fp8",
-    "mxfp4": "mxfp4",
-    "eetq": "int8-wo",
-}
+_METHODS: Mapping[str, WeightFormatName] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "eetq": "int8-wo"}
 """``quant_method`` that determines the format by itself."""
 _TORCHAO: Mapping[str, WeightFormatName] = {
     **dict.fromkeys(("Int4WeightOnlyConfig", "int4_weight_only"), "int4"),

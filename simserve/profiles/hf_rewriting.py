@@ -187,9 +187,7 @@ def _minimax(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
     return {**read, "attn_type_list": [int(kind == "full_attention") for kind in types]}
 
 
-def _with_types(
-    is_full: Callable[[int, int], bool],
-) -> Callable[[Mapping[str, Any], object], Mapping[str, Any]]:
+def _with_types(is_full: Callable[[int, int], bool]) -> Callable[[Mapping[str, Any], object], Mapping[str, Any]]:
     """Return a rewriting that names the layers with and without a window where the file leaves ``layer_types`` out.
 
     Args:

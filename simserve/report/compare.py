@@ -243,8 +243,7 @@ def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
         again = command_of(reference, {}, "compare", keeps_layout=True)
         asked = " ".join(f"--with {shlex.quote(_as_asked(each))}" for each in comparison.variants)
         return Way(
-            "To decide, as without an SLO differences need intervals:",
-            f"{again} {asked} --replications {LEAST_PAIRS}",
+            "To decide, as without an SLO differences need intervals:", f"{again} {asked} --replications {LEAST_PAIRS}"
         )
     if best is None:
         return Way(

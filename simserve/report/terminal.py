@@ -42,12 +42,7 @@ _FILES = (
 
 
 def render_run(
-    result: RunResult,
-    console: Console,
-    folder: Path | None,
-    *,
-    reference: Sequence[str] = (),
-    is_verbose: bool = False,
+    result: RunResult, console: Console, folder: Path | None, *, reference: Sequence[str] = (), is_verbose: bool = False
 ) -> None:
     """Print the brief of a run, and with ``is_verbose`` every figure below it.
 

@@ -51,14 +51,7 @@ from simserve.engine.state import (
     use_times,
 )
 from simserve.sim.control import TOKEN_POLICIES, RoutingPolicy, RoutingSpec, StreamingSpec
-from simserve.sim.plane import (
-    Chance,
-    conversations_of,
-    first_sent,
-    prefix_affinity,
-    prefixes_of,
-    session_affinity,
-)
+from simserve.sim.plane import Chance, conversations_of, first_sent, prefix_affinity, prefixes_of, session_affinity
 from simserve.sim.recorder import FLUSH_ROWS, FLUSH_ROWS_EACH, Recorder
 from simserve.workload.class_spec import ClassSpec
 

@@ -365,10 +365,7 @@ def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
         if not value:
             continue
         low, high = value / factor, value * factor
-        ranges[name] = (
-            (low, replace(model, **{field: low})),
-            (high, replace(model, **{field: high})),
-        )
+        ranges[name] = ((low, replace(model, **{field: low})), (high, replace(model, **{field: high})))
     return ranges
 
 

@@ -632,12 +632,7 @@ def ladder(model: Comparison, *, assumed: float) -> list[dict[str, Any]]:
 
 
 def caveats(
-    resolved: ResolvedScenario,
-    model: Comparison,
-    why_api: str | None,
-    simulated: Mapping[str, Any],
-    *,
-    is_scaled: bool,
+    resolved: ResolvedScenario, model: Comparison, why_api: str | None, simulated: Mapping[str, Any], *, is_scaled: bool
 ) -> list[str]:
     """Return what the figures leave open: the quality of the answers, the fleet, the API, the day, the simulation."""
     scenario = resolved.scenario

@@ -7,13 +7,7 @@ from typing import Any
 
 from simserve.planner.export.flags import flags_of
 from simserve.planner.export.tgi import QUANTIZE
-from simserve.planner.importers.server import (
-    Program,
-    Reading,
-    chosen,
-    read_dtype,
-    read_kv_cache_dtype,
-)
+from simserve.planner.importers.server import Program, Reading, chosen, read_dtype, read_kv_cache_dtype
 
 _QUANTIZATIONS = {name: known for known, name in QUANTIZE.items()} | {"marlin": "gptq-int4", "bitsandbytes-nf4": "nf4"}
 """TGI's names of weight formats -> the scenario's; of those of compressed-tensors only the checkpoint gives details."""

@@ -160,12 +160,7 @@ class _Planning:
     """One plan being made."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        options: PlanOptions,
-        reference: Sequence[str],
-        watch: Watch,
-        search_seed: int,
+        self, scenario: Scenario, options: PlanOptions, reference: Sequence[str], watch: Watch, search_seed: int
     ) -> None:
         check_options(options)
         scenario = with_stored_format(scenario)

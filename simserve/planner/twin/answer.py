@@ -495,12 +495,7 @@ def _since(name: str, blocks: Sequence[Window], replay: _Replay) -> float | None
 
 
 def _series(
-    seen: Observed,
-    windows: Sequence[Window],
-    drawn: _Drawn,
-    replay: _Replay,
-    scenario: Scenario,
-    names: Sequence[str],
+    seen: Observed, windows: Sequence[Window], drawn: _Drawn, replay: _Replay, scenario: Scenario, names: Sequence[str]
 ) -> dict[str, dict[str, list[float | None]]]:
     """Return each figure block by block: its end, what was observed and predicted, and the ends of the interval."""
     # Intervals of rate and lengths cover chance alone (90 %); those of latencies are prediction intervals, as in
