@@ -420,7 +420,6 @@ def complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str,
 
     Args:
         document: Content of the file: ``defaults``, and ``versions`` with the keys that changed since the previous one.
-        file: Named in errors.
 
     Raises:
         ProfileError: A part is missing, or a changed block has no ``source``.
