@@ -90,11 +90,7 @@ def _locked(file: Path) -> int | None:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file.
-
-    Raises:
-        BlockingIOError: It is locked.
-    """
+    """Lock an open file."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -153,10 +153,8 @@ class CurveRegressor:
         self.bias_ = float(np.mean(found.errors))
 
     def _searched(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> _Solution:
-        """Return the best of the solutions from the best points of a coarse grid.
-
-        Arithmetic and memory rates can hide each other, so the error has more than one minimum.
-        """
+        """Return the best of the solutions from the best points of a coarse grid."""
+        # Arithmetic and memory rates can hide each other, so the error has more than one minimum.
         form, measured = self.form, np.log(seconds)
         shortest = float(seconds.min())
         firsts = [
@@ -233,10 +231,8 @@ class _Solution:
 
 
 def _standard_errors(jacobian: Array, residuals: Array) -> Array:
-    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise.
-
-    Infinite for a constant on which no residual depends.
-    """
+    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise."""
+    # Infinite for a constant on which no residual depends.
     relative = (residuals / SOFT_ERROR) ** 2
     weight, curvature = (1.0 + relative) ** -0.5, (1.0 + relative) ** -1.5
     information = (jacobian * curvature[:, None]).T @ jacobian
@@ -281,9 +277,6 @@ def soft_fit(
     Args:
         predict: Seconds of the calls, from constants.
         measured: Measured seconds.
-        first: Where the search starts.
-        low: Least values.
-        high: Greatest values.
         soft_error: Relative error beyond which a call counts linearly, so that odd kernels do not distort the curve.
         step: Relative steps of the derivatives; None: those of `scipy.optimize.least_squares`.
         max_predictions: Most predictions, not counting derivatives; None: 100 per constant.
@@ -293,12 +286,6 @@ def soft_fit(
         return np.asarray(np.log(predict(values) / measured))
 
     found = least_squares(
-        errors,
-        first,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=soft_error,
-        diff_step=step,
-        max_nfev=max_predictions,
+        errors, first, bounds=(low, high), loss="soft_l1", f_scale=soft_error, diff_step=step, max_nfev=max_predictions
     )
     return SoftFit(found.x, float(found.cost))

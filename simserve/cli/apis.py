@@ -25,13 +25,11 @@ TodayOption = Annotated[
     ),
 ]
 PricesOption = Annotated[
-    Path | None,
-    option("Prices of this file instead of the catalogue's.", "--prices", metavar="FILE"),
+    Path | None, option("Prices of this file instead of the catalogue's.", "--prices", metavar="FILE")
 ]
 DateOption = Annotated[str | None, option("With --prices: when the file was fetched.", "--date", metavar="YYYY-MM-DD")]
 OutOption = Annotated[
-    Path | None,
-    option("With --prices: write profiles there, for SIMSERVE_PROFILE_PATH.", "--out", metavar="DIR"),
+    Path | None, option("With --prices: write profiles there, for SIMSERVE_PROFILE_PATH.", "--out", metavar="DIR")
 ]
 ForceOption = Annotated[bool, option("With --out: replace existing profiles.", "--force")]
 _OLD = "old"

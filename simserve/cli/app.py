@@ -19,45 +19,22 @@ WrongFlagsError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the app raises for flags it does not understand."""
 
 _PANELS = {
-    "Answer a question": {
-        "run": "run.run",
-        "plan": "plan.plan",
-        "capacity": "capacity.capacity",
-        "compare": "compare.compare",
-        "sweep": "sweep.sweep",
-        "cost": "cost.cost",
-        "memory": "memory.memory",
-        "frameworks": "frameworks.frameworks",
-    },
-    "Bring your own, take it away": {
-        "import": "importing",
-        "trace": "trace.trace",
-        "export": "exporting.export",
-        "schema": "schema.schema",
-    },
-    "Check it against measurements": {
-        "validate": "validate.validate",
-        "verify": "verify.verify",
-        "observe": "observe.observe",
-        "calibrate": "calibrate",
-        "twin": "twin.twin",
-    },
-    "Look": {
-        "explore": "explore.explore",
-        "report": "report.report",
-        "diff": "diff.diff",
-        "scenarios": "scenarios.scenarios",
-        "gpus": "profiles.gpus",
-        "models": "profiles.models",
-        "engines": "profiles.engines",
-        "apis": "apis.apis",
-        "help": "about.help_",
-        "version": "about.version",
-    },
+    "Answer a question": ("run", "plan", "capacity", "compare", "sweep", "cost", "memory", "frameworks"),
+    "Bring your own, take it away": ("import", "trace", "export", "schema"),
+    "Check it against measurements": ("validate", "verify", "observe", "calibrate", "twin"),
+    "Look": ("explore", "report", "diff", "scenarios", "gpus", "models", "engines", "apis", "help", "version"),
 }
-"""Where each command is, by panel of the help and in its order: ``MODULE.FUNCTION`` in `simserve.cli`, or the module of
-a group."""
-_COMMANDS = {name: (home, panel) for panel, commands in _PANELS.items() for name, home in commands.items()}
+"""Commands by panel of the help, in its order."""
+_HOMES = {
+    "import": "importing",
+    "calibrate": "calibrate",
+    "export": "exporting.export",
+    **{name: f"profiles.{name}" for name in ("gpus", "models", "engines")},
+    "help": "about.help_",
+    "version": "about.version",
+}
+"""Where a command is if that is not ``NAME.NAME`` in `simserve.cli`: ``MODULE.FUNCTION``, or the module of a group."""
+_COMMANDS = {name: (_HOMES.get(name, f"{name}.{name}"), panel) for panel, names in _PANELS.items() for name in names}
 
 
 def _print_version(is_asked: bool) -> None:

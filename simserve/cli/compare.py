@@ -62,13 +62,7 @@ def compare(
     changes = changes_of(overrides, seed)
     loaded = asked.load(changes, quiet=shown.quiet)
     with shown.misfit_printed(loaded), progress_bar(is_shown=not shown.quiet, label="comparing", noun=" runs") as tell:
-        answer = api.compare(
-            loaded,
-            wanted,
-            replications=replications,
-            independent=independent,
-            progress=tell,
-        )
+        answer = api.compare(loaded, wanted, replications=replications, independent=independent, progress=tell)
     compared = [answer.base.scenario, *(variant.scenario for variant in answer.variants)]
     shown.notes(*compared)
     if film is not None and not answer.was_interrupted:

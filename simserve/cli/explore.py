@@ -112,10 +112,8 @@ def _feed(
     once: bool = False,
     shown: str | None = None,
 ) -> TwinFeed:
-    """Return the feed of a deployment: saved metrics are read once, an address repeatedly unless ``once``.
-
-    The page shows the source as ``shown``, by default as it was given.
-    """
+    """Return the feed of a deployment: saved metrics are read once, an address repeatedly unless ``once``."""
+    # The page shows the source as ``shown``, by default as it was given.
     from simserve.cli.twin import look, looks, round_seconds
     from simserve.explore.twin import TwinFeed
     from simserve.planner.twin.answer import Twin
@@ -156,11 +154,7 @@ def _check_extra() -> None:
 
 
 def _export(folder: Path, feed: TwinFeed | None, *, force: bool, quiet: bool) -> None:
-    """Write the pages.
-
-    Raises:
-        InterruptedRunError: On Ctrl-C; what was computed is written.
-    """
+    """Write the pages."""
     _check_extra()
     from simserve.explore.pages import INDEX, recorded_example, write_pages
 

@@ -39,10 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-OutFileOption = Annotated[
-    Path | None,
-    option("Write it there. Default: to stdout.", "--out", metavar="FILE"),
-]
+OutFileOption = Annotated[Path | None, option("Write it there. Default: to stdout.", "--out", metavar="FILE")]
 ForceOption = Annotated[bool, option("Replace an existing file.", "--force")]
 CommandArgument = Annotated[str, argument("The command in quotes, a file that holds it, or - for stdin.")]
 HardwareOption = Annotated[str | None, option("Its GPUs, such as 2xH100.", "--gpus", "--hardware", metavar="[Nx]NAME")]
@@ -284,11 +281,7 @@ def log(
 
 
 def _loaded(scenario: str | None, overrides: list[str] | None) -> Scenario | None:
-    """Return the scenario named with ``--scenario``; None without one.
-
-    Raises:
-        UsageError: There is none for ``--set`` to override.
-    """
+    """Return the scenario named with ``--scenario``; None without one."""
     from simserve.scenario.load import load
 
     if scenario is not None:
@@ -477,11 +470,6 @@ def metrics(
     found = Source(source, scraping, quiet=not delivery.is_printed)
     seen = observed(found.scrapes(), source)
     answer = import_metrics(
-        seen,
-        source,
-        gpus=gpus,
-        model=model,
-        version=engine_version or found.version,
-        stem=delivery.stem,
+        seen, source, gpus=gpus, model=model, version=engine_version or found.version, stem=delivery.stem
     )
     delivery.deliver(answer.draft, measured=answer.measured, files=answer.files)

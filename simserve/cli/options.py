@@ -82,18 +82,15 @@ def argument(text: str, **settings: Any) -> Any:
 
 
 SetOption = Annotated[
-    list[str] | None,
-    option("Override a key of the scenario, by dotted path; repeats.", "--set", metavar="KEY=VALUE"),
+    list[str] | None, option("Override a key of the scenario, by dotted path; repeats.", "--set", metavar="KEY=VALUE")
 ]
 JsonOption = Annotated[bool, option("Print one JSON object on stdout, and nothing else.", "--json")]
 OutOption = Annotated[
-    Path | None,
-    option("Folder of the result. Default: results/NAME-HASH.", "--out", metavar="DIR", parser=_out_folder),
+    Path | None, option("Folder of the result. Default: results/NAME-HASH.", "--out", metavar="DIR", parser=_out_folder)
 ]
 SeedOption = Annotated[int | None, option("Seed; short for --set run.seed=N.", "--seed", min=0)]
 HtmlOption = Annotated[
-    Path | None,
-    option("Also write the answer as one self-contained page.", "--html", metavar="FILE"),
+    Path | None, option("Also write the answer as one self-contained page.", "--html", metavar="FILE")
 ]
 VerboseOption = Annotated[bool, option("Print every figure, not only the brief answer.", "--verbose", "-v")]
 QuietOption = Annotated[bool, option("Print errors only (and the JSON of --json).", "--quiet", "-q")]

@@ -229,10 +229,7 @@ def _unlike(
 
 
 def _moves(
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    tolerance: float | None,
-    tolerances: Mapping[str, float],
+    first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float | None, tolerances: Mapping[str, float]
 ) -> list[Move]:
     found = []
     for name, key in FIGURES.items():

@@ -38,64 +38,7 @@ from simserve.validation import FrozenModel, validate
 
 MemoryRule = Literal["total", "free_after_load", "static_fraction"]
 
-FEATURES: Mapping[str, str] = {
-    "draft_model": "speculative decoding with a draft model",
-    "ngram": "speculative decoding by n-grams",
-    "eagle": "speculative decoding with EAGLE layers",
-    "mtp": "speculative decoding with the model's own MTP layer",
-    "medusa": "speculative decoding with Medusa heads",
-    "mlp_speculator": "speculative decoding with an MLP speculator",
-    "suffix": "speculative decoding by suffixes",
-    "ngram_gpu": "speculative decoding by n-grams on the GPU",
-    "parallel_draft_model": "speculative decoding with a draft model that drafts in parallel (PARD)",
-    "dflash": "speculative decoding with DFlash",
-    "dspark": "speculative decoding with DSpark",
-    "chunked_prefill": "chunked prefill",
-    "prefix_caching": "prefix caching",
-    "priority_scheduling": "queue by priority",
-    "swap": "preemption by swapping",
-    "expert_parallel": "expert parallelism",
-    "deepep": "all-to-all of experts with DeepEP",
-    "nvlink_one_sided": "one-sided all-to-all of experts over NVLink between hosts",
-    "nvlink_two_sided": "two-sided all-to-all of experts over NVLink between hosts",
-    "two_batch_overlap": "overlap of two halves of a batch",
-    "eplb": "balancing of the load of experts (EPLB)",
-    "data_parallel_attention": "data-parallel attention",
-    "decode_context_parallel": "division of a request's KV cache among ranks (decode context parallelism)",
-    "decode_context_parallel_states": "division of a KV cache beside states among ranks (decode context parallelism)",
-    "decode_context_parallel_drafts": "speculative decoding over contexts that ranks divide",
-    "decode_context_parallel_heads": "division of key-value heads' cache among ranks (decode context parallelism)",
-    "pipeline_layer_partition": "choice of the layers of each pipeline stage",
-    "grammar_overlap": "filling of grammar masks while the GPU computes",
-    "kv_transfer": "hand-over of KV caches between servers",
-    "kv_offload": "second tier behind the prefix cache",
-    "max_loras": "LoRA adapters",
-    "cpu_offload_gb": "weights kept in host memory",
-    **dict.fromkeys(("n_gpu_layers", "num_gpu"), "choice of the layers on the GPU"),
-    "n_cpu_moe": "choice of the layers whose experts the CPU runs",
-    "kv_unified": "choice of one KV buffer for all slots",
-    "similar_prompts": "choice of slots by like prompts",
-    "ubatch_size": "choice of the tokens of a micro-batch",
-    "num_gpu_blocks_override": "number of KV blocks set by hand",
-    "kv_cache_memory_bytes": "KV memory set in bytes",
-    "swa_full_tokens_ratio": "choice of the pool of layers with a sliding window",
-    "disable_hybrid_kv_cache_manager": "switch that makes layers with a sliding window keep everything",
-    "long_prefill_token_threshold": "limit on the prompt tokens of one request in a step",
-    "attention_dp_timeout_iters": "waiting of prompts for those of other ranks",
-    "enable_prefill_delayer": "delay of prompts for those of other ranks",
-    "schedule_conservativeness": "estimate of what requests will generate",
-    "cudagraph_mode": "choice of the steps on CUDA graphs",
-    "moe_backend": "choice of the kernels of experts",
-    "language_model_only": "way to leave out the encoders of images and audio",
-    "mm_encoder_tp_mode": "choice of how encoders use the ranks",
-    "fp8_gemm_backend": "choice of the kernels of FP8 products",
-    "attention_backend": "choice of the kernels of attention",
-    "mamba_ssm_cache_dtype": "choice of the format of states",
-    "flashinfer_sampler": "choice of the kernels that sample",
-    **{f"kv_cache_{name}": f"{name.upper()} KV cache" for name in ("fp8", "int8", "int4")},
-    **{name: f"{name.upper()} weights" for name in ("mxfp4", "nvfp4")},
-    "nvfp4-wo": "NVFP4 weights beside inputs in 16 bit",
-}
+FEATURES: Mapping[str, str] = read_mapping(Path(__file__).with_name("engine_features.yaml"))
 """What a version may have or lack, in words that follow "has no"."""
 
 FORMAT_FEATURES = ("mxfp4", "nvfp4", "nvfp4-wo")  # Features that are weight formats.
@@ -684,7 +627,6 @@ def version_note(name: str, requested: str | None, source: str) -> str | None:
     """Return the notice for an answer if the version asked for is not known; None if it is.
 
     Args:
-        requested: Version asked for.
         source: `EngineProfile.version_source` of it.
     """
     return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None

@@ -44,17 +44,7 @@ _Curve = TypeVar("_Curve", bound=TileCurve)
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
 _NAMES_NO_GPU |= {
-    "hbm2",
-    "hbm2e",
-    "hbm3",
-    "hbm3e",
-    "generation",
-    "blackwell",
-    "server",
-    "edition",
-    "r",
-    "tm",
-    "graphics",
+    *("hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "edition", "r", "tm", "graphics")
 }
 """Words in GPU names reported by drivers that do not tell two GPUs of the catalogue apart."""
 _COUNT_BEFORE = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*|(\d{1,3})\s+(?=[a-z]))(\S.*)", re.IGNORECASE)
@@ -683,8 +673,5 @@ def _slowed_kernel(kernel: AttentionKernel, prompt: float, step: float, memory: 
     slower_decode = {"compute": decode.compute * step, "memory": min(decode.memory * memory, 1.0)}
     slower_prefill = {"compute": prefill.compute * prompt, "tile_compute": prefill.tile_compute * prompt}
     return kernel.model_copy(
-        update={
-            "decode": decode.model_copy(update=slower_decode),
-            "prefill": prefill.model_copy(update=slower_prefill),
-        }
+        update={"decode": decode.model_copy(update=slower_decode), "prefill": prefill.model_copy(update=slower_prefill)}
     )

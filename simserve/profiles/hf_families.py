@@ -21,6 +21,7 @@ SlidingRule = Literal["all", "above_max_window_layers", "alternating", "pattern"
 _TABLE = Path(__file__).with_suffix(".yaml")
 # Names of the counts and widths of experts (`simserve.profiles.hf_config`).
 EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+GATED = ("gate_proj", "up_proj", "down_proj")
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 _LINEAR_TYPE = "linear_attention"
@@ -52,6 +53,21 @@ class Family(FrozenModel):
     reads: frozenset[str] = frozenset()  # Keys among `FamilyTable.unsupported_keys` that this family supports.
 
 
+class StoredModules(FrozenModel):
+    """Where an architecture's checkpoints keep the matrices of a layer, below ``layers.N``.
+
+    From the names in their ``model.safetensors.index.json``; ``{}`` in a path stands for a matrix's name.
+    """
+
+    attention: str = "self_attn"
+    linear_attention: str = "linear_attn"
+    mlp: str = "mlp"
+    shared: tuple[str, ...] = ("mlp.shared_experts", "mlp.shared_expert")
+    experts: tuple[str, ...] = ("mlp.experts.0", "mlp.experts")
+    matrices: tuple[str, ...] = GATED  # Matrices of an expert.
+    gated: tuple[str, ...] = GATED  # Matrices of an MLP and of a shared expert.
+
+
 class FamilyTable(FrozenModel):
     """What ``hf_families.yaml`` says."""
 
@@ -61,6 +77,7 @@ class FamilyTable(FrozenModel):
     registered_as: Mapping[str, str]  # Classes of conversions -> their names in the engines' registries of models.
     unsupported_keys: tuple[str, ...]
     """Keys of layers without a formula here, if present and not null, false, 0 or empty."""
+    modules: Mapping[str, StoredModules]  # Beginning of a ``model_type`` -> where its checkpoints keep matrices.
 
 
 @cache

@@ -25,12 +25,7 @@ _SHARED_WIDTH_KEYS = (
     "share_expert_dim",
 )
 CHOSEN_KEYS = (
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "experts_per_token",
-    "moe_k",
-    "moe_top_k",
-    "moe_topk",
+    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "moe_top_k", "moe_topk"),
     "top_k_experts",
 )
 _LATENT_KEYS = ("moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size")
@@ -39,9 +34,6 @@ STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 def latent_attention(reader: ConfigReader, heads: int) -> dict[str, Any]:
     """Return latent attention (MLA), with its indexer if it has one.
-
-    Args:
-        heads: Query heads.
 
     Raises:
         ProfileError: A width is missing or has a wrong type, or the projections have biases.

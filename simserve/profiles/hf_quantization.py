@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from simserve.errors import ProfileError
 from simserve.profiles.checkpoint import WIDE_FORMATS, Checkpoint, Fp8Scales, OtherFormat, WeightFormatName
+from simserve.profiles.hf_families import StoredModules, family_table
 from simserve.profiles.hf_reader import ConfigReader
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import PARTS, Part
@@ -32,12 +33,7 @@ _ALGORITHMS: Mapping[str, WeightFormatName] = {
 }
 """ModelOpt's ``quant_algo`` (its documentation and TensorRT-LLM's precision matrix) -> format. MXFP8 adds a scale of 8
 bits per 32 weights, 3 %, which is left out."""
-_METHODS: Mapping[str, WeightFormatName] = {
-    "fp8": "fp8",
-    "fbgemm_fp8": "fp8",
-    "mxfp4": "mxfp4",
-    "eetq": "int8-wo",
-}
+_METHODS: Mapping[str, WeightFormatName] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "eetq": "int8-wo"}
 """``quant_method`` that determines the format by itself."""
 _TORCHAO: Mapping[str, WeightFormatName] = {
     **dict.fromkeys(("Int4WeightOnlyConfig", "int4_weight_only"), "int4"),
@@ -62,73 +58,6 @@ _NVFP4_GROUP, _MXFP4_GROUP = 16, 32
 
 _INPUTS = ("q_proj", "k_proj", "v_proj")
 _LATENT_INPUTS = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
-_GATED = ("gate_proj", "up_proj", "down_proj")
-_MIXTRAL = ("w1", "w2", "w3")
-_FUSED = ("input_linear", "output_linear")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Modules:
-    """Where an architecture's checkpoints keep the matrices of a layer, below ``layers.N``.
-
-    From the names in their ``model.safetensors.index.json``; ``{}`` in a path stands for a matrix's name.
-    """
-
-    attention: str = "self_attn"
-    linear_attention: str = "linear_attn"
-    mlp: str = "mlp"
-    shared: Sequence[str] = ("mlp.shared_experts", "mlp.shared_expert")
-    experts: Sequence[str] = ("mlp.experts.0", "mlp.experts")
-    matrices: Sequence[str] = _GATED  # Matrices of an expert.
-    gated: Sequence[str] = _GATED  # Matrices of an MLP and of a shared expert.
-
-
-_HOMES: Mapping[str, _Modules] = {
-    "mixtral": _Modules(experts=("block_sparse_moe.experts.0",), matrices=_MIXTRAL),
-    "minimax_m2": _Modules(experts=("block_sparse_moe.experts.0",), matrices=_MIXTRAL),
-    "minimax_m3": _Modules(
-        experts=("block_sparse_moe.experts.0",), shared=("block_sparse_moe.shared_experts",), matrices=_MIXTRAL
-    ),
-    "deepseek_v4": _Modules(
-        attention="attn", mlp="ffn", shared=("ffn.shared_experts",), experts=("ffn.experts.0",), matrices=_MIXTRAL
-    ),
-    "nemotron_h": _Modules(
-        attention="mixer",
-        linear_attention="mixer",
-        mlp="mixer",
-        shared=("mixer.shared_experts",),
-        experts=("mixer.experts.0",),
-        matrices=("up_proj", "down_proj"),
-        gated=("up_proj", "down_proj"),
-    ),
-    "granitemoehybrid": _Modules(
-        linear_attention="mamba",
-        mlp="shared_mlp",
-        shared=("shared_mlp",),
-        experts=("block_sparse_moe",),
-        matrices=_FUSED,
-        gated=_FUSED,
-    ),
-    "falcon_h1": _Modules(linear_attention="mamba", mlp="feed_forward"),
-    "jamba": _Modules(linear_attention="mamba", mlp="feed_forward", experts=("feed_forward.experts.0",)),
-    "longcat_flash": _Modules(attention="self_attn.0", mlp="mlps.0", shared=("mlps.0",)),
-    "kimi_linear": _Modules(
-        linear_attention="self_attn",
-        shared=("block_sparse_moe.shared_experts",),
-        experts=("block_sparse_moe.experts.0",),
-        matrices=_MIXTRAL,
-    ),
-    "glm5_next": _Modules(linear_attention="self_attn"),
-    "llama4": _Modules(
-        mlp="feed_forward",
-        shared=("feed_forward.shared_expert",),
-        experts=("feed_forward.experts", "feed_forward.experts.0"),
-    ),
-    "gemma4": _Modules(shared=("mlp",), experts=("experts", "moe.experts", "experts.0")),
-    "step3p7": _Modules(shared=("share_expert",), experts=("moe",)),
-}
-"""Families whose checkpoints have another layout than Llama's and DeepSeek's; a ``model_type`` takes the longest of
-these that it begins with."""
 
 
 @dataclass(slots=True)
@@ -440,12 +369,13 @@ def _roots(patterns: Sequence[str]) -> Sequence[str]:
     return tuple(dict.fromkeys(("model.", *(root for root in found if "mtp" not in root))))
 
 
-def _homes(model_type: str) -> _Modules:
-    fitting = [name for name in _HOMES if model_type.startswith(name)]
-    return _HOMES[max(fitting, key=len)] if fitting else _Modules()
+def _homes(model_type: str) -> StoredModules:
+    known = family_table().modules
+    fitting = [name for name in known if model_type.startswith(name)]
+    return known[max(fitting, key=len)] if fitting else StoredModules()
 
 
-def _leaves(part: Part, homes: _Modules, model: ModelProfile) -> list[list[str]]:
+def _leaves(part: Part, homes: StoredModules, model: ModelProfile) -> list[list[str]]:
     """Return the modules of a part inside a layer: each matrix under all its names."""
     if part == "attention":
         fused = "qkv_proj" if model.mla is None else "fused_qkv_a_proj_with_mqa"
@@ -513,7 +443,7 @@ def _num_layers(part: Part, model: ModelProfile) -> int:
     return model.num_attention_layers if part.startswith("attention") else len(model.layers_with(part))
 
 
-def _mtp_format(rule: _Rule, model: ModelProfile, homes: _Modules) -> WeightFormatName:
+def _mtp_format(rule: _Rule, model: ModelProfile, homes: StoredModules) -> WeightFormatName:
     """Return the format of the layers for multi-token prediction, which are named after the last layer or ``mtp``."""
     part: Part = "experts" if model.moe is not None else "mlp"
     leaves = _leaves(part, homes, model)

@@ -251,10 +251,8 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
 def _visible_ends(
     summary: Mapping[str, Any], known: Mapping[str, Any], mean: float | None
 ) -> tuple[float, float] | None:
-    """Return the interval of the mean time to the first visible token: that of TTFT plus steps of thinking.
-
-    Composed like that of E2E (`simserve.metrics.real_server`).
-    """
+    """Return the interval of the mean time to the first visible token: that of TTFT plus steps of thinking."""
+    # Composed like that of E2E (`simserve.metrics.real_server`).
     first, step = known.get("mean_ttft_ms"), known.get("mean_tpot_ms")
     if mean is None or not first or not step or not summary["mean_tpot_ms"]:
         return None
@@ -395,7 +393,6 @@ def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:
     For GPUs that miss the SLO it does not say which of the two costs less: `simserve cost` prices those that meet it.
 
     Args:
-        gpus: GPUs of its deployment, in words.
         held: Whether it meets the SLO.
     """
     inner = summary["simserve"]
@@ -469,7 +466,6 @@ def resting(told: str, basis: str) -> list[str]:
     If no server like it was measured, one clause says both that and what is based on others.
 
     Args:
-        told: What is based on them.
         basis: The basis in ``prediction_interval``.
     """
     known, _, lacking = basis.partition("foreign: ")
@@ -489,9 +485,6 @@ def resting(told: str, basis: str) -> list[str]:
 
 def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Brief:
     """Return the brief of a scenario as it is: that of one run, for answers about more than that.
-
-    Args:
-        reference: Arguments that name the scenario in a command of simserve.
 
     Raises:
         InfeasibleError: The model does not fit.

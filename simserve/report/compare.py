@@ -204,11 +204,7 @@ def _real_lines() -> list[str]:
 
 
 def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = STORED) -> Brief:
-    """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is.
-
-    Args:
-        reference: Arguments that name the base in a command of simserve.
-    """
+    """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is."""
     answered, *others = _told(comparison)
     if comparison.was_interrupted:
         facts = [Fact("Trust", line.rstrip(".")) for line in _reading_lines(comparison)[:1]]
@@ -243,8 +239,7 @@ def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
         again = command_of(reference, {}, "compare", keeps_layout=True)
         asked = " ".join(f"--with {shlex.quote(_as_asked(each))}" for each in comparison.variants)
         return Way(
-            "To decide, as without an SLO differences need intervals:",
-            f"{again} {asked} --replications {LEAST_PAIRS}",
+            "To decide, as without an SLO differences need intervals:", f"{again} {asked} --replications {LEAST_PAIRS}"
         )
     if best is None:
         return Way(

@@ -46,14 +46,7 @@ _SHARE_ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # Shares at which an axis 
 _SHARE_ROOM = 1.1  # Factor on the largest share that leaves room above it on the axis.
 _EVEN_TICKS = tuple(each for each in _SHARE_TICKS if each[0] != 0.9)
 _DIFFERENT = 0.25  # Within this share of the axis from either end, the name of a limit is on the inner side.
-_PART_COLORS = {
-    "weights": BLUE,
-    "kv": SKY,
-    "compute": ORANGE,
-    "communication": GREEN,
-    "host": GREY,
-    "draft": VERMILION,
-}
+_PART_COLORS = {"weights": BLUE, "kv": SKY, "compute": ORANGE, "communication": GREEN, "host": GREY, "draft": VERMILION}
 _WAIT_COLORS = {"seats": VERMILION, "blocks": SKY, "budget": ORANGE, "loras": GREEN, "prefix": BLUE, "step": GREY}
 _MEMORY_COLORS: dict[str, str | None] = {
     "Weights": BLUE,

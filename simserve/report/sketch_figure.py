@@ -29,14 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_MARKERS: dict[Shape, str] = {
-    "circle": "o",
-    "square": "s",
-    "triangle": "^",
-    "diamond": "D",
-    "wedge": "v",
-    "cross": "x",
-}
+_MARKERS: dict[Shape, str] = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "wedge": "v", "cross": "x"}
 
 
 def sketch_figure(sketch: Sketch) -> Figure:

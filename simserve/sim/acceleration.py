@@ -45,7 +45,6 @@ def compiled_for(accelerate: Accelerate, num_requests: int, obstacle: str | None
     """Return the compiled kernel for a run; None: it is interpreted.
 
     Args:
-        num_requests: Requests of the run.
         obstacle: The part of the run that compiled code does not cover; None: it covers all.
 
     Raises:
@@ -110,10 +109,8 @@ def _load() -> tuple[Drive | None, str | None]:
 
 
 def _compile() -> None:
-    """Compile and cache the kernel in a separate process: LLVM loses interrupts, and numba takes 80 MB.
-
-    If that fails, loading the kernel compiles it, or shows why it cannot be compiled.
-    """
+    """Compile and cache the kernel in a separate process: LLVM loses interrupts, and numba takes 80 MB."""
+    # If that fails, loading the kernel compiles it, or shows why it cannot be compiled.
     if sys.executable:
         nowhere = subprocess.DEVNULL
         subprocess.run(

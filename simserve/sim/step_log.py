@@ -82,7 +82,6 @@ class StepTable:
 
         Args:
             rows: For each scheduler, the columns in the order of the attributes, shape [10, steps].
-            num_steps_of_run: Steps of all schedulers.
         """
         table = np.concatenate([np.zeros((len(COLUMNS), 0)), *rows], axis=1)
         table = table[:, np.lexsort((table[0], table[1]))][:, :MOST_STEPS]
@@ -224,10 +223,9 @@ class StepLog:
         return StepTable.of([self._columns(replica, until) for replica in self.replicas], self.num_steps)
 
     def _limit(self) -> float:
-        """Return a time before which `MOST_STEPS` steps begin, and few more, all kept; inf if there are no more.
-
-        The steps of a leap never get shorter, so at any time at least as many have begun as if all were equally long.
-        """
+        """Return a time before which `MOST_STEPS` steps begin, and few more, all kept; inf if there are no more."""
+        # The steps of a leap never get shorter, so at any time at least as many have begun as if all were equally
+        # long.
         if self.num_steps <= MOST_STEPS:
             return np.inf
         rows = np.concatenate([self.step_runs(replica) for replica in self.replicas], axis=1)

@@ -216,10 +216,9 @@ def _drafted(
 def _drafted_tokens(
     counts: Integers, output: Integers, spec: StreamingSpec, pace: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """Return the events of requests that gain several tokens per step; those of one step are one event.
-
-    Returns, for each event, its answer, the token that completes it, and how many steps before the last it is ready.
-    """
+    """Return the events of requests that gain several tokens per step; those of one step are one event."""
+    # Returns, for each event, its answer, the token that completes it, and how many steps before the last it is
+    # ready.
     tokens, owner = _tokens(counts, output, spec), np.repeat(np.arange(len(counts)), counts)
     until_end = -(-GRID * (output - 1) // pace)
     back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
@@ -524,7 +523,6 @@ def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, insta
 
     Args:
         rows: Answers that they belong to, ascending.
-        counts: Number of events of each.
         at: When they are ready, answer by answer, as places among ``instants``.
         instants: Seconds, ascending.
         cost: Seconds per event.

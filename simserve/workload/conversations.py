@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 
 from simserve.workload.arrival_spec import Arrivals, ClosedLoopArrivals, RampArrivals, StepArrivals, WeibullArrivals
 from simserve.workload.class_spec import ClassSpec
-from simserve.workload.classes import (
-    draw_beginnings,
-    draw_lengths,
-    draw_own_lengths,
-    draw_shares,
-    draw_thinking,
-)
+from simserve.workload.classes import draw_beginnings, draw_lengths, draw_own_lengths, draw_shares, draw_thinking
 from simserve.workload.dependencies import Dependencies, from_counts, ranges
 from simserve.workload.distributions import (
     Draws,

@@ -235,10 +235,8 @@ def rate_curve_of(
 
 
 def _bursts(arrivals: BurstArrivals, phases: np.random.Generator, expected: float, until: float) -> RateCurve:
-    """Draw bursts and quiet times, starting in the stationary state, until the curve covers enough.
-
-    Lengths come in pairs of uniforms, so that the same stream gives the same bursts at any rate.
-    """
+    """Draw bursts and quiet times, starting in the stationary state, until the curve covers enough."""
+    # Lengths come in pairs of uniforms, so that the same stream gives the same bursts at any rate.
     on, off = arrivals.burst_duration, arrivals.quiet_duration
     starts_quiet = phases.random() * (on + off) >= on
     means = np.array([off, on] if starts_quiet else [on, off])
@@ -422,7 +420,6 @@ def increasing_root(function: Callable[[float], float], start: float, step: floa
 
     Args:
         function: Increasing, negative far below and positive far above the root.
-        start: First guess.
         step: First width of the bracket, > 0.
         tolerance: A function value this close to zero is taken as zero.
 

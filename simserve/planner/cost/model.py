@@ -211,10 +211,8 @@ def _why_never(model: Comparison) -> str:
 
 
 def _told_apart(own: float, other: float) -> tuple[str, str]:
-    """Return two amounts in dollars with three significant digits, or as many as tell them apart.
-
-    ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.
-    """
+    """Return two amounts in dollars with three significant digits, or as many as tell them apart."""
+    # ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.
     for digits in range(3, _MOST_DIGITS):
         told = _usd(own, digits), _usd(other, digits)
         if told[0] != told[1]:
@@ -367,10 +365,7 @@ def usual_ranges(model: Comparison) -> dict[str, tuple[Any, Any]]:
         if not value:
             continue
         low, high = value / factor, value * factor
-        ranges[name] = (
-            (low, replace(model, **{field: low})),
-            (high, replace(model, **{field: high})),
-        )
+        ranges[name] = ((low, replace(model, **{field: low})), (high, replace(model, **{field: high})))
     return ranges
 
 

@@ -12,7 +12,7 @@ from simserve.documents import StrictDumper
 from simserve.errors import ScenarioError
 from simserve.planner.export.autoscalers import horizontal_pod_autoscaler, scaled_object, scaling_notes
 from simserve.planner.export.deployment import Export
-from simserve.planner.export.workers import CPUS_PER_RANK, PORT, Target, Worker, gib, shared_notes
+from simserve.planner.export.workers import CPUS_PER_RANK, PORT, PRODUCTS, Target, Worker, gib, shared_notes
 from simserve.sim.control import UpdateSpec
 
 _START_MARGIN = 3  # The startup probe gives up after this multiple of the expected time.
@@ -28,28 +28,6 @@ _LEFT_OUT = ("original/*", "*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx")
 """Files of a repository that a server does not read if there are safetensors."""
 ON_GPU_NODES = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 """This taint often keeps other pods off nodes with GPUs (Kubernetes docs, ExtendedResourceToleration)."""
-
-PRODUCTS = {
-    "h100-sxm-80gb": "NVIDIA-H100-80GB-HBM3",
-    "h100-pcie-80gb": "NVIDIA-H100-PCIe",
-    "h100-nvl-94gb": "NVIDIA-H100-NVL",
-    "b200-sxm-180gb": "NVIDIA-B200",
-    "gb200-186gb": "NVIDIA-GB200",
-    "h200-sxm-141gb": "NVIDIA-H200",
-    "h20-96gb": "NVIDIA-H20",
-    "a100-sxm-80gb": "NVIDIA-A100-SXM4-80GB",
-    "a100-sxm-40gb": "NVIDIA-A100-SXM4-40GB",
-    "a100-pcie-80gb": "NVIDIA-A100-80GB-PCIe",
-    "l40s-48gb": "NVIDIA-L40S",
-    "l4-24gb": "NVIDIA-L4",
-    "a10-24gb": "NVIDIA-A10",
-    "a10g-24gb": "NVIDIA-A10G",
-    "rtx-a6000-48gb": "NVIDIA-RTX-A6000",
-    "rtx-6000-ada-48gb": "NVIDIA-RTX-6000-Ada-Generation",
-    "t4-16gb": "Tesla-T4",
-}
-"""Hardware profile -> label ``nvidia.com/gpu.product`` that NVIDIA's GPU feature discovery sets on a node."""
-
 
 _TOKEN = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}}}
 

@@ -11,8 +11,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment, Export, prepare
 from simserve.planner.space.links import Link, Side, domain_of, network_of
@@ -21,6 +23,7 @@ from simserve.scenario.deployment_spec import DeploymentSpec
 from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 from simserve.sim.control import AutoscalingSpec, Role, StartupSpec
+from simserve.validation import FrozenModel, validate
 
 PORT = 8000
 GIB = 2**30
@@ -35,16 +38,14 @@ November 2026)."""
 
 VLLM_NIXL = ("--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}))
 """Makes a vLLM server send or receive KV caches over NIXL (vLLM docs, nixl_connector_usage)."""
-_REACHABLE = ("--host", "0.0.0.0", "--port", str(PORT))
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(FrozenModel):
     """What a cluster needs to know about a server."""
 
     image: str  # Image without tag.
     tag: str  # Part of the tag before the version.
-    flags: tuple[str, ...]  # Words that make it reachable and expose its metrics.
+    flags: tuple[str, ...]  # Words that make it reachable at ``{port}`` and expose its metrics.
     health: str  # Path that answers 200 when it can serve.
     metrics: Mapping[str, str]  # Metric of the autoscaler -> its name in Prometheus; ``kv_usage`` is a share.
     source: str  # Where these come from.
@@ -52,50 +53,10 @@ class Server:
     is_counted: bool = True  # Whether, started this way, it reports its number of requests under ``/metrics``.
 
 
-SERVERS = {
-    "vllm": Server(
-        "vllm/vllm-openai",
-        "v",
-        _REACHABLE,
-        "/health",
-        {
-            "queue_depth": "vllm:num_requests_waiting",
-            "running": "vllm:num_requests_running",
-            "kv_usage": "vllm:kv_cache_usage_perc",
-        },
-        "vLLM docs, deployment/k8s, design/metrics",
-    ),
-    "sglang": Server(
-        "lmsysorg/sglang",
-        "v",
-        (*_REACHABLE, "--enable-metrics"),
-        "/health",
-        {
-            "queue_depth": "sglang:num_queue_reqs",
-            "running": "sglang:num_running_reqs",
-            "kv_usage": "sglang:token_usage",
-        },
-        "SGLang docs, references/production_metrics",
-    ),
-    "trtllm": Server(
-        "nvcr.io/nvidia/tensorrt-llm/release",
-        "",
-        _REACHABLE,
-        "/health",
-        {"queue_depth": "trtllm_num_requests_waiting", "running": "trtllm_num_requests_running"},
-        "TensorRT-LLM docs, commands/trtllm-serve",
-        is_counted=False,
-    ),
-    "tgi": Server(
-        "ghcr.io/huggingface/text-generation-inference",
-        "",
-        ("--hostname", "0.0.0.0", "--port", str(PORT)),
-        "/health",
-        {"queue_depth": "tgi_queue_size", "running": "tgi_batch_current_size"},
-        "TGI docs, reference/metrics; its Dockerfile",
-        cache="/data",
-    ),
-}
+_KNOWN = read_mapping(Path(__file__).with_name("clusters.yaml"))
+SERVERS = {name: validate(Server, each) for name, each in _KNOWN["servers"].items()}
+PRODUCTS: Mapping[str, str] = _KNOWN["products"]
+"""Hardware profile -> label ``nvidia.com/gpu.product`` that NVIDIA's GPU feature discovery sets on a node."""
 GPU_USE = "DCGM_FI_DEV_GPU_UTIL"
 """DCGM exporter's name of the metric ``busy``: percentage of time in which a GPU works."""
 OLD_KV_USAGE = "vllm:gpu_cache_usage_perc"
@@ -174,7 +135,7 @@ class Worker:
         return [
             *(f"/config/{word}" if word in self.serving.files else word for word in words),
             *role_words(self),
-            *self.server.flags,
+            *(word.format(port=PORT) for word in self.server.flags),
         ]
 
     @property

@@ -60,7 +60,7 @@ def import_command(
         ScenarioError: A flag is invalid, or its model has no profile.
     """
     line, note = _with_program(_of_container(text, flag))
-    program = next((each for each in PROGRAMS.values() if each.sign.search(line)), None)
+    program = next((each for each in PROGRAMS.values() if each.table.sign.search(line)), None)
     if program is None:
         rule = f"starts no server whose lines are read ({_ENGINES})"
         remedy = "name the model instead: MODEL --gpus N --engine NAME (simserve engines lists them)"

@@ -8,53 +8,12 @@ from typing import Any
 
 from simserve.perf.quantization import WEIGHT_FORMATS, format_name
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.server import Program, Reading, chosen, counted, only, switched
+from simserve.planner.importers.server import Program, Reading, chosen
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import KV_CACHE_TYPES, is_gguf_name_of, nearest_gguf
 
-_ALIASES = {
-    "-m": "--model",
-    "-mu": "--model-url",
-    "-hf": "--hf-repo",
-    "-hfr": "--hf-repo",
-    "-hff": "--hf-file",
-    "-c": "--ctx-size",
-    "-np": "--parallel",
-    "-b": "--batch-size",
-    "-ub": "--ubatch-size",
-    "-ngl": "--gpu-layers",
-    "--n-gpu-layers": "--gpu-layers",
-    "-sm": "--split-mode",
-    "-ts": "--tensor-split",
-    "-mg": "--main-gpu",
-    "-dev": "--device",
-    "-ctk": "--cache-type-k",
-    "-ctv": "--cache-type-v",
-    "-fa": "--flash-attn",
-    "-md": "--model-draft",
-    "--draft": "--draft-max",
-    "--draft-n": "--draft-max",
-    "-ngld": "--gpu-layers-draft",
-    "-cb": "--cont-batching",
-    "-nocb": "--no-cont-batching",
-    "-kvu": "--kv-unified",
-    "-nkvo": "--no-kv-offload",
-    "-ncmoe": "--n-cpu-moe",
-    "-cmoe": "--cpu-moe",
-    "-ot": "--override-tensor",
-    "-n": "--predict",
-    "--n-predict": "--predict",
-}
-_WITHOUT_EFFECT = re.compile(
-    r"-(?:t|tb|a|v|lv|s|C|Cr|to|dt)|--(?:threads.*|host|port|alias|api-key.*|jinja|no-jinja|no-mmap|mmap|mlock|numa|"
-    r"metrics|slots|no-slots|props|no-webui|webui.*|path|api-prefix|timeout|log-.*|verbos.*|offline|no-warmup|warmup|prio.*|"
-    r"poll.*|cpu-(?!moe).*|temp|temperature|top-.*|min-p|typical.*|repeat-.*|presence-penalty|frequency-penalty|dry-.*|xtc-.*|seed|"
-    r"samplers|chat-template.*|reasoning-.*|no-perf|perf|special|load-mode|predict|keep|cont-batching|flash-attn|"
-    r"kv-offload|repack|op-offload|cache-prompt|context-shift|slot-prompt-similarity|threads-http|hf-token|ssl-.*)"
-)
-"""Flags without effect on the simulation; ``no-`` forms with an effect are read earlier."""
 _SIZES = re.compile(
     r"(?:^|[-_.:])((?:ud-)?(?:i?q[1-8](?:_\w+)?|tq[12]_0|mxfp4(?:_moe)?|(?:bf|fp|f)(?:16|32)))(?=$|[-_.])",
     re.IGNORECASE,
@@ -231,38 +190,20 @@ def _kv_value_type(reading: Reading, flag: str, value: Any) -> None:
 
 LLAMA_CPP = Program(
     engine="llama.cpp",
-    title="llama.cpp",
-    sign=re.compile(r"\bllama-server\b|\bllama\.cpp:(?:server|full)"),
-    starts=(r"(?:.*[/\\])?llama-server(?:\.exe)?",),
-    image=re.compile(r"(?:^|/)llama\.cpp:(?:server|full)[\w.-]*?(?:-(b\d+))?$"),
-    is_entrypoint=True,
-    lacks="holds no llama-server",
-    example="llama-server -m FILE.gguf",
-    names_model="write -m FILE.gguf or -hf ORG/NAME:Q4_K_M",
-    aliases=_ALIASES,
     settle=_settle,
-    readers={
-        "--batch-size": counted("max_num_batched_tokens"),
-        "--ubatch-size": counted("ubatch_size"),
-        "--kv-unified": switched("kv_unified"),
-        "--no-kv-unified": switched("kv_unified", False),
+    own={
         "--model": _file,
         "--model-url": _file,
         "--hf-repo": _repository,
         "--hf-file": _weights,
         "--gpu-layers": _layers,
-        "--ctx-size": counted("context"),
         "--parallel": _seats,
-        "--cache-type-k": chosen("kv_cache_dtype", KV_CACHE_TYPES, part="deployment"),
+        "--cache-type-k": chosen("kv_cache_dtype", "deployment", KV_CACHE_TYPES),
         "--cache-type-v": _kv_value_type,
         "--n-cpu-moe": _expert_layers,
-        "--cpu-moe": switched("all_experts"),
         "--override-tensor": _tensors,
         "--spec-type": _drafting,
-        "--spec-draft-n-max": counted("num_speculative_tokens", "speculation"),
-        "--split-mode": only("row", "layer"),
     },
-    without_effect=_WITHOUT_EFFECT,
 )
 """``llama-server -m FILE.gguf ...`` or ``-hf ORG/NAME:QUANT``, or a ``docker run`` of its image; a version is a build,
 such as b8000."""

@@ -20,11 +20,10 @@ from simserve.errors import ScenarioError
 from simserve.planner.export.compose import POLICIES
 from simserve.planner.export.dynamo import MAIN, MODES
 from simserve.planner.export.flags import ALL, without
-from simserve.planner.export.kubernetes import PRODUCTS
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
 from simserve.planner.export.role_servers import ROLES
-from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, SERVERS
+from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, PRODUCTS, SERVERS
 from simserve.planner.importers.command import refused_note
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.ray_serve import ray_servers

@@ -52,8 +52,6 @@ def import_metrics(
     """Return a scenario with the engine and the traffic that metrics show.
 
     Args:
-        seen: What was observed.
-        where: Name of the metrics in errors and in the scenario.
         gpus: GPUs of an engine, such as ``2xH100``; metrics do not name them.
         model: Profile or config.json; None: from the name that the server reports.
         version: The engine's version; None: not known.
@@ -140,10 +138,8 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
 
 
 def _seats(seen: Observed) -> tuple[int | None, int]:
-    """Return the most requests that an engine runs at once, where it was seen to be full, and in how many windows.
-
-    It is full where requests wait though KV memory is free, and as many run as ever do.
-    """
+    """Return the most requests that an engine runs at once, where it was seen to be full, and in how many windows."""
+    # It is full where requests wait though KV memory is free, and as many run as ever do.
     gauges = [window.gauges for window in seen.windows]
     if any(each.keys() < {"running", "waiting", "kv_usage"} for each in gauges):
         return None, 0

@@ -75,16 +75,5 @@ def _read_tag(reading: Reading) -> None:
         reading.notes.append(f"Ollama's {served} has {FORMAT} weights unless its tag says others.")
 
 
-OLLAMA = Program(
-    engine="ollama",
-    title="Ollama",
-    sign=re.compile(r"\bollama\b"),
-    starts=(r"(?:.*/)?ollama (?:run|pull)",),
-    image=re.compile(r"(?:^|/)ollama:v?(\d+(?:\.\d+)+)"),
-    lacks="",
-    example="",
-    names_model="add the line that loads one: ollama run llama3.1:8b",
-    spelled=_spelled,
-    settle=_settle,
-)
+OLLAMA = Program(engine="ollama", spelled=_spelled, settle=_settle)
 """``ollama run NAME:TAG``, with the variables of ``ollama serve`` in front or on a separate line."""

@@ -47,7 +47,6 @@ def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
     The top level tells the two layouts apart: litellm's is a mapping, genai-prices' a list.
 
     Args:
-        file: The price list.
         date: When it was fetched, YYYY-MM-DD, which the files do not say; prices that start later are left out, unless
             the format falls back on them.
 
@@ -151,11 +150,10 @@ def _genai_prices(document: Sequence[Mapping[str, Any]], file: Path, date: str) 
 
 
 def _at(prices: Any, date: str, file: Path, where: str) -> Mapping[str, Any]:
-    """Return the prices valid on a date: the last ones that have started; prices for hours of the day are skipped.
-
-    Where that leaves none, the first of the list hold, even if they are those of some hours or of a later date: so says
-    genai-prices itself (`ModelInfo.prices`: "If no conditional models match the conditions, the first one is used").
-    """
+    """Return the prices valid on a date: the last ones that have started; prices for hours of the day are skipped."""
+    # Where that leaves none, the first of the list hold, even if they are those of some hours or of a later date: so
+    # says genai-prices itself (`ModelInfo.prices`: "If no conditional models match the conditions, the first one is
+    # used").
     if isinstance(prices, Mapping):
         return prices
     if not isinstance(prices, list) or not prices or not all(isinstance(each, Mapping) for each in prices):
@@ -247,7 +245,6 @@ def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPr
     """Return the prices of a list, per GPU.
 
     Args:
-        file: The price list.
         date: When it was fetched, YYYY-MM-DD.
         provider: Name of the seller; None: the folder of a SkyPilot catalogue, or the name of a gpuhunt file.
 

@@ -11,8 +11,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, flags_of, newest_with, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
@@ -27,7 +30,9 @@ from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import KV_CACHE_DTYPES, stored_format
 from simserve.scenario.resolve import can_keep_tower_whole
 from simserve.units import to_text
+from simserve.validation import FrozenModel, validate
 
+_TABLE = Path(__file__).with_name("servers.yaml")
 ASSUMED_HARDWARE = "h100-sxm-80gb"  # GPU of a server where neither its command line nor its log names one.
 DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
 """Servers' names of the format they compute in -> the scenario's."""
@@ -168,30 +173,102 @@ def read_nodes(reading: Reading, flag: str, value: Any) -> None:
     reading.num_nodes = max(int(value), 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A server that a pasted line starts, and what its flags mean."""
+class Choice(FrozenModel):
+    """A flag of which some values are simulated."""
 
-    engine: str  # The engine's profile.
+    key: str
+    known: Mapping[str, Any]  # Value -> its meaning in a scenario.
+    default: str = ""  # Value that sets nothing.
+
+
+class ServerTable(FrozenModel):
+    """What ``servers.yaml`` says of an engine's server.
+
+    A flag sets a key of the engine's options; ``deployment.x`` is one of another part of the reading, ``.x`` an
+    attribute of the reading itself.
+    """
+
     title: str  # The engine's name in the title of a scenario.
     sign: re.Pattern[str]  # Pattern that occurs only in its lines.
     starts: tuple[str, ...]  # Ways to start it: patterns of one or two words, separated by a blank.
     image: re.Pattern[str]  # Pattern of its container image; the group is the version, if the tag gives it.
     is_entrypoint: bool = False
     """Whether the image starts the server by itself, with the words after it as arguments."""
-    lacks: str  # Rule of the error for a line that starts no such server; empty: a line need not start one.
-    example: str  # A line that starts one.
+    lacks: str = ""  # Rule of the error for a line that starts no such server; empty: a line need not start one.
+    example: str = ""  # A line that starts one.
     names_model: str  # How a line names its model, for the remedy.
-    others: Mapping[str, str] = field(default_factory=dict)
-    """Sign of another engine's lines -> their import, for the remedy."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """Short form of a flag -> its name in the engine's parser."""
-    readers: Mapping[str, Reader] = field(default_factory=dict)  # Flag -> function that reads its value.
-    without_effect: re.Pattern[str] = re.compile("")  # Flags without effect on the simulation.
+    others: Mapping[str, str] = {}  # Sign of another engine's lines -> their import, for the remedy.
+    aliases: Mapping[str, str] = {}  # Short form of a flag -> its name in the engine's parser.
+    counts: Mapping[str, str] = {}  # Flag -> key of a whole number.
+    numbers: Mapping[str, tuple[str, str]] = {}  # Flag -> option, and what a value is not that is no such number.
+    switches: Mapping[str, str] = {}  # Switch -> key that it makes true.
+    off_switches: Mapping[str, str] = {}  # Switch -> key that it makes false.
+    implied: Mapping[str, tuple[str, Any]] = {}  # Switch -> key and the value that it has unless another flag sets it.
+    texts: Mapping[str, str] = {}  # Flag -> key of a text.
+    attributes: Mapping[str, str] = {}  # Flag -> attribute of the reading that keeps the value as it is.
+    only: Mapping[str, tuple[str | bool, ...]] = {}  # Flag -> its values that are what is simulated anyway.
+    choices: Mapping[str, Choice] = {}
+    weights: Mapping[str, Mapping[str, tuple[str, ...]]] = {}  # Flag -> weight format -> the engine's names of it.
+    without_effect: tuple[str, ...] = ()
+    """Patterns of flags without effect on the simulation, which begin with two dashes unless they say one."""
+
+    def readers(self) -> dict[str, Reader]:
+        """Return flag -> function that reads its value."""
+        return {
+            **{flag: counted(*_placed(key)) for flag, key in self.counts.items()},
+            **{flag: measured(*each) for flag, each in self.numbers.items()},
+            **{flag: switched(*_placed(key)) for flag, key in self.switches.items()},
+            **{flag: switched(*_placed(key), stands=False) for flag, key in self.off_switches.items()},
+            **{flag: implied(*_placed(key), value) for flag, (key, value) in self.implied.items()},
+            **{flag: kept(*_placed(key)) for flag, key in self.texts.items()},
+            **{flag: said(attribute) for flag, attribute in self.attributes.items()},
+            **{flag: only(*known) for flag, known in self.only.items()},
+            **{
+                flag: chosen(*_placed(each.key), each.known, default=each.default)
+                for flag, each in self.choices.items()
+            },
+            **{flag: weights(names) for flag, names in self.weights.items()},
+        }
+
+
+def _placed(key: str) -> tuple[str, str]:
+    """Return a key of the table as key and part of the reading."""
+    part, dot, name = key.rpartition(".")
+    return name, part if dot else "options"
+
+
+@cache
+def server_table(engine: str) -> ServerTable:
+    """Return what is known of an engine's server."""
+    return validate(ServerTable, read_mapping(_TABLE)[engine], file=_TABLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A server that a pasted line starts, and what its flags mean."""
+
+    engine: str  # The engine's profile.
+    own: Mapping[str, Reader] = field(default_factory=dict)
+    """Flag -> function that reads its value, beside those of the engine's table."""
     spelled: Callable[[Reading, Sequence[str]], Iterable[str]] = lambda _, words: words
     """Arguments of a line -> arguments as the engine's parser takes them, but for aliases."""
     settle: Callable[[Reading], None] = lambda _: None
     """Settles what depends on several flags, on variables, or on the model that the caller names."""
+
+    @property
+    def table(self) -> ServerTable:
+        """What is known of the server."""
+        return server_table(self.engine)
+
+    @property
+    def readers(self) -> Mapping[str, Reader]:
+        """Flag -> function that reads its value."""
+        return {**self.table.readers(), **self.own}
+
+    def is_without_effect(self, flag: str) -> bool:
+        """Return whether a flag has no effect on the simulation."""
+        patterns = (each if each.startswith("-") else f"--{each}" for each in self.table.without_effect)
+        return any(re.fullmatch(each, flag) for each in patterns)
 
     @property
     def where(self) -> str:
@@ -204,21 +281,22 @@ class Program:
         Raises:
             ScenarioError: The line starts no such server.
         """
+        table = self.table
         ends = (place + length for place in range(len(words)) if (length := self._started(words[place : place + 2])))
-        images = (place + 1 for place, word in enumerate(words) if self.is_entrypoint and self.image.search(word))
+        images = (place + 1 for place, word in enumerate(words) if table.is_entrypoint and table.image.search(word))
         begin = next(ends, next(images, None))
         if begin is not None:
             return words[begin:]
-        if not self.lacks:
+        if not table.lacks:
             return ()
         line = " ".join(words)
-        other = next((command for sign, command in self.others.items() if sign in line), None)
-        remedy = f"this is a line for simserve import {other}" if other else f"paste a line such as {self.example}"
-        raise ScenarioError(self.lacks, file=self.where, value=line[:200], remedy=remedy)
+        other = next((command for sign, command in table.others.items() if sign in line), None)
+        remedy = f"this is a line for simserve import {other}" if other else f"paste a line such as {table.example}"
+        raise ScenarioError(table.lacks, file=self.where, value=line[:200], remedy=remedy)
 
     def _started(self, words: Sequence[str]) -> int:
         """Return how many words at the beginning start the server."""
-        ways = (way.split() for way in self.starts)
+        ways = (way.split() for way in self.table.starts)
         fits = (len(way) for way in ways if len(way) <= len(words) and all(map(re.fullmatch, way, words)))
         return max(fits, default=0)
 
@@ -226,7 +304,7 @@ class Program:
         """Return a word with the parser's name of the flag in it."""
         name, equals, value = word.partition("=")
         dashed = name.replace("_", "-") if name.startswith("--") else name
-        return f"{self.aliases.get(dashed, name)}{equals}{value}"
+        return f"{self.table.aliases.get(dashed, name)}{equals}{value}"
 
 
 def import_line(
@@ -246,27 +324,27 @@ def import_line(
     """
     pasted = read_pasted(text, program.where)
     arguments = program.arguments(pasted.words)
-    tag = next((found[1] for word in pasted.words if (found := program.image.search(word))), None)
+    tag = next((found[1] for word in pasted.words if (found := program.table.image.search(word))), None)
     words = without_shell(arguments)
     likely, why = _likely_version(program, words)
     reading = Reading(program.engine, version or tag or likely, program.where, variables=pasted.variables, asked=model)
     read_server(program, words, reading)
     if reading.model is None:
-        raise ScenarioError("names no model", file=program.where, remedy=program.names_model)
+        raise ScenarioError("names no model", file=program.where, remedy=program.table.names_model)
     told = []
     if hardware is None:
         told.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not version and not tag:
         told.append(f"The line does not say its version: read as {program.engine} {likely}, the newest {why}.")
     reading.notes[:0] = told
-    title = f"What does this {program.title} server of {{}} do?"
+    title = f"What does this {program.table.title} server of {{}} do?"
     return draft_of(reading, model, hardware=hardware, title=title).checked()
 
 
 def _likely_version(program: Program, words: Sequence[str]) -> tuple[str, str]:
     """Return the version of a line that says none, and what it is the newest of: a release has the line's flags."""
     given = [program.named(word).partition("=")[0] for word in words if word.startswith("--")]
-    asked = [flag for flag in given if not program.without_effect.fullmatch(flag)]
+    asked = [flag for flag in given if not program.is_without_effect(flag)]
     found = newest_with(program.engine, asked) if program.readers else None
     if found is None:
         return load_engine(program.engine).newest.version, "known"
@@ -288,10 +366,11 @@ def read_server(program: Program, arguments: Sequence[str], reading: Reading) ->
 def _read_arguments(program: Program, words: Sequence[str], reading: Reading) -> None:
     """Read arguments; record the names of those that are unknown, not simulated or without effect."""
     flags = flags_of(program.engine, str(reading.version))
+    readers = program.readers
     given, loose = read_words(flags, words)
     for word in given:
         flag, value = word.flag, word.value
-        if program.without_effect.fullmatch(flag):
+        if program.is_without_effect(flag):
             # Also when unknown: not every list of a release's flags includes those of the front end.
             reading.ignored.append(flag)
         elif not word.is_known:
@@ -299,8 +378,8 @@ def _read_arguments(program: Program, words: Sequence[str], reading: Reading) ->
             meant = similar(flags, flag)
             hint = f"; did you mean {meant}?" if meant else "."
             reading.notes.append(f"{flags.engine} {flags.version} has no {flag}: {shown} is left out{hint}")
-        elif flag in program.readers:
-            program.readers[flag](reading, flag, value)
+        elif flag in readers:
+            readers[flag](reading, flag, value)
         else:
             reading.not_simulated.append(_as_given(flag, value))
     if reading.model is None and loose:
@@ -335,12 +414,12 @@ def measured(key: str, rule: str) -> Reader:
     return lambda reading, flag, value: reading.put(key, reading.number(flag, value, rule))
 
 
-def switched(key: str, stands: bool = True, part: str = "options") -> Reader:
+def switched(key: str, part: str, *, stands: bool = True) -> Reader:
     """Return a reader that sets a key to ``stands`` where the switch is on, and to the opposite where it is off."""
     return lambda reading, _, value: reading.put(key, stands is (value is True), part)
 
 
-def implied(key: str, set_to: Any, part: str = "options") -> Reader:
+def implied(key: str, part: str, set_to: Any) -> Reader:
     """Return a reader that sets a key where the switch is on and nothing else has set it."""
 
     def read(reading: Reading, _: str, value: Any) -> None:
@@ -350,14 +429,13 @@ def implied(key: str, set_to: Any, part: str = "options") -> Reader:
     return read
 
 
-def chosen(key: str, known: Mapping[str, Any] | Sequence[str], *, default: str = "", part: str = "options") -> Reader:
+def chosen(key: str, part: str, known: Mapping[str, Any] | Sequence[str], *, default: str = "") -> Reader:
     """Return a reader that sets a key to what one of the simulated values stands for.
 
     Args:
-        key: The key.
+        part: Part of the reading; empty: the key is an attribute of the reading itself.
         known: The values, which mean the same in a scenario, or value -> its meaning there.
         default: Value that sets nothing.
-        part: Part of the reading; empty: the key is an attribute of the reading itself.
     """
     meanings = known if isinstance(known, Mapping) else dict(zip(known, known, strict=True))
 
@@ -370,8 +448,8 @@ def chosen(key: str, known: Mapping[str, Any] | Sequence[str], *, default: str =
     return read
 
 
-read_dtype = chosen("dtype", DTYPES, default="auto", part="")  # Reads the format that the server computes in.
-read_kv_cache_dtype = chosen("kv_cache_dtype", KV_CACHE_DTYPES, part="deployment")
+read_dtype = chosen("dtype", "", DTYPES, default="auto")  # Reads the format that the server computes in.
+read_kv_cache_dtype = chosen("kv_cache_dtype", "deployment", KV_CACHE_DTYPES)
 """Reads the format of the KV cache."""
 
 
@@ -663,7 +741,6 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
 
     Args:
         settings: Keys of vLLM's ``speculative_config``.
-        where: Name of what is read, for errors.
 
     Raises:
         ScenarioError: The number of drafts is invalid, or the draft model has no profile.

@@ -11,11 +11,6 @@ from simserve.planner.importers.server import (
     Program,
     Reading,
     chosen,
-    counted,
-    implied,
-    kept,
-    measured,
-    only,
     read_dtype,
     read_expert_ranks,
     read_kv_cache_dtype,
@@ -23,25 +18,11 @@ from simserve.planner.importers.server import (
     read_overrides,
     read_ranks,
     read_stream_interval,
-    said,
-    switched,
-    weights,
 )
 from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, StateDtype, version_key
 from simserve.profiles.engine_profile import load_engine
 
 _GB = 1e9  # Bytes of a GB in ``--hicache-size`` (mem_cache/memory_pool_host.py).
-_QUANTIZATIONS = {
-    "fp8": ("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"),
-    "int8": ("w8a8_int8",),
-    "awq-int4": ("awq", "awq_marlin"),
-    "gptq-int4-exllama": ("gptq",),
-    "gptq-int4": ("gptq_marlin",),
-    "nvfp4": ("modelopt_fp4",),
-    "mxfp4": ("mxfp4",),
-    "nf4": ("bitsandbytes",),
-}
-"""Weight format of a scenario -> SGLang's names of it."""
 _EXPERTS_OF_AMD_SINCE = version_key("0.5.11")
 """First version whose `--moe-runner-backend` has `aiter` (server_args.py)."""
 _EXCHANGES = ("deepep", "deepep_v2", "mooncake", "nixl", "ascend_fuseep", "flashinfer", "mori", "pplx", "megamoe")
@@ -53,22 +34,10 @@ _ALGORITHMS = {name: method for method, name in DRAFTERS.items()} | {"EAGLE3": "
 _EXPERTS_IN_16_BIT = re.compile(r"gpt[-_]?oss", re.IGNORECASE)
 """Models whose MXFP4 `--moe-runner-backend triton` turns into 16 bit on loading (layers/quantization/mxfp4.py)."""
 _OF_DELAY = ("prefill_delayer_max_delay_passes", "prefill_delayer_token_usage_low_watermark")
-_WITHOUT_EFFECT = re.compile(
-    r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|random-seed|chat-.*|"
-    r"revision|log-.*|enable-metrics|watchdog-timeout|tool-call-parser|reasoning-parser|load-format|nccl-.*|"
-    r"dist-init-addr|node-rank|allow-auto-truncate|show-time-cost|decode-log-interval|skip-server-warmup|warmups|"
-    r"prefill-delayer-max-delay-ms|prefill-delayer-.*-buckets|crash-dump-folder|file-storage-path|"
-    r"enable-cache-report|device|bucket-.*|collect-tokens-histogram)"
-)
-"""Flags without effect on the simulation."""
 
 
 def _settle(reading: Reading) -> None:
-    """Convert what SGLang counts over all ranks, counts in tokens or names its own way to the scenario's keys.
-
-    Raises:
-        ScenarioError: A number of tokens is not a whole number of pages.
-    """
+    """Convert what SGLang counts over all ranks, counts in tokens or names its own way to the scenario's keys."""
     options = reading.options
     ranks = reading.data_parallel_size if reading.shares_attention_ranks else 1
     if options.get("enable_chunked_prefill") is not False:
@@ -208,97 +177,28 @@ def _hicache_storage(reading: Reading, flag: str, value: Any) -> None:
 
 SGLANG = Program(
     engine="sglang",
-    title="SGLang",
-    sign=re.compile(r"\bsglang\b"),
-    starts=(r"sglang[./]launch_server|(?:.*/)?launch_server\.py", r"(?:.*/)?sglang serve"),
-    image=re.compile(r"(?:^|/)sglang(?:[:@](?:v(\d+(?:\.\d+)+))?|$)"),
-    lacks="holds no sglang.launch_server",
-    example="python -m sglang.launch_server --model-path ORG/NAME",
-    names_model="write --model-path ORG/NAME",
-    aliases={
-        "--model": "--model-path",
-        "--tp": "--tp-size",
-        "--tensor-parallel-size": "--tp-size",
-        "--pp": "--pp-size",
-        "--pipeline-parallel-size": "--pp-size",
-        "--dp": "--dp-size",
-        "--data-parallel-size": "--dp-size",
-        "--decode-context-parallel-size": "--dcp-size",
-        "--ep": "--ep-size",
-        "--expert-parallel-size": "--ep-size",
-        "--speculative-draft-model": "--speculative-draft-model-path",
-        "--max-prefill": "--max-prefill-tokens",
-    },
     settle=_settle,
-    readers={
-        "--tp-size": counted("tensor_parallel_size", "deployment"),
-        "--pp-size": counted("pipeline_parallel_size", "deployment"),
-        "--dcp-size": counted("decode_context_parallel_size", "deployment"),
+    own={
         "--dcp-comm-backend": _context_backend,
-        "--attn-cp-size": only("1"),
-        "--attention-context-parallel-size": only("1"),
         "--nnodes": read_nodes,
-        "--context-length": counted("max_model_len"),
-        "--max-running-requests": counted("max_num_seqs"),
-        "--page-size": counted("block_size"),
-        "--cuda-graph-max-bs": counted("max_cudagraph_capture_size"),
-        "--cuda-graph-max-bs-decode": counted("max_cudagraph_capture_size"),
-        "--max-loras-per-batch": counted("max_loras"),
-        "--max-lora-rank": counted("max_lora_rank"),
-        "--max-loaded-loras": counted("max_cpu_loras"),
-        "--max-prefill-tokens": counted("unchunked_tokens"),
-        "--max-total-tokens": counted("kv_tokens"),
-        "--disable-radix-cache": switched("enable_prefix_caching", False),
-        "--disable-overlap-schedule": switched("async_scheduling", False),
-        "--disable-cuda-graph": switched("enforce_eager"),
-        "--disable-cuda-graph-padding": switched("cuda_graph_padding", False),
-        "--language-model-only": switched("language_model_only"),
-        "--swa-full-tokens-ratio": measured("swa_full_tokens_ratio", "is not a share"),
-        "--disable-hybrid-swa-memory": switched("disable_hybrid_kv_cache_manager"),
-        "--schedule-conservativeness": measured("schedule_conservativeness", "is not a number"),
         "--stream-interval": read_stream_interval,
-        "--model-path": said("model"),
         "--dp-size": read_ranks,
-        "--enable-dp-attention": said("shares_attention_ranks"),
         "--ep-size": read_expert_ranks,
         "--enable-ep-moe": read_expert_ranks,
         "--moe-a2a-backend": _all2all_backend,
         "--moe-runner-backend": _expert_kernels,
-        "--attention-backend": chosen("attention_backend", get_args(AttentionBackend)),
-        "--mamba-ssm-dtype": chosen("mamba_ssm_cache_dtype", get_args(StateDtype)),
-        "--fp8-gemm-backend": chosen("fp8_gemm_backend", get_args(Fp8GemmBackend), default="auto"),
-        "--mm-enable-dp-encoder": implied("mm_encoder_tp_mode", "data"),
-        "--is-embedding": said("is_pooling"),
-        "--deepep-mode": kept("mode", "experts"),
-        "--enable-two-batch-overlap": switched("enable_two_batch_overlap", part="deployment"),
-        "--enable-prefill-delayer": switched("enable_prefill_delayer"),
-        "--prefill-delayer-max-delay-passes": counted("prefill_delayer_max_delay_passes"),
-        "--prefill-delayer-token-usage-low-watermark": measured(
-            "prefill_delayer_token_usage_low_watermark", "is not a share"
-        ),
-        "--enable-eplb": implied("num_redundant_experts", 0, "deployment"),
-        "--ep-num-redundant-experts": counted("num_redundant_experts", "deployment"),
-        "--mem-fraction-static": measured("gpu_memory_utilization", "is not a share"),
-        "--cpu-offload-gb": measured("cpu_offload_gb", "is not a number of GiB"),
-        "--enable-lora": implied("max_loras", 8),  # SGLang's default, server_args.py
-        "--enable-hierarchical-cache": switched("hierarchical_cache", part="switches"),
+        "--attention-backend": chosen("attention_backend", "options", get_args(AttentionBackend)),
+        "--mamba-ssm-dtype": chosen("mamba_ssm_cache_dtype", "options", get_args(StateDtype)),
+        "--fp8-gemm-backend": chosen("fp8_gemm_backend", "options", get_args(Fp8GemmBackend), default="auto"),
         "--hicache-size": _hicache_size,
         "--hicache-ratio": _hicache_ratio,
         "--hicache-storage-backend": _hicache_storage,
         "--chunked-prefill-size": _chunk,
-        "--quantization": weights(_QUANTIZATIONS),
         "--torchao-config": _torchao,
         "--dtype": read_dtype,
         "--kv-cache-dtype": read_kv_cache_dtype,
-        "--schedule-policy": chosen("scheduling_policy", ("fcfs",)),
-        "--enable-mixed-chunk": implied("scheduler", "mixed"),
         "--json-model-override-args": read_overrides,
         "--speculative-algorithm": _algorithm,
-        "--speculative-draft-model-path": kept("model", "speculation"),
-        "--speculative-num-steps": counted("num_speculative_tokens", "speculation"),
-        "--speculative-num-draft-tokens": counted("num_draft_tokens", "speculation"),
-        "--speculative-eagle-topk": counted("topk", "speculation"),
     },
-    without_effect=_WITHOUT_EFFECT,
 )
 """``python -m sglang.launch_server --model-path MODEL ...``, `sglang serve`, or a ``docker run`` of them."""

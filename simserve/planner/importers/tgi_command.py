@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from simserve.planner.export.flags import flags_of
 from simserve.planner.export.tgi import QUANTIZE
-from simserve.planner.importers.server import (
-    Program,
-    Reading,
-    chosen,
-    counted,
-    measured,
-    read_dtype,
-    read_kv_cache_dtype,
-    said,
-)
+from simserve.planner.importers.server import Program, Reading, chosen, read_dtype, read_kv_cache_dtype
 
 _QUANTIZATIONS = {name: known for known, name in QUANTIZE.items()} | {"marlin": "gptq-int4", "bitsandbytes-nf4": "nf4"}
 """TGI's names of weight formats -> the scenario's; of those of compressed-tensors only the checkpoint gives details."""
-_WITHOUT_EFFECT = re.compile(
-    r"--(?:hostname|port|revision|trust-remote-code|validation-workers|sharded|max-best-of|max-stop-sequences|"
-    r"max-top-n-tokens|shard-uds-path|master-.*|huggingface-hub-cache|weights-cache-override|json-output|otlp-.*|cors-.*|"
-    r"api-key|tokenizer-config-path|usage-stats|max-client-batch-size|env|payload-limit|ngrok.*|watermark-.*)"
-)
-"""Flags without effect on the simulation."""
 
 
 def _spelled(reading: Reading, words: Sequence[str]) -> list[str]:
@@ -53,29 +37,14 @@ def _speculate(reading: Reading, flag: str, value: Any) -> None:
 
 TGI = Program(
     engine="tgi",
-    title="TGI",
-    sign=re.compile(r"\btext-generation-(?:launcher|inference)\b"),
-    starts=(r"(?:.*/)?text-generation-launcher",),
-    image=re.compile(r"(?:^|/)text-generation-inference(?:[:@](?:sha-)?(\d+(?:\.\d+)+)?\S*)?$"),
-    is_entrypoint=True,
-    lacks="holds no text-generation-launcher",
-    example="text-generation-launcher --model-id ORG/NAME",
-    names_model="write --model-id ORG/NAME",
     spelled=_spelled,
-    readers={
-        "--num-shard": counted("tensor_parallel_size", "deployment"),
-        "--max-total-tokens": counted("max_model_len"),
-        "--max-batch-prefill-tokens": counted("max_num_batched_tokens"),
-        "--model-id": said("model"),
-        "--quantize": chosen("quantization", _QUANTIZATIONS, default="compressed-tensors", part=""),
+    own={
+        "--quantize": chosen("quantization", "", _QUANTIZATIONS, default="compressed-tensors"),
         "--dtype": read_dtype,
         "--kv-cache-dtype": read_kv_cache_dtype,
         "--max-concurrent-requests": _seats,
         "--max-batch-size": _seats,
-        "--cuda-memory-fraction": measured("gpu_memory_utilization", "is not a share"),
-        "--cuda-graphs": chosen("enforce_eager", {"0": True}),
         "--speculate": _speculate,
     },
-    without_effect=_WITHOUT_EFFECT,
 )
 """``text-generation-launcher --model-id MODEL ...``, or a ``docker run`` of TGI's image."""

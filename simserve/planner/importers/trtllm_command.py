@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,6 @@ from simserve.planner.importers.server import (
     read_expert_ranks,
     read_kv_cache_dtype,
     read_stream_interval,
-    switched,
 )
 from simserve.profiles.engine_options import version_key
 
@@ -36,24 +34,6 @@ def _context_ranks(reading: Reading, flag: str, value: Any) -> None:
         raise ScenarioError(rule, file=reading.where, key=flag, value=count, remedy=remedy)
 
 
-_COUNTS: Mapping[str, Reader] = {
-    "--tp_size": counted("tensor_parallel_size", "deployment"),
-    "--tensor_parallel_size": counted("tensor_parallel_size", "deployment"),
-    "--pp_size": counted("pipeline_parallel_size", "deployment"),
-    "--cp_size": _context_ranks,
-    "--context_parallel_size": _context_ranks,
-    "--gpus_per_node": counted("gpus_per_node", "deployment"),
-    "--pipeline_parallel_size": counted("pipeline_parallel_size", "deployment"),
-    "--max_batch_size": counted("max_num_seqs"),
-    "--max_num_tokens": counted("max_num_batched_tokens"),
-    "--max_seq_len": counted("max_model_len"),
-}
-"""Flags that are also keys of an options file."""
-_WITHOUT_EFFECT = re.compile(
-    r"--(?:host|port|tokenizer|custom_tokenizer|trust_remote_code|log_level|reasoning_parser|tool_parser|revision|"
-    r"num_postprocess_workers|chat_template|otlp_traces_endpoint)"
-)
-"""Flags without effect on the simulation."""
 _WITHOUT_EFFECT_KEYS = (
     "backend",
     "print_iter_log",
@@ -140,10 +120,11 @@ def _options_file(reading: Reading, _: str, value: Any, files: Mapping[str, str]
 
 def _read_options(reading: Reading, options: Mapping[str, Any], path: str = "") -> None:
     """Read the keys of an options file, which are arguments of TensorRT-LLM's LLM API."""
+    flags = _flags_of_options()
     for name, value in options.items():
         key = f"{path}{name}"
-        if f"--{name}" in _COUNTS and value is not None:
-            _COUNTS[f"--{name}"](reading, key, value)
+        if f"--{name}" in flags and value is not None:
+            flags[f"--{name}"](reading, key, value)
         elif key in _KEYS and value is not None:
             _KEYS[key](reading, key, value)
         elif name in _BLOCKS and isinstance(value, Mapping):
@@ -159,6 +140,12 @@ def _read_options(reading: Reading, options: Mapping[str, Any], path: str = "") 
                 reading.speculation["model"] = str(draft)
         elif not _read_key(reading, key, value):
             reading.not_simulated.append(f"{key} {value}")
+
+
+def _flags_of_options() -> Mapping[str, Reader]:
+    """Return the readers of the flags that are also keys of an options file: those of counts."""
+    counts = TRTLLM.table.counts
+    return {flag: read for flag, read in TRTLLM.readers.items() if flag in counts or read is _context_ranks}
 
 
 def _read_key(reading: Reading, key: str, value: Any) -> bool:
@@ -213,27 +200,14 @@ def _graphs(reading: Reading, settings: Mapping[str, Any]) -> None:
 
 TRTLLM = Program(
     engine="tensorrt-llm",
-    title="TensorRT-LLM",
-    sign=re.compile(r"\btrtllm-serve\b"),
-    starts=(r"(?:.*/)?trtllm-serve", r"(?:.*/)?trtllm-serve serve"),
-    image=re.compile(r"tensorrt-llm/\w+:(\d+(?:\.\d+)+)"),
-    lacks="holds no trtllm-serve",
-    example="trtllm-serve ORG/NAME",
-    names_model="write trtllm-serve ORG/NAME ...",
     spelled=_spelled,
     settle=_settle,
-    readers={
-        **_COUNTS,
-        "--ep_size": read_expert_ranks,
-        "--moe_expert_parallel_size": read_expert_ranks,
-        "--kv_cache_free_gpu_memory_fraction": measured("gpu_memory_utilization", "is not a share"),
-        "--free_gpu_memory_fraction": measured("gpu_memory_utilization", "is not a share"),
-        "--enable_chunked_prefill": switched("enable_chunked_prefill"),
-        "--extra_llm_api_options": _options_file,
-        "--config": _options_file,
+    own={
+        **dict.fromkeys(("--cp_size", "--context_parallel_size"), _context_ranks),
+        **dict.fromkeys(("--ep_size", "--moe_expert_parallel_size"), read_expert_ranks),
+        **dict.fromkeys(("--extra_llm_api_options", "--config"), _options_file),
         "--backend": _read_backend,
     },
-    without_effect=_WITHOUT_EFFECT,
 )
 """`trtllm-serve MODEL ...`."""
 
@@ -241,4 +215,4 @@ TRTLLM = Program(
 def with_files(files: Mapping[str, str]) -> Program:
     """Return the same with options files that are stored elsewhere: path in the line -> text."""
     read = partial(_options_file, files=files)
-    return replace(TRTLLM, readers={**TRTLLM.readers, "--extra_llm_api_options": read, "--config": read})
+    return replace(TRTLLM, own={**TRTLLM.own, "--extra_llm_api_options": read, "--config": read})

@@ -18,11 +18,7 @@ from simserve.planner.importers.server import (
     Reading,
     chosen,
     counted,
-    implied,
     json_object,
-    kept,
-    measured,
-    only,
     read_dtype,
     read_kv_cache_dtype,
     read_nodes,
@@ -30,36 +26,12 @@ from simserve.planner.importers.server import (
     read_ranks,
     read_rope_scaling,
     read_stream_interval,
-    said,
-    switched,
-    weights,
     words_of,
 )
 from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend, StateDtype
 from simserve.profiles.engine_profile import load_engine
 from simserve.units import GIB
 
-_QUANTIZATIONS = {
-    "fp8": ("fp8", "fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "ptpc_fp8", "fbgemm_fp8", "modelopt"),
-    "awq-int4": ("awq", "awq_marlin", "auto_awq"),
-    "gptq-int4-exllama": ("gptq",),
-    "gptq-int4": ("gptq_marlin", "auto_gptq"),
-    "int8-wo": ("int8_per_channel_weight_only", "experts_int8"),
-    "nvfp4": ("modelopt_fp4", "nvfp4"),
-    "nf4": ("bitsandbytes",),
-    "mxfp4": ("mxfp4", "gpt_oss_mxfp4"),
-}
-"""Weight format of a scenario -> vLLM's names of it."""
-_RUNNERS = {"generate": False} | dict.fromkeys(("pooling", "embed", "embedding", "score", "classify", "reward"), True)
-"""Runner, or task of releases before 0.13 -> whether it is one of pooling; all kinds of it count alike."""
-_WITHOUT_EFFECT = re.compile(
-    r"--(?:host|port|api-key|served-model-name|trust-remote-code|download-dir|tokenizer(?:-.*)?|seed|chat-template.*|"
-    r"revision|code-revision|ssl-.*|(?:disable-)?uvicorn-.*|disable-fastapi-docs|disable-log-.*|enable-log-.*|max-log-len|tool-.*|enable-auto-tool-choice|"
-    r"reasoning-parser|response-role|allow.*|load-format|root-path|generation-config|distributed-executor-backend|"
-    r"data-parallel-(?:backend|size-local|address|rpc-port|start-rank)|node-rank|master-(?:addr|port)|headless|"
-    r"(?:d?cp)-kv-cache-interleave-size|ngram-prompt-lookup-max|config|override-generation-config|default-chat-template-kwargs|safetensors-load-strategy)"
-)
-"""Flags without effect on the simulation."""
 _VARIABLES_WITH_EFFECT = re.compile(r"(?:VLLM|NCCL|TORCH|PYTORCH)_\w+")
 _HARMLESS_VARIABLES = re.compile(
     r"VLLM_(?:LOGGING|LOG|API_KEY|HOST_IP|PORT|NO_USAGE|DO_NOT|CACHE|CONFIG|USE_MODELSCOPE)\w*"
@@ -257,95 +229,33 @@ def _settle(reading: Reading) -> None:
 
 VLLM = Program(
     engine="vllm",
-    title="vLLM",
-    sign=re.compile(r"\bvllm\b"),
-    starts=(r"(?:.*/)?vllm serve", r"vllm\.entrypoints\..*api_server"),
-    image=re.compile(r"(?:^|/)(?:vllm-openai(?:-rocm)?(?:$|[:@])|vllm(?:-rocm)?:)(?:v?(\d+(?:\.\d+)+))?"),
-    is_entrypoint=True,
-    lacks="holds no vllm serve",
-    example="vllm serve ORG/NAME",
-    names_model="write vllm serve ORG/NAME ...",
-    others={
-        "sglang.launch_server": "sglang-command",
-        "sglang serve": "sglang-command",
-        "trtllm-serve": "trtllm-command",
-    },
-    aliases={
-        "-tp": "--tensor-parallel-size",
-        "-pp": "--pipeline-parallel-size",
-        "-dcp": "--decode-context-parallel-size",
-        "-pcp": "--prefill-context-parallel-size",
-        "-dp": "--data-parallel-size",
-        "-ep": "--enable-expert-parallel",
-        "-q": "--quantization",
-        "-sc": "--speculative-config",
-        "-cc": "--compilation-config",
-        "-O": "--compilation-config",
-    },
     spelled=_spelled,
     settle=_settle,
-    readers={
-        "--tensor-parallel-size": counted("tensor_parallel_size", "deployment"),
-        "--pipeline-parallel-size": counted("pipeline_parallel_size", "deployment"),
-        "--decode-context-parallel-size": counted("decode_context_parallel_size", "deployment"),
+    own={
         "--prefill-context-parallel-size": _prompt_ranks,
-        "--dcp-comm-backend": only("ag_rs"),
         "--nnodes": read_nodes,
-        "--max-num-seqs": counted("max_num_seqs"),
-        "--max-num-batched-tokens": counted("max_num_batched_tokens"),
-        "--max-cudagraph-capture-size": counted("max_cudagraph_capture_size"),
-        "--block-size": counted("block_size"),
-        "--num-gpu-blocks-override": counted("num_gpu_blocks_override"),
-        "--max-loras": counted("max_loras"),
-        "--max-lora-rank": counted("max_lora_rank"),
-        "--max-cpu-loras": counted("max_cpu_loras"),
-        "--enable-chunked-prefill": switched("enable_chunked_prefill"),
-        "--enable-prefix-caching": switched("enable_prefix_caching"),
-        "--async-scheduling": switched("async_scheduling"),
-        "--enforce-eager": switched("enforce_eager"),
-        "--language-model-only": switched("language_model_only"),
-        "--disable-hybrid-kv-cache-manager": switched("disable_hybrid_kv_cache_manager"),
-        "--scheduler-reserve-full-isl": only(True),
-        "--prefill-schedule-interval": only("1"),
         "--stream-interval": read_stream_interval,
-        "--watermark": only("0", "0.0"),
-        "--model": said("model"),
         "--max-model-len": _max_model_len,
         "--long-prefill-token-threshold": _prefill_threshold,
-        "--gpu-memory-utilization": measured("gpu_memory_utilization", "is not a share"),
         "--kv-cache-memory-bytes": lambda reading, flag, value: reading.put(
             "kv_cache_memory_bytes", reading.size(flag, value)
         ),
         "--attention-backend": _attention_backend,
         "--moe-backend": _moe_backend,
-        "--mamba-ssm-cache-dtype": chosen("mamba_ssm_cache_dtype", get_args(StateDtype), default="auto"),
-        "--mm-encoder-tp-mode": chosen("mm_encoder_tp_mode", get_args(EncoderCut)),
-        "--runner": chosen("is_pooling", _RUNNERS, default="auto", part=""),
-        "--task": chosen("is_pooling", _RUNNERS, default="auto", part=""),
-        "--enable-multimodal-encoder-data-parallel": implied("mm_encoder_tp_mode", "data"),
+        "--mamba-ssm-cache-dtype": chosen("mamba_ssm_cache_dtype", "options", get_args(StateDtype), default="auto"),
+        "--mm-encoder-tp-mode": chosen("mm_encoder_tp_mode", "options", get_args(EncoderCut)),
         "--data-parallel-size": read_ranks,
-        "--enable-expert-parallel": switched("enable_expert_parallel", part="deployment"),
-        "--all2all-backend": chosen("all2all_backend", get_args(All2AllBackend), part="deployment"),
-        "--enable-dbo": switched("enable_two_batch_overlap", part="deployment"),
-        "--enable-eplb": implied("num_redundant_experts", 0, "deployment"),
+        "--all2all-backend": chosen("all2all_backend", "deployment", get_args(All2AllBackend)),
         "--eplb-config": _balancing_config,
-        "--num-redundant-experts": counted("num_redundant_experts", "deployment"),
-        "--cpu-offload-gb": measured("cpu_offload_gb", "is not a number of GiB"),
-        "--enable-lora": implied("max_loras", 1),  # vLLM's default, config/lora.py
         "--kv-offloading-size": _offloading_size,
         # With either one, the server loads the blocks that it finds.
         "--kv-offloading-backend": lambda reading, flag, value: reading.ignored.append(f"{flag} {value}"),
-        "--quantization": weights(_QUANTIZATIONS),
         "--dtype": read_dtype,
         "--kv-cache-dtype": read_kv_cache_dtype,
-        "--scheduling-policy": chosen("scheduling_policy", ("fcfs", "priority")),
-        "--preemption-mode": chosen("preemption_mode", ("recompute", "swap")),
         "--swap-space": _swap_space,
         "--speculative-config": lambda reading, flag, value: reading.speculation.update(
             json_object(reading, flag, value)
         ),
-        "--speculative-model": kept("model", "speculation"),
-        "--num-speculative-tokens": counted("num_speculative_tokens", "speculation"),
         "--optimization-level": _optimization_level,
         "--compilation-config": _compilation_config,
         "--limit-mm-per-prompt": _limits_of_media,
@@ -354,7 +264,6 @@ VLLM = Program(
             reading, flag, json_object(reading, flag, value)
         ),
     },
-    without_effect=_WITHOUT_EFFECT,
 )
 """`vllm serve MODEL ...`, the older ``python -m vllm.entrypoints.openai.api_server --model MODEL ...``, or a
 ``docker run`` of vLLM's image, with settings from a ``--config`` file."""

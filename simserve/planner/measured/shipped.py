@@ -76,9 +76,7 @@ def _point(figure: _PublishedFigure, publication: _Publication, file: str) -> Me
         shown_only=frozenset(figure.shown_only),
         fitted=frozenset(figure.measured.by_metric) if figure.is_fitted else frozenset(),
         protocol=Protocol(
-            statistic=publication.statistic,
-            is_server_side=publication.is_server_side,
-            cold_seconds=figure.cold_seconds,
+            statistic=publication.statistic, is_server_side=publication.is_server_side, cold_seconds=figure.cold_seconds
         ),
     )
 

@@ -150,10 +150,8 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picke
 
 
 def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool) -> Promise:
-    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes if determined.
-
-    Eight runs for days, bursts and the like; for clients and conversations as many as `simserve capacity` requires.
-    """
+    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes if determined."""
+    # Eight runs for days, bursts and the like; for clients and conversations as many as `simserve capacity` requires.
     once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)
     if not (has_other_runs(there) or (is_picked and has_conversations(there))):
@@ -194,8 +192,6 @@ def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
     """Return how many of the replicas serve about ``most_requests``; None if fewer replicas do not behave like all.
 
     Args:
-        there: The scenario with the overrides of the deployment.
-        replicas: Replicas of the fleet.
         most_requests: Number of requests that is enough.
     """
     workload, deployment = there.workload, there.deployment

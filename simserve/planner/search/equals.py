@@ -31,9 +31,6 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     among those within `SAME_LATENCY` of the lowest, the order in which they are given. So the seed of the traffic does
     not decide. A member that cannot sustain about what the best so far can is not examined further: its headroom is
     only known to be less.
-
-    Args:
-        members: Members of one price, with trials that hold.
     """
     best = 0
     found: dict[bool, list[_Place]] = {False: [], True: []}
@@ -79,11 +76,9 @@ def _headroom(scenario: Scenario, member: Member, least: int) -> int:
 
 
 def _failing(scenario: Scenario, member: Member) -> Callable[[int], bool]:
-    """Return a function that tells whether a member fails with a number of steps more traffic.
-
-    What it finishes with its queue never empty is known from its trial; below that, a run of a few thousand requests
-    resolves such coarse steps.
-    """
+    """Return a function that tells whether a member fails with a number of steps more traffic."""
+    # What it finishes with its queue never empty is known from its trial; below that, a run of a few thousand
+    # requests resolves such coarse steps.
     trial = member.run
     there = with_overrides(scenario, member.overrides)
 

@@ -77,7 +77,6 @@ def role_bound(
 
     Args:
         role: ``prefill`` or ``decode``.
-        alone: The scenario with only one worker.
         is_proven: Whether the proofs cover the scenario (`covers_roles`); if not, only the time of an idle worker is
             used.
     """
@@ -113,10 +112,8 @@ def role_bound(
 def _work(
     role: str, lengths: tuple[Array, Array], decode_limit: Array | None, config: EngineConfig, times: StepTimes
 ) -> tuple[Array, Array]:
-    """Return the least seconds of a rank for each request: if it meets its limit on TPOT, and at any pace.
-
-    The lengths are those of prompts and outputs; the limit is the most seconds of decoding.
-    """
+    """Return the least seconds of a rank for each request: if it meets its limit on TPOT, and at any pace."""
+    # The lengths are those of prompts and outputs; the limit is the most seconds of decoding.
     prompt, output = lengths
     priced, is_prefill = _with_shared(times, config.data_parallel_size), role == PREFILL
     output = np.ones(len(prompt)) if is_prefill else output

@@ -328,11 +328,7 @@ def space_on(
 
 
 def _versions_that_run(scenario: Scenario, asked: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
-    """Return the requested engine versions that run a scenario's model, and a clause that names the others.
-
-    Raises:
-        ScenarioError: None of them does.
-    """
+    """Return the requested engine versions that run a scenario's model, and a clause that names the others."""
     lacks = [model_lack_of(scenario, version) for version in asked]
     kept = tuple(version for version, lack in zip(asked, lacks, strict=True) if lack is None)
     found = [lack for lack in lacks if lack is not None]
@@ -369,10 +365,8 @@ def _default_of(scenario: Scenario, dimension: Dimension) -> Any:
 
 
 def _largest_replica(scenario: Scenario) -> int:
-    """Return the most GPUs of a replica: a node's, or more if the model needs them or has many experts.
-
-    The scenario's own number is always allowed.
-    """
+    """Return the most GPUs of a replica: a node's, or more if the model needs them or has many experts."""
+    # The scenario's own number is always allowed.
     hardware, model = _hardware_of(scenario), load_model(scenario.model, scenario.folder)
     node = max(hardware.intra_node.num_host_gpus, NODE_GPUS)
     needed = model.num_parameters * FEWEST_BITS / 8 / hardware.memory.total
@@ -439,8 +433,6 @@ def kept_of(names: Iterable[str], hardware: Sequence[str], choices: Mapping[str,
     """Return the keys and options that some names stand for.
 
     Args:
-        names: Names as given by the user.
-        hardware: GPUs that the user wants to search.
         choices: Dotted key -> values that the user wants to search.
 
     Raises:
