@@ -343,6 +343,7 @@ def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> floa
     Args:
         linear: The runs around ``place``.
         place: Log factors.
+        found: The log factors to judge.
     """
     offset, slopes = _standardised(linear, place, priors)
     scales = priors.scales()

@@ -29,6 +29,10 @@ _HOST_KEYS = {
 def profile_text(fit: ServingFit, scenario: Scenario, name: str) -> str:
     """Return the YAML of the scenario's engine, in the one version that was fitted, with the fitted constants.
 
+    Args:
+        scenario: Scenario of the engine and version.
+        name: Name of the profile, which must also be its file's name.
+
     Raises:
         ProfileError: The scenario's engine has no profile.
     """
@@ -52,6 +56,8 @@ def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str
 
     Args:
         server: The factors, and the runs that they were fitted to.
+        scenario: Scenario of the engine and version.
+        name: Name of the profile, which must also be its file's name.
         date: Day of the measurements; empty: the latest in the files.
 
     Raises:

@@ -612,7 +612,11 @@ class Conditions:
 
 
 def conditions(records: RequestRecords, totals: RunTotals, num_replicas: int) -> Conditions:
-    """Return the conditions of a run."""
+    """Return the conditions of a run.
+
+    Args:
+        num_replicas: Replicas that served it.
+    """
     answered = np.isfinite(records.finish_time)
     waited = (records.scheduled_time - records.arrival_time)[answered]
     first = (records.first_token_time - records.arrival_time)[answered]

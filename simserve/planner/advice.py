@@ -84,6 +84,7 @@ def advise(
 
     Args:
         reference: What follows ``simserve run`` to run it, for the commands.
+        accelerate: Whether the kernel runs compiled.
 
     Returns:
         ``changes`` (dotted key -> value), ``attainment`` (None without an SLO), ``usd_per_hour`` (None without a price)

@@ -67,6 +67,7 @@ def paired_difference(base: Sequence[float | None], variant: Sequence[float | No
 
     Args:
         base: A figure of each replication, None where it is undefined.
+        variant: The same figure of the same replications.
     """
     pairs = [(a, b) for a, b in zip(base, variant, strict=True) if a is not None and b is not None]
     if not pairs:

@@ -530,6 +530,7 @@ def calibrated_expectation(foreign: Expectation, num_loads: int, date: str = "")
 
     Args:
         foreign: The errors expected without calibration.
+        num_loads: Number of its measured loads.
         date: Date of the measurements; empty: not known.
     """
     errors = load_calibrated_errors()

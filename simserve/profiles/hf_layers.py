@@ -35,6 +35,9 @@ STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 def latent_attention(reader: ConfigReader, heads: int) -> dict[str, Any]:
     """Return latent attention (MLA), with its indexer if it has one.
 
+    Args:
+        heads: Query heads.
+
     Raises:
         ProfileError: A width is missing or has a wrong type, or the projections have biases.
     """

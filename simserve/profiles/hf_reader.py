@@ -21,7 +21,12 @@ _LARGEST_OF = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 10_0
 
 
 class ConfigReader:
-    """The fields of one configuration; a null counts as absent."""
+    """The fields of one configuration; a null counts as absent.
+
+    Args:
+        config: The parsed mapping.
+        file: File it was read from, for errors.
+    """
 
     def __init__(self, config: Mapping[str, Any], file: object) -> None:
         self._config = config

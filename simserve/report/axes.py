@@ -48,7 +48,9 @@ def canvas(
     Args:
         height: Inches; the width is always 4.6.
         left: Left end of the axes, as a share of the width, like ``right``.
+        right: Right end of the axes.
         bottom: Lower end of the axes, as a share of the height, like ``top``.
+        top: Upper end of the axes.
     """
     from simserve.report.figure import ShownFigure
 

@@ -393,6 +393,7 @@ def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:
     For GPUs that miss the SLO it does not say which of the two costs less: `simserve cost` prices those that meet it.
 
     Args:
+        gpus: GPUs of its deployment, in words.
         held: Whether it meets the SLO.
     """
     inner = summary["simserve"]
@@ -466,6 +467,7 @@ def resting(told: str, basis: str) -> list[str]:
     If no server like it was measured, one clause says both that and what is based on others.
 
     Args:
+        told: What is based on them.
         basis: The basis in ``prediction_interval``.
     """
     known, _, lacking = basis.partition("foreign: ")
@@ -485,6 +487,9 @@ def resting(told: str, basis: str) -> list[str]:
 
 def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Brief:
     """Return the brief of a scenario as it is: that of one run, for answers about more than that.
+
+    Args:
+        reference: Arguments that name the scenario in a command of simserve.
 
     Raises:
         InfeasibleError: The model does not fit.

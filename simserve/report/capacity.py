@@ -199,6 +199,7 @@ def capacity_brief(
     """Return the brief: the highest load, then the deployment at its own traffic, what to do, how far to trust it.
 
     Args:
+        reference: Arguments that name the scenario in a command of simserve.
         has_load: Whether the scenario sets a load; else the deployment is shown at the highest load.
     """
     answered, found = _answer_lines(capacity)[0], capacity.found

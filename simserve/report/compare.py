@@ -204,7 +204,11 @@ def _real_lines() -> list[str]:
 
 
 def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = STORED) -> Brief:
-    """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is."""
+    """Return the brief: what the variants change, what each costs and whether it meets the SLO, then the base as it is.
+
+    Args:
+        reference: Arguments that name the base in a command of simserve.
+    """
     answered, *others = _told(comparison)
     if comparison.was_interrupted:
         facts = [Fact("Trust", line.rstrip(".")) for line in _reading_lines(comparison)[:1]]

@@ -424,6 +424,7 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
     """Return the answer as a page: its parts, and the break-even.
 
     Args:
+        command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
     told = answer(summary)
@@ -455,6 +456,7 @@ def cost_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
 
     Args:
         deployed: Brief of one run of the deployment as it is; None if nothing was simulated.
+        reference: Arguments that name the scenario in a command of simserve.
     """
     day = summary.get("day")
     is_as_it_is = day is not None and day["capacity_rate_per_replica"] is None  # its only level is the traffic as sent

@@ -84,6 +84,8 @@ class Paged:
         """Write the answer as one self-contained page.
 
         Args:
+            file: Path of the page.
+            command: The command that reproduces it.
             brief: The brief at the top of the page; None: it is made here.
         """
         write_page(self._page(command, brief), file)

@@ -303,6 +303,7 @@ def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") 
     """Write the page, whole or not at all.
 
     Args:
+        file: Path of the page.
         asked: Arguments of the command shown on the page: ``FILE``, ``--data DIR``.
 
     Raises:

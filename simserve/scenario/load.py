@@ -109,6 +109,7 @@ def from_mapping(
 
     Args:
         overrides: As for `load`; an `Override` says what set it.
+        file: Named in errors.
         folder: Folder to which relative paths of the scenario refer; None: the working folder.
 
     Raises:

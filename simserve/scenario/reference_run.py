@@ -78,7 +78,11 @@ def uncovered(deployment: Deployment) -> str | None:
 
 
 def uncounted(deployment: Deployment, asked: DeploymentSpec) -> str | None:
-    """Return the key of a deployment that the reference serves without computing totals; None: there is none."""
+    """Return the key of a deployment that the reference serves without computing totals; None: there is none.
+
+    Args:
+        asked: What the scenario says of it.
+    """
     engines = [each.engine for each in deployment.pools] or [deployment.engine]
     found = {
         "engine.batching": any(each.batching == "static" for each in engines),

@@ -170,6 +170,7 @@ def with_grammars(
     Args:
         num_replicas: Replicas that compile, each for itself.
         seed: Seed of the run: the stream is ``schemas``.
+        replication: Replication of the run.
     """
     uniforms = rng.stream(seed, "schemas", replication).random(len(specs)) / spec.share
     schema = np.minimum((uniforms * spec.num_schemas).astype(np.int64), spec.num_schemas - 1)
@@ -189,6 +190,7 @@ def grammar_waits(
         schema: Schema of each request in order of arrival; negative: none.
         times: When each arrives, seconds; NaN: not known.
         compile_time: Seconds.
+        num_replicas: Replicas, to which requests of one schema go in turn.
     """
     waits = np.zeros(len(schema))
     order = np.argsort(schema, kind="stable")

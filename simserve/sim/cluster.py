@@ -142,9 +142,11 @@ class Cluster:
     """Replicas, requests on their way to them, and the router between them.
 
     Args:
+        replicas: At least one replica.
         recorders: Recorders of the leaps, each with the schedulers it records: those of all replicas in order.
         router: Implements that policy (`simserve.sim.cluster.router_of`).
         numbers: Consumers of random numbers (flags of `simserve.engine.client_state`), and their sources.
+        on_progress: Called now and then with the number of requests that have finished.
         parts: Groups of replicas that each kind of request may go to; empty: any may go to all.
         kinds: Index into ``parts`` of each request.
         shares: How pools share the requests of a part by weight; None: they do not.

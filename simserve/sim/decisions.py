@@ -404,6 +404,7 @@ class Liveness:
     """Probes every replica from its launch until it is given back.
 
     Args:
+        spec: The interval, and how late an answer may be.
         fleet: The replicas; the initial ones exist.
     """
 

@@ -73,6 +73,7 @@ class FleetRun:
     Args:
         setups: The pools; with disaggregation, those that prefill and those that decode.
         latency: Seconds from sending to the router, shape [N].
+        on_progress: Called now and then with the number of requests that have ended.
         log: Keeps every step; None: steps are not kept.
         accelerate: Whether to run compiled if possible.
         own: A user's own parts; None: there are none.
@@ -454,7 +455,11 @@ def with_any_pace(specs: RequestSpecs, paces: Sequence[list[int] | None]) -> Req
 def admission_control_of(
     spec: AdmissionSpec, control: Control, specs: RequestSpecs, uniforms: Uniforms
 ) -> AdmissionControl:
-    """Return the admission control of a run."""
+    """Return the admission control of a run.
+
+    Args:
+        specs: What arrives, and how long clients wait.
+    """
     patience = [INFINITY]
     if spec.deadline_aware:
         patience = [_patience(control, specs, kind) for kind in range(max(len(specs.classes), 1))]

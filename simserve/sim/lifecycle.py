@@ -300,6 +300,7 @@ class Lifecycle:
 
         Args:
             now: Seconds.
+            is_ready: Whether it is ready at once.
             place: The place in the pool that it takes over; None: the first that is free.
         """
         replica = ManagedReplica(

@@ -161,6 +161,7 @@ def answer_times(
 
     Args:
         thinking: Tokens before the answer.
+        generated: Tokens in all.
         first: When the first of them was ready, seconds.
         last: When the last one was ready.
         noted: When the replica began the answer; NaN: not recorded.

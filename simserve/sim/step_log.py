@@ -82,6 +82,7 @@ class StepTable:
 
         Args:
             rows: For each scheduler, the columns in the order of the attributes, shape [10, steps].
+            num_steps_of_run: Steps of all schedulers.
         """
         table = np.concatenate([np.zeros((len(COLUMNS), 0)), *rows], axis=1)
         table = table[:, np.lexsort((table[0], table[1]))][:, :MOST_STEPS]

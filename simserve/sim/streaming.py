@@ -523,6 +523,7 @@ def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, insta
 
     Args:
         rows: Answers that they belong to, ascending.
+        counts: Number of events of each.
         at: When they are ready, answer by answer, as places among ``instants``.
         instants: Seconds, ascending.
         cost: Seconds per event.

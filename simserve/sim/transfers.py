@@ -38,6 +38,8 @@ def transfers_of(
 
     Args:
         kv_bytes_per_token: Of the whole model, for pools that do not state it.
+        members: The replicas of each.
+        num_requests: Number of requests in the run.
         token_latency: Seconds that each prompt token adds to the latency of the links.
     """
     ports = []
@@ -112,6 +114,7 @@ class Links:
         """Make a link take ``pace`` times as long from now on; return the requests whose caches arrive at another time.
 
         Args:
+            number: Its prefill replica.
             now: Seconds.
             pace: Factor on the time at full bandwidth; inf: the link is down.
         """

@@ -420,6 +420,7 @@ def increasing_root(function: Callable[[float], float], start: float, step: floa
 
     Args:
         function: Increasing, negative far below and positive far above the root.
+        start: First guess.
         step: First width of the bracket, > 0.
         tolerance: A function value this close to zero is taken as zero.
 

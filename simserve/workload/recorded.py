@@ -50,6 +50,7 @@ def in_tasks(specs: RequestSpecs, tasks: RecordedTasks) -> RequestSpecs:
 
     Args:
         specs: The rows, in their order.
+        tasks: What each call waited for.
     """
     graph = tasks.dependencies
     _, first_row, owner = np.unique(tasks.task, return_index=True, return_inverse=True)

@@ -71,6 +71,7 @@ def measure(
     Points already measured in the same folder are kept and not measured again.
 
     Args:
+        folder: Where the run is written.
         models: Models whose layer shapes are measured.
         deadline: When to stop, on the clock of `time.monotonic`.
         formats: Number formats of the products; None: those of the device in `FORMATS_OF`.

@@ -46,6 +46,7 @@ def time_call(
     """Return the time of a call.
 
     Args:
+        copies: Number of copies to rotate through.
         target: Seconds for all samples together; at least three are taken.
         deadline: When to stop sampling, on the clock of `time.monotonic`.
         mode: ``events`` keeps a GPU from using graphs.

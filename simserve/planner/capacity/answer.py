@@ -251,6 +251,8 @@ def capacity(
             agree, whatever the scenario says; else as many as the percentile, the requests in flight and the precision
             ask for, and in a closed loop what the scenario says.
         confidence: Share of real servers for which ``sustained`` is found; None: 0.9.
+        progress: Called before each run.
+        tried: Called after each run of the search.
 
     Raises:
         ScenarioError: There is no objective, or no load that could be raised.

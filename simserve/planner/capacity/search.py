@@ -499,6 +499,7 @@ class _SteadySearch(_Search):
             level: Runs at the load to begin with.
             upper: Runs at a load that fails, or at the highest that is tried.
             fall: How fast the log-odds of the attainment fall with the logarithm of the load.
+            num_requests: Requests of one run.
         """
         load, step = level.load, STEP_DOWN
         missed = max(1 - self.asked, 0.5 / max(upper.num_measured, 1))

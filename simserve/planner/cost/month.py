@@ -136,6 +136,9 @@ def mean_rate(scenario: Scenario, offered: float, shape: tuple[float, ...]) -> f
 def month(resolved: ResolvedScenario, result: RunResult, known: KnownFinishable | None = None) -> dict[str, Any] | None:
     """Return a month of a run's traffic on its deployment and at an API; None without a price or a finished request.
 
+    Args:
+        known: What is known of what its deployment can finish.
+
     Returns:
         ``requests_per_month tokens_per_month`` (prompts and answers), ``self_host_usd_per_month
         self_host_usd_per_request self_host_usd_per_million_tokens``, ``break_even_requests_per_month``

@@ -99,7 +99,9 @@ class Flags:
         """Return a flag set to a value, as words of a command line.
 
         Args:
+            flag: The flag with its dashes.
             value: True or False for a switch; anything else is written as text.
+            key: Key of the scenario that requires it, for the error.
 
         Raises:
             ScenarioError: The version has no such flag, or does not accept the value.

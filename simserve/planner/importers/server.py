@@ -741,6 +741,7 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
 
     Args:
         settings: Keys of vLLM's ``speculative_config``.
+        where: Name of what is read, for errors.
 
     Raises:
         ScenarioError: The number of drafts is invalid, or the draft model has no profile.

@@ -90,6 +90,8 @@ def largest(
         guess: Value to begin with.
         bracket: Factor between the values that are tried until one holds and one does not.
         step: Precision, as a share.
+        most_tried: Most values that are tried.
+        limit: Largest value.
     """
     low, high, value = 0.0, math.inf, guess
     for _ in range(most_tried):
@@ -134,6 +136,7 @@ def replica_seconds(edges: Floats, needed: NDArray[np.int64], startup: float) ->
 
     Args:
         edges: Start of each step and the end of the last, seconds.
+        needed: Replicas of each step.
         startup: Seconds from a launch until a replica is ready.
     """
     total = 0.0

@@ -53,6 +53,9 @@ def usd_per_million_tokens(found: Findings, fleet: Trial) -> float | None:
 
     The rate in a run is one draw around that of the scenario; a month has the scenario's. Where it has no steady rate,
     so that what is served depends on the fleet, it is what the run served; of one job, the dollars of the job.
+
+    Args:
+        fleet: A fleet, at the price of all that is bought.
     """
     usd = usd_per_month(fleet)
     if usd is None or found.month is None or steady_rate(found.scenario) is None:

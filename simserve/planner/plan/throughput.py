@@ -106,6 +106,7 @@ class _Group:
     """The search on one kind of GPU.
 
     Args:
+        most: Most settings of engine knobs that are tried.
         tell: Told how far it is; None: nobody asks.
     """
 
@@ -199,6 +200,7 @@ class _Group:
         """Judge a deployment once; return whether it was run.
 
         Args:
+            overrides: The deployment.
             is_drawn: Whether to look at it under all loads, whatever the best does.
         """
         key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
@@ -327,6 +329,7 @@ def able_group(space: Space, goal: Goal, most: int, tell: Tell | None = None) ->
     """Return what every deployment on a kind of GPU can do, by short looks.
 
     Args:
+        most: Most settings of engine knobs that are tried.
         tell: Told how far it is; None: nobody asks.
     """
     return _Group(space, goal, most, tell).run()
@@ -440,6 +443,7 @@ class Throughput:
 
         Args:
             each: Runs a function over tasks, as `simserve.planner.workers.each_result` does, said in words.
+            num_settings: Most settings of engine knobs that are tried on a kind of GPU.
         """
         tasks: list[tuple[Any, ...]] = [(space, self._alone(space), num_settings) for space in self.spaces]
         for found in each(able_group, tasks, "deployments", hears=True):

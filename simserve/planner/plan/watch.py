@@ -53,6 +53,7 @@ def best_in_words(scenario: Scenario, objective: Objective, trials: Sequence[Tri
     """Return the confirmed fleet, or else the best that holds in the search, with what it is worth; empty if none does.
 
     Args:
+        scenario: What the trials' overrides change.
         confirmed: The run that confirmed a fleet; None if none is confirmed.
     """
     best = confirmed or min(trials, key=lambda trial: _worth(objective, trial), default=None)

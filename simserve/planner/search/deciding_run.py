@@ -192,6 +192,8 @@ def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
     """Return how many of the replicas serve about ``most_requests``; None if fewer replicas do not behave like all.
 
     Args:
+        there: The scenario with the overrides of the deployment.
+        replicas: Replicas of the fleet.
         most_requests: Number of requests that is enough.
     """
     workload, deployment = there.workload, there.deployment

@@ -31,6 +31,9 @@ def ranked(scenario: Scenario, members: Sequence[Member]) -> list[int]:
     among those within `SAME_LATENCY` of the lowest, the order in which they are given. So the seed of the traffic does
     not decide. A member that cannot sustain about what the best so far can is not examined further: its headroom is
     only known to be less.
+
+    Args:
+        members: Members of one price, with trials that hold.
     """
     best = 0
     found: dict[bool, list[_Place]] = {False: [], True: []}

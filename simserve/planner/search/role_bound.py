@@ -77,6 +77,7 @@ def role_bound(
 
     Args:
         role: ``prefill`` or ``decode``.
+        alone: The scenario with only one worker.
         is_proven: Whether the proofs cover the scenario (`covers_roles`); if not, only the time of an idle worker is
             used.
     """

@@ -248,6 +248,7 @@ class _Split:
     """The search of pairs that share one front.
 
     Args:
+        search: Judges and keeps members.
         front: What both roles share.
     """
 

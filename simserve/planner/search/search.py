@@ -103,6 +103,7 @@ class Search:
 
         Args:
             keys: Dimensions that vary; None: all.
+            fixed: Values of some of the others.
         """
         queue: list[tuple[Value, int, dict[str, Any], Member | None]] = []
         first = (self.space.base, self.space.plain)
@@ -457,6 +458,7 @@ def search_group(space: Space, goal: Goal, known: GroupResult | None = None, tel
     Shapes are searched with every option plain, and again with the scenario's own choices.
 
     Args:
+        goal: What to minimise, and within which limits.
         known: What earlier searches of the space have judged and run; None if there was none.
         tell: Told how far it is; None: nobody asks.
     """

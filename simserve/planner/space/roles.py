@@ -85,6 +85,7 @@ class Roles:
 
         Args:
             front: What both roles share.
+            workers: Shapes with their numbers.
             link: Link for their KV transfers; None: the network ports of the workers.
         """
         pools = [{**pool, "replicas": count} for pool, count in workers]
@@ -117,6 +118,7 @@ def roles_of(scenario: Scenario, values: Mapping[str, Sequence[Any]], largest: i
     Args:
         scenario: The scenario on the GPU in question.
         values: Dotted key -> values that the search may set.
+        largest: Most GPUs of a worker.
     """
     mapping = scenario.as_mapping()["deployment"]
     own: dict[str, Pool] = {}

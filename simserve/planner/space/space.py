@@ -433,6 +433,8 @@ def kept_of(names: Iterable[str], hardware: Sequence[str], choices: Mapping[str,
     """Return the keys and options that some names stand for.
 
     Args:
+        names: Names as given by the user.
+        hardware: GPUs that the user wants to search.
         choices: Dotted key -> values that the user wants to search.
 
     Raises:

@@ -288,6 +288,8 @@ class Finished:
         """Yield what was finished before, after checking that ``out`` can be written; meanwhile no other sweep may.
 
         Args:
+            out: Where the table goes.
+            hashes: Hashes of this sweep's scenarios.
             force: Whether another sweep's table and finished points may be replaced.
 
         Raises:

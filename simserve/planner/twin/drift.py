@@ -70,6 +70,7 @@ def rate_ratios(counts: Floats, expected: Floats, factor: float, dispersion: flo
 
     Args:
         counts: Arrivals of each observation.
+        expected: Their means if nothing has changed.
         factor: Factor of the change.
         dispersion: Variance of the counts over their mean, at least 1; 1 for Poisson arrivals, for which the rate of
             false alarms is exact.

@@ -195,6 +195,7 @@ def interval_score(error: ArrayLike, half: ArrayLike) -> NDArray[np.float64]:
 
     Args:
         error: Distance of a figure from the middle, in logarithms.
+        half: Half-width.
     """
     beyond = np.maximum(np.abs(error) - np.asarray(half), 0.0)
     score: NDArray[np.float64] = 2 * np.asarray(half) + 2 / (1 - LEVEL) * beyond

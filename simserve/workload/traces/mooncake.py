@@ -130,6 +130,7 @@ def trace_of_rows(records: Records, block_tokens: int) -> tuple[Trace, np.ndarra
     """Return the trace of some rows, and the indices of the rows in its order.
 
     Args:
+        records: The rows, with the fields of the format.
         block_tokens: Tokens per block of ``hash_ids``.
 
     Raises:

@@ -141,6 +141,7 @@ def read_usage(path: Path, columns: dict[str, str]) -> Usage:
     """Return what a usage export comes to.
 
     Args:
+        path: The file, plain or gzip.
         columns: As `usage_columns` finds them.
 
     Raises:
