@@ -90,7 +90,11 @@ def _locked(file: Path) -> int | None:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file."""
+    """Lock an open file.
+
+    Raises:
+        BlockingIOError: It is locked.
+    """
     if sys.platform == "win32":
         import msvcrt
 

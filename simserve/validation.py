@@ -38,8 +38,10 @@ _NAMED_HOLDERS = ("fields", "choices")
 
 
 def _with_strict_numbers(schema: Any, model: type[BaseModel]) -> Any:
-    """Return a schema in which int and float accept only numbers; a whole number such as 1e3 stays an integer."""
-    # Models inside ``model`` have already made theirs strict.
+    """Return a schema in which int and float accept only numbers; a whole number such as 1e3 stays an integer.
+
+    Models inside ``model`` have already made theirs strict.
+    """
     if isinstance(schema, list):
         return [_with_strict_numbers(each, model) for each in schema]
     if not isinstance(schema, dict):
@@ -95,8 +97,10 @@ class FrozenModel(BaseModel):
 
 
 def _describe_fields(model: type[BaseModel], seen: set[type[BaseModel]]) -> bool:
-    """Give the fields of a model, and of all models in it, their docstrings once; return whether any had none."""
-    # Inner models come first: the schema of an outer one holds theirs.
+    """Give the fields of a model, and of all models in it, their docstrings once; return whether any had none.
+
+    Inner models come first: the schema of an outer one holds theirs.
+    """
     if model in seen:
         return False
     seen.add(model)

@@ -153,8 +153,10 @@ class CurveRegressor:
         self.bias_ = float(np.mean(found.errors))
 
     def _searched(self, calls: pd.DataFrame, seconds: Array, names: Sequence[str]) -> _Solution:
-        """Return the best of the solutions from the best points of a coarse grid."""
-        # Arithmetic and memory rates can hide each other, so the error has more than one minimum.
+        """Return the best of the solutions from the best points of a coarse grid.
+
+        Arithmetic and memory rates can hide each other, so the error has more than one minimum.
+        """
         form, measured = self.form, np.log(seconds)
         shortest = float(seconds.min())
         firsts = [
@@ -231,8 +233,10 @@ class _Solution:
 
 
 def _standard_errors(jacobian: Array, residuals: Array) -> Array:
-    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise."""
-    # Infinite for a constant on which no residual depends.
+    """Return the standard errors of the logarithms of the constants, soft L1: the larger of HC3 and equal noise.
+
+    Infinite for a constant on which no residual depends.
+    """
     relative = (residuals / SOFT_ERROR) ** 2
     weight, curvature = (1.0 + relative) ** -0.5, (1.0 + relative) ** -1.5
     information = (jacobian * curvature[:, None]).T @ jacobian

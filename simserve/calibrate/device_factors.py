@@ -113,9 +113,11 @@ def _measured(name: str, logs: Array, groups: NDArray[np.int64], why: str) -> De
 
 
 def _posterior(logs: Array, groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the log factor of a device, and its standard deviation: the median of the calls, shrunk to the prior."""
-    # Calls of one group share a shape and its error, so groups are counted, not calls. All share the error of the
-    # curve, which no number of calls averages out.
+    """Return the log factor of a device, and its standard deviation: the median of the calls, shrunk to the prior.
+
+    Calls of one group share a shape and its error, so groups are counted, not calls. All share the error of the curve,
+    which no number of calls averages out.
+    """
     if not len(logs):
         return 0.0, DEVICE_WIDTH
     median = float(np.median(logs))

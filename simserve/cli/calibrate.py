@@ -423,7 +423,11 @@ def _drift(
 
 
 def _is_engine(profile: str) -> bool:
-    """Return whether a profile is an engine profile; only these have versions."""
+    """Return whether a profile is an engine profile; only these have versions.
+
+    Raises:
+        ProfileError: There is no such hardware or engine profile.
+    """
     from simserve.documents import read_mapping
     from simserve.errors import ProfileError, nearest
     from simserve.profiles import catalog

@@ -112,8 +112,10 @@ def _feed(
     once: bool = False,
     shown: str | None = None,
 ) -> TwinFeed:
-    """Return the feed of a deployment: saved metrics are read once, an address repeatedly unless ``once``."""
-    # The page shows the source as ``shown``, by default as it was given.
+    """Return the feed of a deployment: saved metrics are read once, an address repeatedly unless ``once``.
+
+    The page shows the source as ``shown``, by default as it was given.
+    """
     from simserve.cli.twin import look, looks, round_seconds
     from simserve.explore.twin import TwinFeed
     from simserve.planner.twin.answer import Twin
@@ -154,7 +156,11 @@ def _check_extra() -> None:
 
 
 def _export(folder: Path, feed: TwinFeed | None, *, force: bool, quiet: bool) -> None:
-    """Write the pages."""
+    """Write the pages.
+
+    Raises:
+        InterruptedRunError: On Ctrl-C; what was computed is written.
+    """
     _check_extra()
     from simserve.explore.pages import INDEX, recorded_example, write_pages
 

@@ -35,7 +35,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # Errors of a full
 _FITTING = "what fits: "  # Start of a remedy that names changes, the mildest first.
 
 _STARTERS = (
-    *("docker", "podman", "kubectl", "python", "python3", "vllm", "sglang", "trtllm-serve", "llama-server"),
+    "docker",
+    "podman",
+    "kubectl",
+    "python",
+    "python3",
+    "vllm",
+    "sglang",
+    "trtllm-serve",
+    "llama-server",
     "ollama",
 )
 """First words of a line that starts a server."""
@@ -116,9 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _noting(interrupts: list[int]) -> Iterator[None]:
-    """Note every Ctrl-C, and treat SIGTERM (from ``timeout``, batch queues and containers) the same."""
-    # This way finished work is kept. A signal that the process was started to ignore, or that has another handler, is
-    # left alone.
+    """Note every Ctrl-C, and treat SIGTERM (from ``timeout``, batch queues and containers) the same.
+
+    This way finished work is kept. A signal that the process was started to ignore, or that has another handler, is
+    left alone.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -248,7 +248,12 @@ def _price_file(
 
 
 def _print_profile(name: str | None, *, as_json: bool) -> None:
-    """Print the file of the profile that a name stands for."""
+    """Print the file of the profile that a name stands for.
+
+    Raises:
+        UsageError: There is no name.
+        ProfileError: It stands for no GPU; names the nearest.
+    """
     from simserve.profiles import catalog
     from simserve.profiles.hardware import hardware_name, load_hardware
 
@@ -290,7 +295,11 @@ def _gpu(profile: HardwareProfile, today: str | None) -> dict[str, Any]:
 
 
 def _models_named(name: str | None) -> list[ModelProfile]:
-    """Return the profiles and repositories whose names contain a name, or the one model that it stands for."""
+    """Return the profiles and repositories whose names contain a name, or the one model that it stands for.
+
+    Raises:
+        ProfileError: No name contains it and it stands for no model; the message says why, or names the closest.
+    """
     from simserve.planner.importers.model_names import find_model
     from simserve.profiles import catalog
     from simserve.profiles.catalog import catalogue_models, load_model
@@ -332,7 +341,11 @@ def _model(profile: ModelProfile) -> dict[str, Any]:
 
 
 def _refuse_several(hardware: str | None) -> None:
-    """Refuse ``--gpus 2xH100``: defaults are those of a server on one GPU."""
+    """Refuse ``--gpus 2xH100``: defaults are those of a server on one GPU.
+
+    Raises:
+        UsageError: A number of GPUs is given.
+    """
     from simserve.planner.one_line import gpu_and_count
 
     if hardware is None or not hardware[:1].isdigit():

@@ -142,8 +142,10 @@ class _Lines:
 
 @contextmanager
 def _ticking(look: Callable[[], None]) -> Iterator[None]:
-    """Call a function every second, between two instructions of this thread, where the system has timers for it."""
-    # No thread does: a process with threads is not forked. A fork has the handler, but no timer.
+    """Call a function every second, between two instructions of this thread, where the system has timers for it.
+
+    No thread does: a process with threads is not forked. A fork has the handler, but no timer.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     if not (is_main and hasattr(signal, "setitimer")) or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield

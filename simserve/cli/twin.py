@@ -152,7 +152,12 @@ def _write(out: Path, answer: Twin) -> None:
 
 
 def _watch(looks: Iterator[Twin], page: MetricsEndpoint | None, out: Path | None, *, until_drift: bool) -> None:
-    """Print a line per round, serve its figures on a page, and write the last answer."""
+    """Print a line per round, serve its figures on a page, and write the last answer.
+
+    Raises:
+        InterruptedRunError: On Ctrl-C.
+        Exit: With code 99 at the first drift, if asked for.
+    """
     from simserve.planner.twin.answer import gauges_of
 
     try:

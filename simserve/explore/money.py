@@ -186,9 +186,11 @@ def _served(query: CostQuery, check: Check) -> Iterator[dict[str, Any]]:
 
 @lru_cache(maxsize=1024)
 def _run_of(query: CostQuery, framework: str, hardware: str) -> Mapping[str, Any]:
-    """Run the smallest replica that the model fits on; return what it serves, or why it cannot run (``why_not``)."""
-    # Latencies are medians, queueing included; TPOT is None if answers arrive whole. Output tokens/s are those at the
-    # full concurrency, 0 if it cannot run.
+    """Run the smallest replica that the model fits on; return what it serves, or why it cannot run (``why_not``).
+
+    Latencies are medians, queueing included; TPOT is None if answers arrive whole. Output tokens/s are those at the
+    full concurrency, 0 if it cannot run.
+    """
     nothing: dict[str, Any] = {
         "framework": framework,
         "version": "",

@@ -248,8 +248,10 @@ class _Cache:
 
 
 def _of_records(specs: RequestSpecs, records: RequestRecords) -> PrefixSegments:
-    """Return what the requests have in common, in the order of the records, which is that of arrival."""
-    # If the two orders differ, a request is identified by its conversation, its turn and its lengths.
+    """Return what the requests have in common, in the order of the records, which is that of arrival.
+
+    If the two orders differ, a request is identified by its conversation, its turn and its lengths.
+    """
     assert specs.prefixes is not None  # the caller has looked
     if not specs.sends_out_of_order and len(specs) == len(records):
         return specs.prefixes

@@ -368,8 +368,10 @@ def _database() -> Iterator[Any]:
 
 @cache
 def _opened() -> Any:
-    """Return an empty database with one thread, so that rows and bytes come in the same order every time."""
-    # Opened once per process: opening takes as long as writing a dozen short tables.
+    """Return an empty database with one thread, so that rows and bytes come in the same order every time.
+
+    Opened once per process: opening takes as long as writing a dozen short tables.
+    """
     import duckdb  # lazy: only runs that write files need it
 
     return duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})

@@ -96,10 +96,12 @@ def gateway_figures(front: FrontTotals, records: RequestRecords) -> dict[str, di
 
 
 def _cache_figures(front: FrontTotals, records: RequestRecords) -> dict[str, Any]:
-    """Return `CACHE_KEYS`."""
-    # All cover the whole run. ``hit_share``: hits over completed requests, and ``by_class`` over those of each class;
-    # ``output_tokens``: of the answers from the cache; ``asked_first``: requests whose question no model had answered
-    # yet, several where they come before the first answer; ``expired``: requests whose cached answer was too old.
+    """Return `CACHE_KEYS`.
+
+    All cover the whole run. ``hit_share``: hits over completed requests, and ``by_class`` over those of each class;
+    ``output_tokens``: of the answers from the cache; ``asked_first``: requests whose question no model had answered
+    yet, several where they come before the first answer; ``expired``: requests whose cached answer was too old.
+    """
     hits, completed = served_by(records, CACHE), records.status == COMPLETED
     by_class = {
         name: _share(hits & (records.request_class == number), completed & (records.request_class == number))
@@ -119,9 +121,11 @@ def _cache_figures(front: FrontTotals, records: RequestRecords) -> dict[str, Any
 def _fairness_figures(
     front: FrontTotals, records: RequestRecords, request_class: NDArray[np.int16]
 ) -> dict[str, dict[str, float]]:
-    """Return ``service_share mean_wait_s`` by class under fair turns."""
-    # ``service_share``: of prompt tokens plus twice the generated ones that replicas worked on, over the whole run;
-    # ``mean_wait_s``: from arrival to the first step, over the requests that a replica answered.
+    """Return ``service_share mean_wait_s`` by class under fair turns.
+
+    ``service_share``: of prompt tokens plus twice the generated ones that replicas worked on, over the whole run;
+    ``mean_wait_s``: from arrival to the first step, over the requests that a replica answered.
+    """
     total = sum(front.service.values())
     answered = served_by(records, REPLICA)
     waits = records.scheduled_time - records.arrival_time

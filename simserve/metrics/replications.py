@@ -128,12 +128,14 @@ def _jackknifed(samples: Sequence[Sample]) -> dict[str, dict[str, float | None]]
 
 
 def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float]) -> dict[str, float | None]:
-    """Return the interval (ms) from the figures of all samples, of all but each, and of each alone (seconds)."""
-    # Student's t on the pseudo-values, moved for their skewness (Johnson, "Modified t tests and confidence intervals
-    # for asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. The spread is then known from
-    # those few runs only: the degrees of freedom are those of a variance with that kurtosis (Satterthwaite, "An
-    # approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946). The spread of the
-    # runs' own figures is a lower bound: far out in the tail pseudo-values understate it.
+    """Return the interval (ms) from the figures of all samples, of all but each, and of each alone (seconds).
+
+    Student's t on the pseudo-values, moved for their skewness (Johnson, "Modified t tests and confidence intervals for
+    asymmetrical populations", JASA 73, 1978): a few congested runs make the tail. The spread is then known from those
+    few runs only: the degrees of freedom are those of a variance with that kurtosis (Satterthwaite, "An approximate
+    distribution of estimates of variance components", Biometrics Bulletin 2, 1946). The spread of the runs' own figures
+    is a lower bound: far out in the tail pseudo-values understate it.
+    """
     kept = np.array([value for value in without if not math.isnan(value)])
     count = len(kept)
     if math.isnan(whole):
@@ -153,9 +155,11 @@ def _of_jackknife(whole: float, without: Sequence[float], each: Sequence[float])
 
 
 def _degrees_of_freedom(values: NDArray[np.float64]) -> float:
-    """Return the degrees of freedom of a sample variance, from the kurtosis of the values: ``n - 1`` if that is 3."""
-    # The variance of a sample variance is ``sigma^4 (kurtosis / n - (n - 3) / (n (n - 1)))``; for Student's t it is
-    # ``2 sigma^4 / degrees``.
+    """Return the degrees of freedom of a sample variance, from the kurtosis of the values: ``n - 1`` if that is 3.
+
+    The variance of a sample variance is ``sigma^4 (kurtosis / n - (n - 3) / (n (n - 1)))``; for Student's t it is ``2
+    sigma^4 / degrees``.
+    """
     count, deviations = len(values), values - values.mean()
     variance = float(np.mean(deviations**2))
     if not variance > 0:
@@ -185,8 +189,10 @@ def _powers(values: NDArray[np.float64], center: float) -> tuple[float, float]:
 def _described_without(
     ascending: NDArray[np.float64], places: NDArray[np.int64], center: float, sums: tuple[float, float]
 ) -> list[float]:
-    """Return `_described` of the values except those at ``places``, which ascend too, without copying them all."""
-    # ``sums`` are `_powers` of all of them around ``center``.
+    """Return `_described` of the values except those at ``places``, which ascend too, without copying them all.
+
+    ``sums`` are `_powers` of all of them around ``center``.
+    """
     left = len(ascending) - len(places)
     if not left:
         return _described(np.zeros(0))

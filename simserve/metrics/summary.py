@@ -591,8 +591,10 @@ def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, c
 
 
 def _hit_rates(simulation: Simulation, *, caches_prefixes: bool) -> dict[str, float]:
-    """Return ``prefix_hit_rate`` and its parts, ``gpu_hit_rate`` and ``offload_hit_rate``."""
-    # Shares of the prompt tokens of the requests that were scheduled; the last is NaN without a second tier.
+    """Return ``prefix_hit_rate`` and its parts, ``gpu_hit_rate`` and ``offload_hit_rate``.
+
+    Shares of the prompt tokens of the requests that were scheduled; the last is NaN without a second tier.
+    """
     records, offload = simulation.records, simulation.totals.offload
     scheduled = on_replicas(records)
     cached, prompt = float(records.cached_tokens[scheduled].sum()), float(records.prompt_tokens[scheduled].sum())

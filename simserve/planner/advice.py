@@ -217,8 +217,10 @@ class _Advising:
         return replace(whole, holds=self._keeps_holding(there, whole.finishable))
 
     def _keeps_holding(self, there: Scenario, finishable: Finishable | None) -> bool:
-        """Return whether runs that the search has not seen hold as well: all of them and, by a bound, one more."""
-        # No run is made at a load so close to what can be finished that nothing is promised there.
+        """Return whether runs that the search has not seen hold as well: all of them and, by a bound, one more.
+
+        No run is made at a load so close to what can be finished that nothing is promised there.
+        """
         if finishable is not None and is_steady(there):
             traffic = own_traffic(there)
             if traffic.is_stationary and traffic.offered_rate > highest_promised(finishable):
@@ -262,8 +264,10 @@ class _Advising:
         )
 
     def _knobs(self) -> Iterator[Overrides]:
-        """Yield changes of engine knobs that are suggested by what was missed, and by what requests waited for."""
-        # A liveness probe that restarts busy replicas comes first: nothing else helps until it is changed.
+        """Yield changes of engine knobs that are suggested by what was missed, and by what requests waited for.
+
+        A liveness probe that restarts busy replicas comes first: nothing else helps until it is changed.
+        """
         timeline = self.result.simulation.timeline
         if timeline is not None and timeline.num_killed:
             yield {"deployment.liveness": None}

@@ -254,8 +254,10 @@ def _replications(base: Scenario, asked: int | None, is_independent: bool) -> in
 
 
 def _settled_requests(scenarios: Sequence[Scenario]) -> int | None:
-    """Return the requests in which all that keep up with steady open traffic settle; None: runs stay as they are."""
-    # None where any of them is not steady or asks for another length, and where none keeps up.
+    """Return the requests in which all that keep up with steady open traffic settle; None: runs stay as they are.
+
+    None where any of them is not steady or asks for another length, and where none keeps up.
+    """
     base = scenarios[0].workload
     if base.num_requests is None or not all(is_steady(each) for each in scenarios):
         return None

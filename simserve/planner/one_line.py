@@ -235,7 +235,11 @@ def _named(word: str) -> _Base:
 
 
 def _known_model(word: str) -> NamedModel:
-    """Return the model that a name stands for."""
+    """Return the model that a name stands for.
+
+    Raises:
+        ScenarioError: It is neither a scenario nor a model; names the nearest of both.
+    """
     try:
         named = find_model(word, None)
     except ScenarioError:
@@ -314,7 +318,11 @@ _EXAMPLES = {"--gpus": "2xH100", "--rate": "3", "--prompt-tokens": "2k", "--outp
 def _check_complete(
     base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, needs_load: bool, is_plan: bool
 ) -> None:
-    """Refuse a bare model, and name all that it lacks."""
+    """Refuse a bare model, and name all that it lacks.
+
+    Raises:
+        UsageError: It lacks a GPU or traffic.
+    """
     keys = [change.partition("=")[0].strip() for change in changes]
     lacking = []
     if not (flags.gpus or is_plan or any(key in ("deployment", "deployment.hardware") for key in keys)):
@@ -643,8 +651,13 @@ def trace_columns(text: str | None, trace_format: str) -> dict[str, str] | None:
 
 
 def _objective(text: str) -> list[Override]:
-    """Return the limits of ``ttft=1.5s,tpot=50ms,attainment=0.95``, or the use case of a word alone."""
-    # ``ttft < 1.5 s; tpot <= 50 ms`` says the same.
+    """Return the limits of ``ttft=1.5s,tpot=50ms,attainment=0.95``, or the use case of a word alone.
+
+    ``ttft < 1.5 s; tpot <= 50 ms`` says the same.
+
+    Raises:
+        UsageError: A part is not a limit, limits a percentile, or has a value that is none.
+    """
     if text.strip().replace("-", "").replace("_", "").isalpha():
         return [Override("slo", text.strip(), "--slo")]
     found: list[Override] = []
@@ -662,7 +675,11 @@ def _objective(text: str) -> list[Override]:
 
 
 def _limit(name: str, text: str) -> float | str:
-    """Return the value of a part of ``--slo``: a share of requests, or a time with its unit."""
+    """Return the value of a part of ``--slo``: a share of requests, or a time with its unit.
+
+    Raises:
+        UsageError: It is neither; what is no part of an SLO is refused with the scenario.
+    """
     if name == "attainment":
         share = _share(text)
         if not 0 < share <= 1:
@@ -683,8 +700,10 @@ def _limit(name: str, text: str) -> float | str:
 
 
 def _without_percentiles(text: str) -> str:
-    """Return limits on percentiles as limits on requests: ``ttft p95<1s`` is ``ttft=1s,attainment=0.95``."""
-    # Of several percentiles the highest becomes the share that must meet all limits.
+    """Return limits on percentiles as limits on requests: ``ttft p95<1s`` is ``ttft=1s,attainment=0.95``.
+
+    Of several percentiles the highest becomes the share that must meet all limits.
+    """
     shares, limits, said = [], [], None
     for part in filter(str.strip, re.split("[,;]", text)):
         digits = [f"{found[1]}{found[2] or ''}" for found in _PERCENTILE.finditer(part)]
@@ -701,7 +720,11 @@ def _without_percentiles(text: str) -> str:
 
 
 def _share(text: str) -> float:
-    """Return a share written as ``0.95`` or ``95%``."""
+    """Return a share written as ``0.95`` or ``95%``.
+
+    Raises:
+        UsageError: It is neither.
+    """
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:

@@ -307,8 +307,10 @@ def _of_repository(name: str) -> ModelProfile | None:
 
 
 def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
-    """Return weights of which only the architecture is on record, in the number format that their name states."""
-    # The model's other checkpoints hold the same weights, unless these were tuned from another model.
+    """Return weights of which only the architecture is on record, in the number format that their name states.
+
+    The model's other checkpoints hold the same weights, unless these were tuned from another model.
+    """
     stored = stored_format(repository) or model.stored.format
     source = f"the name {repository}, which is like that of {model.name}"
     named = {"repository": repository, "source": source}

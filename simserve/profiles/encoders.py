@@ -181,9 +181,10 @@ class VisionTower(FrozenModel):
         return ImageShape(tokens, 1, tokens * self.merge**2)
 
     def _merged(self, width: int, height: int, fewest: int, most: int, frames: int = 1) -> int:
-        """Return the tokens of an image, or of a moment of a video, with its pixels limited to a range."""
-        # ``smart_resize`` of Qwen2-VL's processor, and Qwen3-VL's for videos, whose pixels are counted over all
-        # frames.
+        """Return the tokens of an image, or of a moment of a video, with its pixels limited to a range.
+
+        ``smart_resize`` of Qwen2-VL's processor, and Qwen3-VL's for videos, whose pixels are counted over all frames.
+        """
         side, area = self.patch_size * self.merge, frames * width * height
         sides = [max(round(each / side), 1) for each in (width, height)]
         together = 1 if self.frames_per_patch is None or frames == 1 else self.frames_per_patch
@@ -197,9 +198,11 @@ class VisionTower(FrozenModel):
         return sides[0] * sides[1]
 
     def _in_tiles(self, width: int, height: int) -> ImageShape:
-        """Return the image on the best-fitting canvas of tiles."""
-        # Prefers the canvas that scales the image up least, if any does not scale it down, otherwise the one that
-        # scales it down least; of equals the smaller (``get_best_fit`` of Llama 4's processor).
+        """Return the image on the best-fitting canvas of tiles.
+
+        Prefers the canvas that scales the image up least, if any does not scale it down, otherwise the one that scales
+        it down least; of equals the smaller (``get_best_fit`` of Llama 4's processor).
+        """
         assert self.image_size is not None
         assert self.max_tiles is not None
         canvases = [
@@ -212,9 +215,11 @@ class VisionTower(FrozenModel):
         return self._cut_into(best[1])
 
     def _in_proportion(self, width: int, height: int) -> ImageShape:
-        """Return the image on the canvas of tiles whose proportions are nearest to its own."""
-        # Of canvases alike, a larger one if the image has more than half of its pixels (``find_closest_aspect_ratio``
-        # of InternVL's code and of vLLM's internvl.py).
+        """Return the image on the canvas of tiles whose proportions are nearest to its own.
+
+        Of canvases alike, a larger one if the image has more than half of its pixels (``find_closest_aspect_ratio`` of
+        InternVL's code and of vLLM's internvl.py).
+        """
         assert self.image_size is not None
         assert self.max_tiles is not None
         best, least = 1, math.inf

@@ -218,8 +218,10 @@ def resolve_engine(
 
 
 def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_shared: bool) -> dict[str, Any]:
-    """Return the scheduling order, the admission rule and the allocation of KV memory."""
-    # Slots that share one buffer take what they need from it, token by token (llama.cpp's pull request 16736).
+    """Return the scheduling order, the admission rule and the allocation of KV memory.
+
+    Slots that share one buffer take what they need from it, token by token (llama.cpp's pull request 16736).
+    """
     rules = known.scheduling
     batching = choices.pick("batching", rules.batching)
     refuse_static_keys(choices.asked, batching)
@@ -569,12 +571,23 @@ def _api_server_seconds(choices: _Choices, host: Host, place: _Place) -> float:
 
 
 _HOST_SECONDS = (
-    *("host_seconds_per_step", "row_split_seconds_per_layer", "host_seconds_per_request"),
-    *("host_seconds_per_further_request", "host_seconds_per_streamed_request", "eager_seconds_per_layer"),
-    *("eager_prompt_seconds_per_layer", "eager_draft_seconds_per_layer", "eager_gap_seconds_per_layer"),
-    *("eager_gap_seconds_per_linear_layer", "eager_seconds_per_linear_layer"),
-    *("eager_seconds_per_compressed_layer", "eager_seconds_per_expert_layer", "piecewise_seconds_per_layer"),
-    *("piecewise_prompt_seconds_per_layer", "api_server_seconds_per_token", "latent_attention_gap"),
+    "host_seconds_per_step",
+    "row_split_seconds_per_layer",
+    "host_seconds_per_request",
+    "host_seconds_per_further_request",
+    "host_seconds_per_streamed_request",
+    "eager_seconds_per_layer",
+    "eager_prompt_seconds_per_layer",
+    "eager_draft_seconds_per_layer",
+    "eager_gap_seconds_per_layer",
+    "eager_gap_seconds_per_linear_layer",
+    "eager_seconds_per_linear_layer",
+    "eager_seconds_per_compressed_layer",
+    "eager_seconds_per_expert_layer",
+    "piecewise_seconds_per_layer",
+    "piecewise_prompt_seconds_per_layer",
+    "api_server_seconds_per_token",
+    "latent_attention_gap",
 )
 """Times of `ResolvedEngine` that depend on the host: CPU work, and gaps between kernels."""
 

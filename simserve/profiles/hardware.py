@@ -44,7 +44,17 @@ _Curve = TypeVar("_Curve", bound=TileCurve)
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 _NAMES_NO_GPU = {"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel", "apple", "google", "aws"}
 _NAMES_NO_GPU |= {
-    *("hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "server", "edition", "r", "tm", "graphics")
+    "hbm2",
+    "hbm2e",
+    "hbm3",
+    "hbm3e",
+    "generation",
+    "blackwell",
+    "server",
+    "edition",
+    "r",
+    "tm",
+    "graphics",
 }
 """Words in GPU names reported by drivers that do not tell two GPUs of the catalogue apart."""
 _COUNT_BEFORE = re.compile(r"(?:(\d{1,5})\s*[x\u00d7*]\s*|(\d{1,3})\s+(?=[a-z]))(\S.*)", re.IGNORECASE)

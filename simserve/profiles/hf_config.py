@@ -45,8 +45,15 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _EXPERT_COUNT = re.compile(r"experts|^moe_|_moe_")
 # What a config of an unknown architecture must state to be read as a Llama with other sizes.
 _GENERIC_KEYS = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
-    *("vocab_size", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings"),
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
 )
 
 
@@ -212,8 +219,10 @@ def _sizes(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _context(reader: ConfigReader) -> int:
-    """Return the longest context, which engines extend for linear or dynamic scaling of positions."""
-    # vLLM config.py, _get_and_verify_max_len; for other scalings (llama3, yarn) the file states the extended length.
+    """Return the longest context, which engines extend for linear or dynamic scaling of positions.
+
+    vLLM config.py, _get_and_verify_max_len; for other scalings (llama3, yarn) the file states the extended length.
+    """
     positions = reader.integer(
         "max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len", "model_max_length"
     )

@@ -77,8 +77,10 @@ def _qwen(tower: ConfigReader, processor: str, pixels: tuple[int, int]) -> dict[
 
 
 def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Qwen3-VL's tower, and Qwen3.5's, which passes on only the output of its last layer."""
-    # Qwen3-Omni's takes videos by another rule, with their sound, and accepts none here.
+    """Return Qwen3-VL's tower, and Qwen3.5's, which passes on only the output of its last layer.
+
+    Qwen3-Omni's takes videos by another rule, with their sound, and accepts none here.
+    """
     videos = {
         "frames_per_patch": QWEN3_FRAMES,
         "min_video_pixels": QWEN3_MIN_VIDEO_PIXELS,
@@ -100,8 +102,10 @@ def _moonvit(tower: ConfigReader, processor: str, most: int, prefix: str = "") -
 
 
 def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
-    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers except ``fullatt_block_indexes``."""
-    # EXAONE 4.5's has fewer key-value heads (``Exaone4_5_VisionConfig`` of transformers).
+    """Return Qwen2.5-VL's tower: gated MLPs, and windows in all layers except ``fullatt_block_indexes``.
+
+    EXAONE 4.5's has fewer key-value heads (``Exaone4_5_VisionConfig`` of transformers).
+    """
     return {
         **_qwen(tower, "Qwen2.5-VL", (QWEN2_5_MIN_PIXELS, QWEN2_5_MAX_PIXELS)),
         **({"num_key_value_heads": tower.integer("num_key_value_heads")} if tower.value("num_key_value_heads") else {}),

@@ -25,7 +25,12 @@ _SHARED_WIDTH_KEYS = (
     "share_expert_dim",
 )
 CHOSEN_KEYS = (
-    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_k", "moe_top_k", "moe_topk"),
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "moe_k",
+    "moe_top_k",
+    "moe_topk",
     "top_k_experts",
 )
 _LATENT_KEYS = ("moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size")

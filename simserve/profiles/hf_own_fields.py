@@ -25,9 +25,11 @@ def own_fields(model_type: str, reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma4(reader: ConfigReader) -> dict[str, Any]:
-    """Return the two kinds of heads, the norms and the router's scales of Gemma 4."""
-    # Layers without a window have heads of another width, and their values are their keys before the norm. With
-    # experts, every token also passes the dense MLP (``modeling_gemma4.py``). One scalar per layer is stored too.
+    """Return the two kinds of heads, the norms and the router's scales of Gemma 4.
+
+    Layers without a window have heads of another width, and their values are their keys before the norm. With experts,
+    every token also passes the dense MLP (``modeling_gemma4.py``). One scalar per layer is stored too.
+    """
     heads, kv_heads = reader.integer("num_attention_heads"), reader.integer("num_key_value_heads")
     width, layers = reader.integer("head_dim"), reader.integer(*LAYER_KEYS)
     is_shared = reader.flag("attention_k_eq_v")
@@ -55,8 +57,10 @@ def _gemma4(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma3n(reader: ConfigReader) -> dict[str, Any]:
-    """Return what Gemma 3n's layers add to attention and MLP, and those that share keys (``modeling_gemma3n.py``)."""
-    # Heads are the same in layers with and without a window. Values have a norm without weights.
+    """Return what Gemma 3n's layers add to attention and MLP, and those that share keys (``modeling_gemma3n.py``).
+
+    Heads are the same in layers with and without a window. Values have a norm without weights.
+    """
     heads, kv_heads = reader.integer("num_attention_heads"), reader.integer("num_key_value_heads")
     fields: dict[str, Any] = {
         "sliding_heads": {
@@ -96,8 +100,10 @@ def _jamba(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _minimax_m3(reader: ConfigReader) -> dict[str, Any]:
-    """Return MiniMax-M3's dense MLP and the indexer of its sparse layers, whose keys stay in BF16."""
-    # A query attends to a fixed number of key blocks (``minimax_m3.py`` of SGLang 0.5.23).
+    """Return MiniMax-M3's dense MLP and the indexer of its sparse layers, whose keys stay in BF16.
+
+    A query attends to a fixed number of key blocks (``minimax_m3.py`` of SGLang 0.5.23).
+    """
     fields: dict[str, Any] = {"intermediate_size": reader.integer("dense_intermediate_size", "intermediate_size")}
     block = reader.mapping("sparse_attention_config")
     if not block or not block.get("use_sparse_attention", True):
@@ -277,9 +283,11 @@ def _hy_v4(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _muse_spark(reader: ConfigReader) -> dict[str, Any]:
-    """Return what Muse Spark's layers add to attention and experts (``modeling_muse_spark.py`` of transformers)."""
-    # One of the four norms of a layer has no weights; both sums with the residual have a gate per channel, the latent
-    # vector and the output of each expert a norm.
+    """Return what Muse Spark's layers add to attention and experts (``modeling_muse_spark.py`` of transformers).
+
+    One of the four norms of a layer has no weights; both sums with the residual have a gate per channel, the latent
+    vector and the output of each expert a norm.
+    """
     return {
         "num_other_parameters": reader.integer(*LAYER_KEYS)
         * (reader.integer("hidden_size") + 2 * reader.integer("moe_hidden_size"))

@@ -52,10 +52,12 @@ _GRANITE_BLOCKS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def _granite_hybrid(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of a Granite 4 as that of a Nemotron-H."""
-    # A layer is a mixer (Mamba-2 or attention) followed by experts beside a shared MLP, or by that MLP alone
-    # (``modeling_granitemoehybrid.py`` of transformers, ``granitemoehybrid.py`` of vLLM 0.33): here two layers.
-    # Models without Mamba-2 layers are Llama's, even if their file gives its sizes (Granite 4 Micro).
+    """Return the configuration of a Granite 4 as that of a Nemotron-H.
+
+    A layer is a mixer (Mamba-2 or attention) followed by experts beside a shared MLP, or by that MLP alone
+    (``modeling_granitemoehybrid.py`` of transformers, ``granitemoehybrid.py`` of vLLM 0.33): here two layers. Models
+    without Mamba-2 layers are Llama's, even if their file gives its sizes (Granite 4 Micro).
+    """
     if "layer_types" not in config:
         return config
     reader = ConfigReader(config, file)
@@ -84,9 +86,11 @@ def _bamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 
 
 def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of an LFM2 with a type for each layer and the width of its MLP."""
-    # Older files list only the layers with attention, and the width before it is reduced to two thirds and rounded up
-    # (``Lfm2Config`` and ``Lfm2MLP`` of transformers).
+    """Return the configuration of an LFM2 with a type for each layer and the width of its MLP.
+
+    Older files list only the layers with attention, and the width before it is reduced to two thirds and rounded up
+    (``Lfm2Config`` and ``Lfm2MLP`` of transformers).
+    """
     reader, read = ConfigReader(config, file), dict(config)
     chosen = reader.sequence("full_attn_idxs")
     if config.get("layer_types") is None and chosen is not None:
@@ -103,9 +107,11 @@ def _lfm2(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 
 
 def _falcon_h1(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of a Falcon-H1 as that of a Nemotron-H."""
-    # A layer is Mamba-2 and attention side by side, which read one norm and are summed, followed by an MLP
-    # (``FalconH1ParallelHybrid`` of vLLM): here two layers.
+    """Return the configuration of a Falcon-H1 as that of a Nemotron-H.
+
+    A layer is Mamba-2 and attention side by side, which read one norm and are summed, followed by an MLP
+    (``FalconH1ParallelHybrid`` of vLLM): here two layers.
+    """
     reader = ConfigReader(config, file)
     layers, heads = reader.integer(*LAYER_KEYS), reader.integer("mamba_n_heads")
     expanded = reader.integer("mamba_expand", default=2) * reader.integer("hidden_size")
@@ -124,9 +130,11 @@ def _falcon_h1(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 
 
 def _jamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of a Jamba as that of a Nemotron-H, with layers of Mamba-1."""
-    # A layer is a mixer (Mamba-1, or attention at a fixed interval) followed by experts (at a fixed interval) or an
-    # MLP (``modeling_jamba.py`` of transformers): here two layers. A single expert is an MLP.
+    """Return the configuration of a Jamba as that of a Nemotron-H, with layers of Mamba-1.
+
+    A layer is a mixer (Mamba-1, or attention at a fixed interval) followed by experts (at a fixed interval) or an MLP
+    (``modeling_jamba.py`` of transformers): here two layers. A single expert is an MLP.
+    """
     reader = ConfigReader(config, file)
     layers = range(reader.integer(*LAYER_KEYS))
     mixers = reader.sequence("layers_block_type")
@@ -149,10 +157,12 @@ def _jamba(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
 
 
 def _longcat_flash(config: Mapping[str, Any], file: object) -> Mapping[str, Any]:
-    """Return the configuration of a LongCat-Flash with a layer for each of its attentions."""
-    # A layer is two attentions, each before a dense MLP, and experts that read the first MLP's input
-    # (``modeling_longcat_flash.py`` of transformers) and whose sum is added after the second. Here they are beside
-    # the second, as a shared expert; that they travel while it computes is not modelled.
+    """Return the configuration of a LongCat-Flash with a layer for each of its attentions.
+
+    A layer is two attentions, each before a dense MLP, and experts that read the first MLP's input
+    (``modeling_longcat_flash.py`` of transformers) and whose sum is added after the second. Here they are beside the
+    second, as a shared expert; that they travel while it computes is not modelled.
+    """
     reader = ConfigReader(config, file)
     layers, width = reader.integer("num_layers", "num_hidden_layers"), reader.integer("ffn_hidden_size")
     return {

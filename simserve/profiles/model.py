@@ -588,9 +588,11 @@ class ModelProfile(FrozenModel):
     def _mlp(
         self, width: int, has_bias: bool, tensor_parallel_size: int, part: Part, hidden_size: int | None = None
     ) -> list[Gemm]:
-        """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``."""
-        # Names mark the matrices of experts and shared experts. A width that the ranks do not divide is padded, as in
-        # engines.
+        """Return the two matrices of one MLP or expert on one rank: fused ``gate_up`` (or ``up``) and ``down``.
+
+        Names mark the matrices of experts and shared experts. A width that the ranks do not divide is padded, as in
+        engines.
+        """
         prefix, outer = _MLP_PREFIXES[part], hidden_size or self.hidden_size
         own = -(-width // tensor_parallel_size)
         name, first = ("gate_up", 2 * own) if self.is_gated_mlp else ("up", own)

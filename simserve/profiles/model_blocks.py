@@ -233,11 +233,12 @@ class AttentionLayers:
         return gemms if self.indexer is None else gemms + self._indexer_gemms(self.indexer)
 
     def _head_gemms(self, tensor_parallel_size: int) -> list[Gemm]:
-        """Return the projections of an MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``."""
-        # A gate as wide as the queries is projected together with them, one of a number per head on its own. With a
-        # low-rank query, ``qkv`` gives its first half with keys and values on every rank, and ``q_b`` the heads
-        # (``Step3TextAttention`` of vLLM's step3_text.py). Without a projection, values are the keys before their
-        # norm.
+        """Return the projections of an MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
+
+        A gate as wide as the queries is projected together with them, one of a number per head on its own. With a
+        low-rank query, ``qkv`` gives its first half with keys and values on every rank, and ``q_b`` the heads
+        (``Step3TextAttention`` of vLLM's step3_text.py). Without a projection, values are the keys before their norm.
+        """
         query_heads = heads_per_rank(self.num_heads, tensor_parallel_size)
         kv_heads = kv_heads_per_rank(self.num_kv_heads, tensor_parallel_size)
         width, values = query_heads * self.head_dim, query_heads * self.v_head_dim
@@ -256,10 +257,12 @@ class AttentionLayers:
         return [*inputs, output]
 
     def _latent_gemms(self, mla: LatentAttention, tensor_parallel_size: int) -> list[Gemm]:
-        """Return the projections of an MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
-        # The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels
-        # multiply by its two halves instead (absorption), which reads the same weights. A gate as wide as the values
-        # scales the output in Kimi-K3, one number per head in Ling 3.
+        """Return the projections of an MLA layer on one rank (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+        The down-projections ``q_a`` and ``kv_a`` are replicated. ``kv_b`` is listed as one matrix; decode kernels
+        multiply by its two halves instead (absorption), which reads the same weights. A gate as wide as the values
+        scales the output in Kimi-K3, one number per head in Ling 3.
+        """
         heads = heads_per_rank(self.num_heads, tensor_parallel_size)
         query_width, values = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim), heads * mla.v_head_dim
         if mla.q_lora_rank is None:
@@ -280,8 +283,10 @@ class AttentionLayers:
         ]
 
     def _indexer_gemms(self, indexer: SparseIndexer) -> list[Gemm]:
-        """Return the projections of a sparse-attention indexer, replicated on every rank (DeepSeek-V3.2)."""
-        # All heads share one key. Tokens weight the heads' scores (not in MiniMax-M3), and the keys that are pooled.
+        """Return the projections of a sparse-attention indexer, replicated on every rank (DeepSeek-V3.2).
+
+        All heads share one key. Tokens weight the heads' scores (not in MiniMax-M3), and the keys that are pooled.
+        """
         low_rank = None if self.mla is None else self.mla.q_lora_rank
         weights = indexer.num_heads if self.mla is not None else 0
         pools = indexer.head_dim if indexer.has_pool_weights else 0
@@ -299,10 +304,12 @@ class AttentionLayers:
         ]
 
     def _compressed_gemms(self, compressed: CompressedAttention, tensor_parallel_size: int) -> list[Gemm]:
-        """Return the projections of a layer of DeepSeek-V4's attention on one rank."""
-        # Queries are low-rank, one vector serves as key and value of all heads (replicated), and the output is
-        # projected per group of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23). A
-        # compressor pools vectors with their weights, in 16 bit on every rank.
+        """Return the projections of a layer of DeepSeek-V4's attention on one rank.
+
+        Queries are low-rank, one vector serves as key and value of all heads (replicated), and the output is projected
+        per group of heads, then to the width of the layer (``deepseek_v4.py`` of SGLang 0.5.23). A compressor pools
+        vectors with their weights, in 16 bit on every rank.
+        """
         heads, rank = heads_per_rank(self.num_heads, tensor_parallel_size), compressed.q_lora_rank
         width = compressed.num_output_groups * compressed.output_lora_rank // tensor_parallel_size
         per_group = self.num_heads // compressed.num_output_groups

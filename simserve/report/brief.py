@@ -251,8 +251,10 @@ def latency_lines(result: RunResult) -> list[LatencyLine]:
 def _visible_ends(
     summary: Mapping[str, Any], known: Mapping[str, Any], mean: float | None
 ) -> tuple[float, float] | None:
-    """Return the interval of the mean time to the first visible token: that of TTFT plus steps of thinking."""
-    # Composed like that of E2E (`simserve.metrics.real_server`).
+    """Return the interval of the mean time to the first visible token: that of TTFT plus steps of thinking.
+
+    Composed like that of E2E (`simserve.metrics.real_server`).
+    """
     first, step = known.get("mean_ttft_ms"), known.get("mean_tpot_ms")
     if mean is None or not first or not step or not summary["mean_tpot_ms"]:
         return None

@@ -234,8 +234,10 @@ def command_lines(command: str, width: int, *, is_whole: bool = False) -> list[s
 
 
 def _latency_lines(latencies: Sequence[LatencyLine], gap: int, width: int) -> list[BriefLine]:
-    """Return the latencies with aligned figures, separated by two blanks, or by one if the lines are too wide."""
-    # If they are still too wide, each goes on in further lines.
+    """Return the latencies with aligned figures, separated by two blanks, or by one if the lines are too wide.
+
+    If they are still too wide, each goes on in further lines.
+    """
     rows = [
         (f"{each.mean} mean", each.real_servers and f"({each.real_servers})", f"{each.p95} p95") for each in latencies
     ]

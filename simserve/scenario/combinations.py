@@ -715,8 +715,10 @@ def check_rank_layout(shape: ReplicaShape) -> None:
 
 
 def _check_shared_layers(shape: ReplicaShape) -> None:
-    """Refuse several GPUs that share a layer under Ollama, which gives each GPU layers of its own."""
-    # Its only setting over GPUs is whether it uses all of them (`OLLAMA_SCHED_SPREAD`, envconfig/config.go).
+    """Refuse several GPUs that share a layer under Ollama, which gives each GPU layers of its own.
+
+    Its only setting over GPUs is whether it uses all of them (`OLLAMA_SCHED_SPREAD`, envconfig/config.go).
+    """
     size = shape.tensor_parallel_size
     if size > 1 and "num_gpu" in shape.engine.features:
         rule = f"must be 1: {shape.engine.name} gives each GPU layers of its own"

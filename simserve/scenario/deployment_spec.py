@@ -54,9 +54,20 @@ request", SGLang's help of ``--max-loras-per-batch``)."""
 _KEEPS_ALL = ("sglang",)  # Engines that keep every adapter in host memory by default (``--max-loaded-loras``).
 MAX_REPLICAS = 10_000  # Each replica has a scheduler of its own in memory.
 _OF_POOL = (
-    *("hardware", "gpus_per_node", "replicas", "tensor_parallel_size", "pipeline_parallel_size"),
-    *("decode_context_parallel_size", "data_parallel_size", "enable_expert_parallel", "all2all_backend"),
-    *("num_redundant_experts", "enable_two_batch_overlap", "quantization", "kv_cache_dtype", "engine"),
+    "hardware",
+    "gpus_per_node",
+    "replicas",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "data_parallel_size",
+    "enable_expert_parallel",
+    "all2all_backend",
+    "num_redundant_experts",
+    "enable_two_batch_overlap",
+    "quantization",
+    "kv_cache_dtype",
+    "engine",
     "speculative",
 )
 """Keys of a pool that are also keys of a deployment."""
@@ -113,7 +124,11 @@ class KVTierSpec(FrozenModel):
 
 
 def _check_tiers(tiers: Sequence[KVTierSpec]) -> None:
-    """Check that tiers can be combined."""
+    """Check that tiers can be combined.
+
+    Raises:
+        ValueError: They cannot; the message is a rule and a remedy, ready to follow a key path.
+    """
     names = [each.tier for each in tiers]
     if names != sorted(set(names), key=_ORDER.index):
         raise ValueError(f"has the tiers {', '.join(names)}; write each once, the nearest first: {', '.join(_ORDER)}")

@@ -242,8 +242,10 @@ def _kept_up_with(scenario: Scenario, relaxed: Deployment) -> Finishable | None:
 
 
 def _full_rate(scenario: Scenario, relaxed: Deployment, sample: RequestSpecs) -> tuple[float, int]:
-    """Return roughly what a deployment finishes when nearly full, requests/s, and the requests simulated for it."""
-    # A run without thinking tells how many clients are needed with it.
+    """Return roughly what a deployment finishes when nearly full, requests/s, and the requests simulated for it.
+
+    A run without thinking tells how many clients are needed with it.
+    """
     held = math.ceil(NEARLY_FULL * min(_held(relaxed, sample), MOST_AT_FIRST * _num_schedulers(relaxed)))
     hurried = _run(scenario, relaxed, held, 2 * held, 0.0, is_hurried=True)
     if not hurried.rate:
@@ -411,9 +413,11 @@ def _run(
 
 
 def _measured(simulation: Simulation, clients: int) -> _Backlog:
-    """Return throughput and queue in the window in which all clients are under way."""
-    # A request counts by the part of its service in the window. The window ends one mean time in the system before a
-    # client starts for the last time: requests in service then must not gain from the emptier batches at the end.
+    """Return throughput and queue in the window in which all clients are under way.
+
+    A request counts by the part of its service in the window. The window ends one mean time in the system before a
+    client starts for the last time: requests in service then must not gain from the emptier batches at the end.
+    """
     records = simulation.records
     sent = np.sort(records.arrival_time)
     finish = np.fmax(records.finish_time, records.arrival_time)
@@ -471,9 +475,10 @@ def _relaxed(scenario: Scenario, deployment: Deployment) -> tuple[Deployment, fl
 
 
 def _only_always(control: Control) -> OverflowSpec | None:
-    """Return the API if some requests always go to it, answering at once so that no client waits."""
-    # How many it takes does not depend on the replicas, and these requests do not count as what the replicas can
-    # finish.
+    """Return the API if some requests always go to it, answering at once so that no client waits.
+
+    How many it takes does not depend on the replicas, and these requests do not count as what the replicas can finish.
+    """
     api = control.overflow
     if api is None or not (api.always or control.routing.rules):
         return None
@@ -560,9 +565,11 @@ def _repeated(num_rows: int, count: int, seed: int) -> NDArray[np.int64]:
 
 
 def _of_conversations(scenario: Scenario, deployment: Deployment, num_requests: int, clients: int) -> RequestSpecs:
-    """Return conversations: first one that is already under way for each client, then whole ones."""
-    # Those under way come from a draw of their own: they tend to be long, and if they were taken from those that
-    # follow, short ones would be left. Both are chosen among many more, so that work is balanced.
+    """Return conversations: first one that is already under way for each client, then whole ones.
+
+    Those under way come from a draw of their own: they tend to be long, and if they were taken from those that follow,
+    short ones would be left. Both are chosen among many more, so that work is balanced.
+    """
     # The earlier turns of a conversation that is under way at the start are not sent.
     specs = _drawn(scenario, num_requests)
     if specs.turn is None or specs.session is None:
@@ -586,9 +593,11 @@ def _edges(specs: RequestSpecs) -> NDArray[np.int64]:
 
 
 def _under_way(specs: RequestSpecs, candidates: int, whole: NDArray[np.int64], clients: int, seed: int) -> RequestSpecs:
-    """Return the ``whole`` conversations, preceded by the last turns of ``clients`` of the first ``candidates``."""
-    # The first turn kept is drawn at random, so that long conversations are as frequent as in traffic. Otherwise all
-    # contexts would be short at first, and grow together.
+    """Return the ``whole`` conversations, preceded by the last turns of ``clients`` of the first ``candidates``.
+
+    The first turn kept is drawn at random, so that long conversations are as frequent as in traffic. Otherwise all
+    contexts would be short at first, and grow together.
+    """
     edges = _edges(specs)
     stream = rng.stream(seed, "finishable_turns", REPLICATION)
     number = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
@@ -628,9 +637,11 @@ def _work(deployment: Deployment, specs: RequestSpecs) -> NDArray[np.float64]:
 
 def _balanced(work: NDArray[np.float64], clients: int, seed: int) -> NDArray[np.int64]:
     """Return one row out of each `CANDIDATES` of similar work, in an order in which every stretch has all sizes of
-    work."""
-    # The golden ratio spreads them; within stretches of two rounds of the clients the order is random, so that what
-    # is served together is as uneven as in the traffic itself.
+    work.
+
+    The golden ratio spreads them; within stretches of two rounds of the clients the order is random, so that what is
+    served together is as uneven as in the traffic itself.
+    """
     stream = rng.stream(seed, "finishable", REPLICATION)
     by_work = np.argsort(work, kind="stable")
     count = len(work) // CANDIDATES

@@ -347,8 +347,10 @@ def _words(resolved: ResolvedScenario, change: str) -> str:
 
 
 def _where(resolved: ResolvedScenario, change: str) -> str:
-    """Return in brackets the checkpoint that a change of the weights' format stands for, or the number of nodes."""
-    # Empty if there is neither.
+    """Return in brackets the checkpoint that a change of the weights' format stands for, or the number of nodes.
+
+    Empty if there is neither.
+    """
     key, _, value = change.partition("=")
     shape = resolved.shape
     if key in _SIZES:
@@ -391,8 +393,10 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
 
 
 def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
-    """Yield more tensor-parallel ranks, and more stages."""
-    # Stages come first if more ranks would span several nodes, or if the engine gives each GPU layers of its own.
+    """Yield more tensor-parallel ranks, and more stages.
+
+    Stages come first if more ranks would span several nodes, or if the engine gives each GPU layers of its own.
+    """
     ranks, stages = shape.tensor_parallel_size, shape.pipeline_parallel_size
     sizes = [ranks * factor for factor in (2, 4, 8, 16, 32) if ranks * factor <= _LARGEST_TENSOR_PARALLEL]
     more_ranks = [("tensor_parallel_size", each) for each in sizes]

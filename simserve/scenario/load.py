@@ -233,8 +233,10 @@ def _attributed(failure: SimserveError, overrides: Sequence[Override], document:
 
 
 def _real_key(key: str, document: Any) -> str:
-    """Return ``key`` without the parts that name a member of a union instead of a key of the document."""
-    # A length written as a number has no key ``value``; the other short forms lack theirs in the same way.
+    """Return ``key`` without the parts that name a member of a union instead of a key of the document.
+
+    A length written as a number has no key ``value``; the other short forms lack theirs in the same way.
+    """
     parts = key.split(".")
     real: list[str] = []
     for position, part in enumerate(parts):

@@ -381,10 +381,12 @@ def _pieces(
 
 
 def _own_places(specs: RequestSpecs, prefixes: PrefixSegments, *, is_recorded: bool) -> np.ndarray:
-    """Return, for each request, the position of the segment that holds its images and recordings."""
-    # For turns and calls that is the segment in which the prompt ends. A trace's prompts may end in blocks that
-    # others share: for its turns and calls it is then where their new text begins, for its other requests the one
-    # before the answer.
+    """Return, for each request, the position of the segment that holds its images and recordings.
+
+    For turns and calls that is the segment in which the prompt ends. A trace's prompts may end in blocks that others
+    share: for its turns and calls it is then where their new text begins, for its other requests the one before the
+    answer.
+    """
     last = prefixes.offsets[1:] - 1
     own = last
     if specs.turn is not None and is_recorded:
@@ -398,8 +400,10 @@ def _own_places(specs: RequestSpecs, prefixes: PrefixSegments, *, is_recorded: b
 
 def _first_new(specs: RequestSpecs, prefixes: PrefixSegments, last: np.ndarray) -> np.ndarray:
     """Return the position of the first segment of each turn, or call, that no earlier one and no other conversation
-    has."""
-    # ``last`` if all of them are shared.
+    has.
+
+    ``last`` if all of them are shared.
+    """
     assert specs.session is not None
     row = np.repeat(np.arange(len(specs)), np.diff(prefixes.offsets))
     session, segments = specs.session[row], prefixes.segments

@@ -60,8 +60,10 @@ def _scenarios() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _example(title: str) -> str:
-    """Return a mapping from the bundled scenarios at a path of the file: the one with the most keys."""
-    # Empty if no scenario has one.
+    """Return a mapping from the bundled scenarios at a path of the file: the one with the most keys.
+
+    Empty if no scenario has one.
+    """
     path, _, tag = title.partition(", ")
     steps = re.findall(r"\[\]|[^.\[\]]+", path)
     found = [

@@ -305,8 +305,10 @@ def _at_length(
 def _shape_as_asked(
     scenario: Scenario, connector: str | None, role: Role, started_with: int | None = None
 ) -> ReplicaShape:
-    """Return one replica at the length that the scenario or the engine sets, whether it fits or not."""
-    # ``started_with``: context length with which the server starts, if requests have room for less.
+    """Return one replica at the length that the scenario or the engine sets, whether it fits or not.
+
+    ``started_with``: context length with which the server starts, if requests have room for less.
+    """
     deployment, folder = scenario.deployment, scenario.folder
     with scenario.blaming("deployment.hardware"):
         hardware = in_nodes(load_hardware(deployment.hardware, folder), deployment.gpus_per_node)
@@ -367,8 +369,10 @@ def _shape_as_asked(
 
 
 def _loads_encoder(scenario: Scenario, engine: ResolvedEngine, kind: str, *, is_asked: bool) -> bool:
-    """Return whether a replica loads an encoder: with the model, or because prompts need it."""
-    # With a separate pool of encoders, only engines that always do.
+    """Return whether a replica loads an encoder: with the model, or because prompts need it.
+
+    With a separate pool of encoders, only engines that always do.
+    """
     if engine.language_model_only:
         if is_asked and scenario.deployment.encoder_disaggregation is None:
             key, rule = "deployment.engine.language_model_only", f"leaves out the encoder that workload.{kind} needs"
@@ -413,10 +417,12 @@ def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:
 def _all2all_backend(
     deployment: DeploymentSpec, hardware: HardwareProfile, model: ModelProfile, features: Collection[str]
 ) -> All2AllBackend:
-    """Return how tokens reach the ranks that hold their experts: as requested, or as such servers are run."""
-    # TensorRT-LLM chooses an exchange over NVLink by itself if that joins several hosts: from 1.2 on the one-sided
-    # one, before that the two-sided one, if there are more ranks than experts per token
-    # (`select_alltoall_method_type` of its expert modules).
+    """Return how tokens reach the ranks that hold their experts: as requested, or as such servers are run.
+
+    TensorRT-LLM chooses an exchange over NVLink by itself if that joins several hosts: from 1.2 on the one-sided one,
+    before that the two-sided one, if there are more ranks than experts per token (`select_alltoall_method_type` of its
+    expert modules).
+    """
     if deployment.all2all_backend != "auto":
         return deployment.all2all_backend
     has_ranks = deployment.enable_expert_parallel and deployment.data_parallel_size > 1
@@ -560,8 +566,10 @@ SLOT_PROMPT_SIMILARITY = 0.1
 
 
 def _begin_alike(scenario: Scenario) -> bool:
-    """Return whether a system prompt that all requests share is more than that share of a prompt."""
-    # Turns of a conversation return to the slot of the previous turn, wherever that is.
+    """Return whether a system prompt that all requests share is more than that share of a prompt.
+
+    Turns of a conversation return to the slot of the previous turn, wherever that is.
+    """
     workload = scenario.workload
     shared, own = workload.shared_prefix, workload.prompt_tokens
     if shared is None or shared.num_groups > 1 or own is None or workload.sessions or workload.agents:
@@ -571,9 +579,11 @@ def _begin_alike(scenario: Scenario) -> bool:
 
 
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:
-    """Return an engine's options on this device."""
-    # A CPU has no CUDA graphs, whatever the engine would capture, and vLLM on a CPU schedules a step only once the
-    # previous one has ended (`platforms/cpu.py` of 0.32); for other engines that is assumed.
+    """Return an engine's options on this device.
+
+    A CPU has no CUDA graphs, whatever the engine would capture, and vLLM on a CPU schedules a step only once the
+    previous one has ended (`platforms/cpu.py` of 0.32); for other engines that is assumed.
+    """
     if not hardware.is_cpu:
         return options
     known: dict[str, object] = {} if options.enforce_eager else {"cudagraph_mode": "NONE"}

@@ -308,8 +308,10 @@ def _replicate(
     own: OwnParts | None = None,
     served: tuple[RequestSpecs, Simulation] | None = None,
 ) -> _Runs:
-    """Return every requested replication; with a precision, from runs long enough to have settled."""
-    # For runs after the first, only figures are kept. An interrupted run is dropped, unless it is the first.
+    """Return every requested replication; with a precision, from runs long enough to have settled.
+
+    For runs after the first, only figures are kept. An interrupted run is dropped, unless it is the first.
+    """
     scenario = resolved.scenario
     deployment = deployment_of(resolved, priced)
     count = max(scenario.run.replications, 1 if scenario.run.precision is None else PILOT_RUNS)
@@ -403,8 +405,10 @@ def _of_run(resolved: ResolvedScenario, simulation: Simulation) -> dict[str, Any
 
 
 def _asks_longer(runs: _Runs) -> bool:
-    """Return whether a precision needs longer runs: they are too short to have settled, and may be lengthened."""
-    # Or the maximum number of runs have settled, but do not reach it. A trace has no more requests than its own.
+    """Return whether a precision needs longer runs: they are too short to have settled, and may be lengthened.
+
+    Or the maximum number of runs have settled, but do not reach it. A trace has no more requests than its own.
+    """
     asked = runs.scenario.run
     if asked.precision is None or runs.first.was_interrupted or runs.scenario.workload.trace is not None:
         return False

@@ -98,7 +98,11 @@ SLO_PRESETS: dict[str, SLOPreset] = {
 
 
 def _of_preset(slo: object) -> object:
-    """Return the keys of an ``slo`` block with those of its preset filled in; a name alone is a preset."""
+    """Return the keys of an ``slo`` block with those of its preset filled in; a name alone is a preset.
+
+    Raises:
+        ValueError: There is no such preset; the message is a rule and a remedy, ready to follow ``slo``.
+    """
     given = {"preset": slo} if isinstance(slo, str) else slo
     if not isinstance(given, dict) or given.get("preset") is None:
         return given

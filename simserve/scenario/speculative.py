@@ -186,10 +186,15 @@ def _check_engine(shape: ReplicaShape, spec: SpeculativeSpec) -> None:
 
 
 def _check_context_ranks(shape: ReplicaShape, spec: SpeculativeSpec) -> None:
-    """Check that drafts and contexts that ranks divide go together."""
-    # vLLM's kernels of latent attention verify several tokens of a request over divided contexts. FlashInfer's for
-    # key-value heads do not (``supports_dcp_with_varlen`` of v1/attention/backends/flashinfer.py, 0.33.0), and
-    # drafters with attention of their own keep what each method keeps.
+    """Check that drafts and contexts that ranks divide go together.
+
+    vLLM's kernels of latent attention verify several tokens of a request over divided contexts. FlashInfer's for
+    key-value heads do not (``supports_dcp_with_varlen`` of v1/attention/backends/flashinfer.py, 0.33.0), and drafters
+    with attention of their own keep what each method keeps.
+
+    Raises:
+        ScenarioError: They do not, or are not simulated together.
+    """
     key, size = "decode_context_parallel_size", shape.decode_context_parallel_size
     if "decode_context_parallel_drafts" not in shape.engine.features:
         named = f"{shape.engine.name} {shape.engine.requested_version or shape.engine.version}"

@@ -110,8 +110,10 @@ def _load() -> tuple[Drive | None, str | None]:
 
 
 def _compile() -> None:
-    """Compile and cache the kernel in a separate process: LLVM loses interrupts, and numba takes 80 MB."""
-    # If that fails, loading the kernel compiles it, or shows why it cannot be compiled.
+    """Compile and cache the kernel in a separate process: LLVM loses interrupts, and numba takes 80 MB.
+
+    If that fails, loading the kernel compiles it, or shows why it cannot be compiled.
+    """
     if sys.executable:
         nowhere = subprocess.DEVNULL
         subprocess.run(

@@ -167,9 +167,11 @@ class Faults:
         self._outages.restore(hanging, self._env.now)
 
     def _take_back(self, fault: SpotFault, replicas: list[ManagedReplica], seconds: float) -> Steps:
-        """Drain the instance during the notice, then take it; its replacement is ready when the outage is over."""
-        # The replacement is launched, and paid for, one startup time before that; under an autoscaler only if that
-        # has not filled the gap by then.
+        """Drain the instance during the notice, then take it; its replacement is ready when the outage is over.
+
+        The replacement is launched, and paid for, one startup time before that; under an autoscaler only if that has
+        not filled the gap by then.
+        """
         for replica in replicas:
             self._fleet.drain(replica, self._env.now)
         yield self._env.timeout(fault.notice)

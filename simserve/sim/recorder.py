@@ -551,9 +551,11 @@ class Recorder:
         return max(self._busy - others, 0.0)
 
     def _told_apart(self) -> tuple[list[float], tuple[Account, ...]]:
-        """Return the seconds of every part and, last, of drafts; and their breakdown by operator."""
-        # For steps that ranks take together, the remaining time goes first to their joint work, then to waiting for
-        # the slowest rank; the experts' parts are those of equally loaded ranks.
+        """Return the seconds of every part and, last, of drafts; and their breakdown by operator.
+
+        For steps that ranks take together, the remaining time goes first to their joint work, then to waiting for the
+        slowest rank; the experts' parts are those of equally loaded ranks.
+        """
         parts: Floats = np.zeros(5) if self._steps is None else self._steps.parts
         drafting = 0.0 if self._drafts is None else self._drafts.seconds
         # Copies to and from host memory are time that steps waited for a link.

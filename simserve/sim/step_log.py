@@ -224,9 +224,10 @@ class StepLog:
         return StepTable.of([self._columns(replica, until) for replica in self.replicas], self.num_steps)
 
     def _limit(self) -> float:
-        """Return a time before which `MOST_STEPS` steps begin, and few more, all kept; inf if there are no more."""
-        # The steps of a leap never get shorter, so at any time at least as many have begun as if all were equally
-        # long.
+        """Return a time before which `MOST_STEPS` steps begin, and few more, all kept; inf if there are no more.
+
+        The steps of a leap never get shorter, so at any time at least as many have begun as if all were equally long.
+        """
         if self.num_steps <= MOST_STEPS:
             return np.inf
         rows = np.concatenate([self.step_runs(replica) for replica in self.replicas], axis=1)

@@ -216,9 +216,10 @@ def _drafted(
 def _drafted_tokens(
     counts: Integers, output: Integers, spec: StreamingSpec, pace: Integers
 ) -> tuple[Integers, Integers, Integers]:
-    """Return the events of requests that gain several tokens per step; those of one step are one event."""
-    # Returns, for each event, its answer, the token that completes it, and how many steps before the last it is
-    # ready.
+    """Return the events of requests that gain several tokens per step; those of one step are one event.
+
+    Returns, for each event, its answer, the token that completes it, and how many steps before the last it is ready.
+    """
     tokens, owner = _tokens(counts, output, spec), np.repeat(np.arange(len(counts)), counts)
     until_end = -(-GRID * (output - 1) // pace)
     back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])

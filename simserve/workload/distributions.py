@@ -235,8 +235,10 @@ def rate_curve_of(
 
 
 def _bursts(arrivals: BurstArrivals, phases: np.random.Generator, expected: float, until: float) -> RateCurve:
-    """Draw bursts and quiet times, starting in the stationary state, until the curve covers enough."""
-    # Lengths come in pairs of uniforms, so that the same stream gives the same bursts at any rate.
+    """Draw bursts and quiet times, starting in the stationary state, until the curve covers enough.
+
+    Lengths come in pairs of uniforms, so that the same stream gives the same bursts at any rate.
+    """
     on, off = arrivals.burst_duration, arrivals.quiet_duration
     starts_quiet = phases.random() * (on + off) >= on
     means = np.array([off, on] if starts_quiet else [on, off])

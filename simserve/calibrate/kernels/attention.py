@@ -115,9 +115,11 @@ def _engine_prompts(point: Point, device: TorchDevice, engine: CpuEngine) -> Ker
 
 
 def _engine_decodes(point: Point, device: TorchDevice, engine: CpuEngine) -> Kernel:
-    """One token of each sequence: written, and its ragged context read from the blocks of the engine's cache."""
-    # The values read are random bits, as the layout is the kernel's own; the new tokens go to other blocks. The check
-    # lets the engine write the contexts of some sequences before it reads them.
+    """One token of each sequence: written, and its ragged context read from the blocks of the engine's cache.
+
+    The values read are random bits, as the layout is the kernel's own; the new tokens go to other blocks. The check
+    lets the engine write the contexts of some sequences before it reads them.
+    """
     torch = device.torch
     batch, context, num_heads, num_kv_heads, width = _sizes(point, "step")
     heads = Heads(num_heads, num_kv_heads, width)

@@ -106,9 +106,11 @@ def _has_laid_out_weights(torch: Any) -> bool:
 
 
 def _fp8(device: TorchDevice, m: int, n: int, k: int) -> Kernel:
-    """FP8 with one scale per tensor; the rounding of the inputs is timed too, as in the operator tables."""
-    # Values are drawn so that their scale is 1: the cast moves as many bytes as a scaled one would. It uses Hopper's
-    # fast accumulation, as the CUTLASS kernels of engines do; the same product is first checked with the exact one.
+    """FP8 with one scale per tensor; the rounding of the inputs is timed too, as in the operator tables.
+
+    Values are drawn so that their scale is 1: the cast moves as many bytes as a scaled one would. It uses Hopper's fast
+    accumulation, as the CUTLASS kernels of engines do; the same product is first checked with the exact one.
+    """
     torch = device.torch
     _need_capability(device, MIN_FP8_CAPABILITY, "FP8 products")
     if not hasattr(torch, "_scaled_mm"):
@@ -217,8 +219,10 @@ def _need_capability(device: TorchDevice, least: tuple[int, int], what: str) -> 
 def _kernel(
     call: Callable[[int], Tensor], copies: int, inputs: Callable[[], tuple[Tensor, Any]], dtype: str, source: str
 ) -> Kernel:
-    """Return the kernel with its check: some rows and columns of the result, summed in float64."""
-    # ``inputs`` returns x and the weights, or x and a pair: the row indices of the weights to check, and those rows.
+    """Return the kernel with its check: some rows and columns of the result, summed in float64.
+
+    ``inputs`` returns x and the weights, or x and a pair: the row indices of the weights to check, and those rows.
+    """
 
     def error() -> float:
         result = call(0)

@@ -205,9 +205,11 @@ class LoadProbe:
         return self._drawn[replication].first(num_requests)
 
     def _length(self, load: float, num_requests: int) -> int:
-        """Return enough requests for the warm-up, or a start of all clients at once, to be a small part of a run."""
-        # An open run lasts several times as long as a request stays (at the nearest load that was tried): a shorter
-        # one is over before the queue of an overload has grown.
+        """Return enough requests for the warm-up, or a start of all clients at once, to be a small part of a run.
+
+        An open run lasts several times as long as a request stays (at the nearest load that was tried): a shorter one
+        is over before the queue of an overload has grown.
+        """
         if self.is_closed_loop:
             return max(num_requests, SOJOURNS_PER_RUN * round(load))
         num_requests = max(num_requests, ceil(SOJOURNS_PER_OPEN_RUN * self._stay(load) * load))
@@ -276,9 +278,10 @@ class _Asked:
 
 
 def _asked(latencies: RequestLatencies, slo: SLO, submitted: NDArray[np.bool_]) -> _Asked:
-    """Return what all requests met, or a class with an objective of its own that is nearer to missing it."""
-    # Where a class asks for another share than all requests do, its misses are weighted by the ratio of what may
-    # miss.
+    """Return what all requests met, or a class with an objective of its own that is nearer to missing it.
+
+    Where a class asks for another share than all requests do, its misses are weighted by the ratio of what may miss.
+    """
     shares = attainment(latencies, slo, submitted)
     terms = [term for term in (*TERMS, TASK) if term in shares.by_metric and not np.isnan(shares.by_metric[term])]
     worst = _Asked(

@@ -368,11 +368,13 @@ class _Search:
     def _interval(
         self, found: Largest, levels: Sequence[Level], replications: int, num_requests: int
     ) -> tuple[tuple[float, float] | None, str]:
-        """Return the interval of the capacity and how it was made."""
-        # The attainment at the capacity has an interval over the replications (for one: by batch means). Divided by
-        # the slope of the attainment over the logarithm of the load, it becomes an interval of the capacity. Where it
-        # is not the attainment that fails, there is no such slope: all that is known is the load that holds and the
-        # one that fails.
+        """Return the interval of the capacity and how it was made.
+
+        The attainment at the capacity has an interval over the replications (for one: by batch means). Divided by the
+        slope of the attainment over the logarithm of the load, it becomes an interval of the capacity. Where it is not
+        the attainment that fails, there is no such slope: all that is known is the load that holds and the one that
+        fails.
+        """
         if found.value == 0 or found.fails_at is None:
             return None, ""
         near = [level for level in levels if abs(math.log(level.load / found.value)) <= SLOPE_REACH]
@@ -554,9 +556,11 @@ class _SteadySearch(_Search):
         return Level(load=load, trials=tuple(self._trial(load, each, num_requests) for each in fresh))
 
     def _until_known(self, load: float, num_requests: int, most_runs: int) -> Level:
-        """Return fresh runs at a load until one fails, the usual number does not pass, or they hold by far."""
-        # At most ``most_runs``. Runs after the first that fails, or after a few that hold by far, could not change
-        # the verdict.
+        """Return fresh runs at a load until one fails, the usual number does not pass, or they hold by far.
+
+        At most ``most_runs``. Runs after the first that fails, or after a few that hold by far, could not change the
+        verdict.
+        """
         usual = min(self.effort.fresh_runs, most_runs)
         level = self._fresh(load, num_requests, 1)
         while self._all_hold(level) and len(level.trials) < most_runs:

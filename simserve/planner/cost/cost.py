@@ -27,8 +27,15 @@ USUAL_UTILIZATION = (0.8, 0.7)
 """Shares of a GPU's rate that steady operation uses, for what a comparison at full use leaves out."""
 _MILLION = 1e6
 _OWN_KEYS = (
-    *("usd_per_month", "usd_per_request", "usd_per_million_tokens", "usd_per_million_input_tokens"),
-    *("usd_per_million_output_tokens", "utilization", "gpus", "gpu_usd_per_month", "fleet_usd_per_month"),
+    "usd_per_month",
+    "usd_per_request",
+    "usd_per_million_tokens",
+    "usd_per_million_input_tokens",
+    "usd_per_million_output_tokens",
+    "utilization",
+    "gpus",
+    "gpu_usd_per_month",
+    "fleet_usd_per_month",
     "operations_usd_per_month",
 )
 _MAY_BE_ZERO = ("gpu_hour_usd", "operations_usd", "prompt_tokens", "cached_share", "api_request_usd")
@@ -103,7 +110,11 @@ class CostTerms:
 
 
 def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
-    """Return both sides of a month and where they cross; None for what cannot be told from the terms."""
+    """Return both sides of a month and where they cross; None for what cannot be told from the terms.
+
+    Raises:
+        UsageError: The terms answer nothing, or the volume exceeds the fleet's rate.
+    """
     _check(terms)
     model = _model(terms)
     api = _api_side(terms, model)
@@ -275,8 +286,10 @@ def _tokens_for(terms: CostTerms, model: Comparison, usd: float) -> float | None
 
 
 def _left_out(terms: CostTerms, model: Comparison | None) -> list[dict[str, Any]]:
-    """Return what a comparison of GPUs at full use with an API leaves out, each with its effect on the crossing."""
-    # Each row is for the GPUs and this one term alone; the last for all of them at the lowest utilization.
+    """Return what a comparison of GPUs at full use with an API leaves out, each with its effect on the crossing.
+
+    Each row is for the GPUs and this one term alone; the last for all of them at the lowest utilization.
+    """
     if model is None:
         return []
     bare = replace(model, fixed_usd_per_month=0.0, capacity=None)

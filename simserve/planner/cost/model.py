@@ -211,8 +211,10 @@ def _why_never(model: Comparison) -> str:
 
 
 def _told_apart(own: float, other: float) -> tuple[str, str]:
-    """Return two amounts in dollars with three significant digits, or as many as tell them apart."""
-    # ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.
+    """Return two amounts in dollars with three significant digits, or as many as tell them apart.
+
+    ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.
+    """
     for digits in range(3, _MOST_DIGITS):
         told = _usd(own, digits), _usd(other, digits)
         if told[0] != told[1]:

@@ -190,8 +190,10 @@ def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> t
 def _day(
     resolved: ResolvedScenario, curve: LoadCurve, requests_per_month: float | None, copies: int | None = None
 ) -> _Day:
-    """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are."""
-    # ``copies``: how many times the deployment holds the pools of the scenario; None: as it is.
+    """Return the day: how much arrives in each hour, how many replicas can sustain it, and how busy they are.
+
+    ``copies``: how many times the deployment holds the pools of the scenario; None: as it is.
+    """
     scenario, own = resolved.scenario, curve.as_it_is()
     deployed, shape = copies or at_most(scenario.deployment).replicas, shape_of_day(scenario)
     flat = curve.own_load is None
@@ -247,8 +249,10 @@ def _finds_prefixes(curve: LoadCurve) -> bool:
 
 
 def _least_break_even(model: Comparison, together: _Together) -> float | None:
-    """Return a lower bound on the break-even, as if no replica lost prefix hits; None where it is the break-even."""
-    # The break-even itself takes for every replica what each of the priced fleet holds. Fewer replicas lose less.
+    """Return a lower bound on the break-even, as if no replica lost prefix hits; None where it is the break-even.
+
+    The break-even itself takes for every replica what each of the priced fleet holds. Fewer replicas lose less.
+    """
     if not together.loses:
         return None
     free = model.beside_overflow().from_one_unit

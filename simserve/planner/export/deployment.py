@@ -26,8 +26,14 @@ from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
 
 _KNOBS = (
-    *("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size"),
-    *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
+    "max_model_len",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "async_scheduling",
 )
 """Knobs for which some engine has a flag, in the order of a command line."""
 
@@ -36,8 +42,17 @@ _EAGLE_PLACEHOLDER = "ORG/EAGLE-HEAD"
 
 _SAID = frozenset(
     {
-        *("hardware", "replicas", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
-        *("enable_expert_parallel", "quantization", "kv_cache_dtype", "attention", "engine", "routing"),
+        "hardware",
+        "replicas",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "enable_expert_parallel",
+        "quantization",
+        "kv_cache_dtype",
+        "attention",
+        "engine",
+        "routing",
     }
 )
 """Keys of a deployment that every export expresses or refuses, or that concern only the simulation."""

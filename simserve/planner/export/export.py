@@ -125,8 +125,10 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
 
 
 def _under(scenario: Scenario, engine: str) -> tuple[Scenario, list[str]]:
-    """Return a scenario for an engine with the knobs that it sets, and a note if another was simulated."""
-    # A calibrated profile is the same engine with other step times, which no flag expresses.
+    """Return a scenario for an engine with the knobs that it sets, and a note if another was simulated.
+
+    A calibrated profile is the same engine with other step times, which no flag expresses.
+    """
     asked = scenario.deployment.engine
     if asked.name == engine:
         return scenario, []

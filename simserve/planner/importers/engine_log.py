@@ -577,11 +577,12 @@ def _is_model(served: str, model: str, where: str) -> bool:
 
 
 def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
-    """Return the blocks of the scenario's own pool that hold what the log says; None: as many as were read."""
-    # Blocks are longer than the log's default where the kernel of the model's attention forces that (MLA), and where
-    # ranks divide contexts. In a pool shared by layers with and without a window, or with states, vLLM printed its
-    # blocks divided by the groups of layers. Newer releases print the tokens of as many requests of full length as
-    # fit.
+    """Return the blocks of the scenario's own pool that hold what the log says; None: as many as were read.
+
+    Blocks are longer than the log's default where the kernel of the model's attention forces that (MLA), and where
+    ranks divide contexts. In a pool shared by layers with and without a window, or with states, vLLM printed its blocks
+    divided by the groups of layers. Newer releases print the tokens of as many requests of full length as fit.
+    """
     resolved = _without_room(draft) if "num_gpu_blocks_override" in log.reading.options else None
     if resolved is None or log.kv.blocks is None or log.kv.block_size is None:
         return None

@@ -140,8 +140,10 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
 
 
 def _seats(seen: Observed) -> tuple[int | None, int]:
-    """Return the most requests that an engine runs at once, where it was seen to be full, and in how many windows."""
-    # It is full where requests wait though KV memory is free, and as many run as ever do.
+    """Return the most requests that an engine runs at once, where it was seen to be full, and in how many windows.
+
+    It is full where requests wait though KV memory is free, and as many run as ever do.
+    """
     gauges = [window.gauges for window in seen.windows]
     if any(each.keys() < {"running", "waiting", "kv_usage"} for each in gauges):
         return None, 0

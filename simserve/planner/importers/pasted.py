@@ -137,8 +137,10 @@ def _json_or_text(value: str) -> Any:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of the command: continued ones joined, comments and prompts left out."""
-    # A line that begins with a flag, or is indented, belongs to the one before it.
+    """Return the lines of the command: continued ones joined, comments and prompts left out.
+
+    A line that begins with a flag, or is indented, belongs to the one before it.
+    """
     plain = _DASHES.sub("--", text.translate(_TYPOGRAPHIC)).replace(_NEWLINE, "")
     pieces: list[str] = []
     position, is_closed = 0, True

@@ -151,10 +151,11 @@ def _genai_prices(document: Sequence[Mapping[str, Any]], file: Path, date: str) 
 
 
 def _at(prices: Any, date: str, file: Path, where: str) -> Mapping[str, Any]:
-    """Return the prices valid on a date: the last ones that have started; prices for hours of the day are skipped."""
-    # Where that leaves none, the first of the list hold, even if they are those of some hours or of a later date: so
-    # says genai-prices itself (`ModelInfo.prices`: "If no conditional models match the conditions, the first one is
-    # used").
+    """Return the prices valid on a date: the last ones that have started; prices for hours of the day are skipped.
+
+    Where that leaves none, the first of the list hold, even if they are those of some hours or of a later date: so says
+    genai-prices itself (`ModelInfo.prices`: "If no conditional models match the conditions, the first one is used").
+    """
     if isinstance(prices, Mapping):
         return prices
     if not isinstance(prices, list) or not prices or not all(isinstance(each, Mapping) for each in prices):

@@ -37,7 +37,11 @@ _OF_DELAY = ("prefill_delayer_max_delay_passes", "prefill_delayer_token_usage_lo
 
 
 def _settle(reading: Reading) -> None:
-    """Convert what SGLang counts over all ranks, counts in tokens or names its own way to the scenario's keys."""
+    """Convert what SGLang counts over all ranks, counts in tokens or names its own way to the scenario's keys.
+
+    Raises:
+        ScenarioError: A number of tokens is not a whole number of pages.
+    """
     options = reading.options
     ranks = reading.data_parallel_size if reading.shares_attention_ranks else 1
     if options.get("enable_chunked_prefill") is not False:

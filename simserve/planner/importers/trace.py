@@ -150,10 +150,11 @@ def _fit_column(
 
 
 def _fit_tasks(trace: Trace, tasks: TaskStatistics, name: str) -> Fit:
-    """Return tasks like those of a trace."""
-    # A prompt consists of the context and new text. Prompt lengths are fitted to the new text of an agent's calls
-    # after the first; the excess of first prompts over that is the system prompt. Sub-agents of sub-agents are not
-    # drawn.
+    """Return tasks like those of a trace.
+
+    A prompt consists of the context and new text. Prompt lengths are fitted to the new text of an agent's calls after
+    the first; the excess of first prompts over that is the system prompt. Sub-agents of sub-agents are not drawn.
+    """
     files: dict[str, str] = {}
     agents = _fit_agents(tasks)
     spec = AgentsSpec.model_validate(agents)

@@ -92,8 +92,10 @@ def _gpus_miss(nearest: Member, needed: float, goal: Goal) -> Miss:
 
 
 def _unreachable(fitting: Sequence[Member], scenario: Scenario) -> dict[str, float]:
-    """Return the terms whose limit is below the bound of every deployment, with the least bound in seconds."""
-    # Deployments that no proof covers were simulated, and missed.
+    """Return the terms whose limit is below the bound of every deployment, with the least bound in seconds.
+
+    Deployments that no proof covers were simulated, and missed.
+    """
     proven = [member for member in fitting if member.bound.is_proven]
     if not proven:
         return {}

@@ -441,9 +441,11 @@ class _Planning:
         return [limits[place] for place in asked]
 
     def _split(self, spaces: list[Space]) -> bool:
-        """Search prefill and decode workers with shapes of their own, where they cost no more than the best."""
-        # First on each kind of GPU, then with a kind for each role, which adds a kind of its own. Return whether any
-        # were found.
+        """Search prefill and decode workers with shapes of their own, where they cost no more than the best.
+
+        First on each kind of GPU, then with a kind for each role, which adds a kind of its own. Return whether any were
+        found.
+        """
         groups, able, costs, has_found = self.findings.groups, [], [], False
         ceiling, known = self._ceiling(), KnownWorkers()
         self._price_workers(spaces, replace(self.goal, ceiling=ceiling, is_tight=True), known)
@@ -568,9 +570,11 @@ class _Planning:
             self._has_confirmed(spaces, bests)
 
     def _has_confirmed(self, spaces: Sequence[Space], members: Sequence[tuple[int, Member]]) -> bool:
-        """Return whether one of the members, each with the index of its space, was confirmed; take the best such."""
-        # Of equals, the first. A member that is no surer to hold than one that has since failed is left out: it would
-        # only cost a confirmation.
+        """Return whether one of the members, each with the index of its space, was confirmed; take the best such.
+
+        Of equals, the first. A member that is no surer to hold than one that has since failed is left out: it would
+        only cost a confirmation.
+        """
         found, left = self.findings, CONFIRMED_AT_MOST
         open_fleets = [
             _Open(self._objective_of(spaces[index], member.run), index, member.run.replicas, member)

@@ -272,8 +272,10 @@ class _Group:
             load, reached = 2 * load, look.trial.output_throughput
 
     def _close_in(self, able: Able, probe: LoadProbe) -> None:
-        """Look between the highest load that holds and the next, along a line through their margins."""
-        # What holds in a run that is too short to settle is run again, longer.
+        """Look between the highest load that holds and the next, along a line through their margins.
+
+        What holds in a run that is too short to settle is run again, longer.
+        """
         while (held := able.held) is not None:
             needed = _needed(probe, held, held.load, CLOSE_REQUESTS)
             if held.num_requests < needed:

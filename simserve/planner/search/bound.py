@@ -36,9 +36,21 @@ SHOWN_SHARE = 0.95  # Share of the requests for which the bounds on latencies ar
 ROUNDING = 1.0 - 1e-9  # Factor that lowers bounds, as they sum in another order than the simulation.
 _KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
 _KNOWN_DEPLOYMENT = {
-    *("hardware", "gpus_per_node", "replicas", "tensor_parallel_size", "pipeline_parallel_size"),
-    *("enable_expert_parallel", "quantization", "kv_cache_dtype", "attention", "engine", "routing"),
-    *("admission", "autoscaling", "faults", "encoder_disaggregation"),
+    "hardware",
+    "gpus_per_node",
+    "replicas",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "enable_expert_parallel",
+    "quantization",
+    "kv_cache_dtype",
+    "attention",
+    "engine",
+    "routing",
+    "admission",
+    "autoscaling",
+    "faults",
+    "encoder_disaggregation",
 }
 _LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}  # Requests may be refused or cut off.
 _KNOWN_ENGINE = {

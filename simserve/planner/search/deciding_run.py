@@ -150,8 +150,10 @@ def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picke
 
 
 def _promise_of_other_runs(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool) -> Promise:
-    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes if determined."""
-    # Eight runs for days, bursts and the like; for clients and conversations as many as `simserve capacity` requires.
+    """Return whether fresh runs as long as the scenario says hold, and what the fleet finishes if determined.
+
+    Eight runs for days, bursts and the like; for clients and conversations as many as `simserve capacity` requires.
+    """
     once = {**overrides, **ONCE}
     there = deployed(scenario, once, replicas)
     if not (has_other_runs(there) or (is_picked and has_conversations(there))):

@@ -79,9 +79,11 @@ def _headroom(scenario: Scenario, member: Member, least: int) -> int:
 
 
 def _failing(scenario: Scenario, member: Member) -> Callable[[int], bool]:
-    """Return a function that tells whether a member fails with a number of steps more traffic."""
-    # What it finishes with its queue never empty is known from its trial; below that, a run of a few thousand
-    # requests resolves such coarse steps.
+    """Return a function that tells whether a member fails with a number of steps more traffic.
+
+    What it finishes with its queue never empty is known from its trial; below that, a run of a few thousand requests
+    resolves such coarse steps.
+    """
     trial = member.run
     there = with_overrides(scenario, member.overrides)
 

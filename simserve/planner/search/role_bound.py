@@ -113,8 +113,10 @@ def role_bound(
 def _work(
     role: str, lengths: tuple[Array, Array], decode_limit: Array | None, config: EngineConfig, times: StepTimes
 ) -> tuple[Array, Array]:
-    """Return the least seconds of a rank for each request: if it meets its limit on TPOT, and at any pace."""
-    # The lengths are those of prompts and outputs; the limit is the most seconds of decoding.
+    """Return the least seconds of a rank for each request: if it meets its limit on TPOT, and at any pace.
+
+    The lengths are those of prompts and outputs; the limit is the most seconds of decoding.
+    """
     prompt, output = lengths
     priced, is_prefill = _with_shared(times, config.data_parallel_size), role == PREFILL
     output = np.ones(len(prompt)) if is_prefill else output

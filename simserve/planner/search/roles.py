@@ -316,9 +316,10 @@ class _Split:
         return trial is not None and trial.holds
 
     def _judged(self, overrides: Overrides, replicas: int) -> Trial | None:
-        """Simulate a pair whole, keep it if it is the best, and return its run; None if it cannot be run."""
-        # The best must hold in fresh long runs as well; the others are checked for that only when one of them is
-        # taken.
+        """Simulate a pair whole, keep it if it is the best, and return its run; None if it cannot be run.
+
+        The best must hold in fresh long runs as well; the others are checked for that only when one of them is taken.
+        """
         member = self.search.member(overrides)
         if member.status != "not_better":
             return None
@@ -341,8 +342,10 @@ class _Split:
         return cost < self.limit and gpus <= self.goal.max_gpus
 
     def _pairs(self, workers: dict[str, list[Worker]]) -> Iterator[tuple[float, Count, Count]]:
-        """Yield pairs whose roles pass alone, by cost, without those more expensive than the best known."""
-        # After the first that holds, pairs that cost up to a worker more follow: one of them may have to replace it.
+        """Yield pairs whose roles pass alone, by cost, without those more expensive than the best known.
+
+        After the first that holds, pairs that cost up to a worker more follow: one of them may have to replace it.
+        """
         self._cheapest = {}
         sides = {role: _Listed(self._passing(role, each)) for role, each in workers.items()}
         heap: list[tuple[float, int, int]] = [(0.0, 0, 0)]
@@ -420,8 +423,10 @@ class _Split:
         return Count(able[shares.index(max(shares))], fewest)
 
     def _may_pass(self, role: str, knobs: Sequence[Worker], most: int) -> bool:
-        """Return whether a kind may pass with at most ``most`` workers, over the link of the fewest."""
-        # It may if it passes with the scenario's own knob and as many more workers as another knob might save.
+        """Return whether a kind may pass with at most ``most`` workers, over the link of the fewest.
+
+        It may if it passes with the scenario's own knob and as many more workers as another knob might save.
+        """
         own = [each for each in knobs if KNOBS[role] not in (each.pool.get("engine") or {})]
         count = math.ceil(most / KNOB_GAIN) if own else most
         return any(self._alone(role, Count(each, count), each.least) is not None for each in own or knobs)
@@ -445,8 +450,10 @@ class _Split:
         return False
 
     def _alone(self, role: str, count: Count, linked: int | None = None) -> float | None:
-        """Return the attainment of workers of a role with more than enough of the other; None if they do not pass."""
-        # The link is that of ``linked`` workers; None: of as many as there are.
+        """Return the attainment of workers of a role with more than enough of the other; None if they do not pass.
+
+        The link is that of ``linked`` workers; None: of as many as there are.
+        """
         key = role, repr(count.worker.pool), count.number, linked or count.number
         if key not in self._reached:
             self._reached[key] = self._run_alone(role, count, linked or count.number)
@@ -682,8 +689,10 @@ def _sparing(knobs: Sequence[Pool]) -> Pool:
 
 
 def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> Worker | NoRoom | None:
-    """Return a shape with its bound; None if it is refused, `NO_ROOM` if it does not fit or no request does."""
-    # If it is too slow even when idle, whatever its knob, it needs an infinite number of workers.
+    """Return a shape with its bound; None if it is refused, `NO_ROOM` if it does not fit or no request does.
+
+    If it is too slow even when idle, whatever its knob, it needs an infinite number of workers.
+    """
     try:
         resolved = resolve(alone, "a KV connector between pools")
         if not resolved.memory.fits or resolved.memory.shortage_bytes:

@@ -561,17 +561,21 @@ def _shapes(search: Search, found: GroupResult) -> list[tuple[Value, Member]]:
 
 
 def _is_far(search: Search, shape: Member) -> bool:
-    """Return whether a shape has been run and missed by far, or has not been run."""
-    # If a fleet that held in the search was not confirmed, the ceiling is higher and many more shapes lie below it:
-    # knobs are then tried only on those that come near with the scenario's own.
+    """Return whether a shape has been run and missed by far, or has not been run.
+
+    If a fleet that held in the search was not confirmed, the ceiling is higher and many more shapes lie below it: knobs
+    are then tried only on those that come near with the scenario's own.
+    """
     asked, trial = objective(search.space.scenario), shape.trial
     return asked is not None and (trial is None or (trial.attainment or 0.0) < NEAR * asked.attainment)
 
 
 def _may_win(search: Search, shape: Member) -> bool:
-    """Return whether a shape, at its own knobs or others, may hold with few enough replicas to be better."""
-    # No knob makes a step shorter than with a token budget above every prompt, so a bound that rules out a shape with
-    # such steps holds for all its knobs.
+    """Return whether a shape, at its own knobs or others, may hold with few enough replicas to be better.
+
+    No knob makes a step shorter than with a token budget above every prompt, so a bound that rules out a shape with
+    such steps holds for all its knobs.
+    """
     space, most = search.space, 0
     kinds, chosen = [], space.chosen(shape.overrides)
     if shape.status == "out_of_reach" and (chosen[BUDGET_KEY] or 0) >= search.longest_prompt:

@@ -328,7 +328,11 @@ def space_on(
 
 
 def _versions_that_run(scenario: Scenario, asked: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
-    """Return the requested engine versions that run a scenario's model, and a clause that names the others."""
+    """Return the requested engine versions that run a scenario's model, and a clause that names the others.
+
+    Raises:
+        ScenarioError: None of them does.
+    """
     lacks = [model_lack_of(scenario, version) for version in asked]
     kept = tuple(version for version, lack in zip(asked, lacks, strict=True) if lack is None)
     found = [lack for lack in lacks if lack is not None]
@@ -365,8 +369,10 @@ def _default_of(scenario: Scenario, dimension: Dimension) -> Any:
 
 
 def _largest_replica(scenario: Scenario) -> int:
-    """Return the most GPUs of a replica: a node's, or more if the model needs them or has many experts."""
-    # The scenario's own number is always allowed.
+    """Return the most GPUs of a replica: a node's, or more if the model needs them or has many experts.
+
+    The scenario's own number is always allowed.
+    """
     hardware, model = _hardware_of(scenario), load_model(scenario.model, scenario.folder)
     node = max(hardware.intra_node.num_host_gpus, NODE_GPUS)
     needed = model.num_parameters * FEWEST_BITS / 8 / hardware.memory.total

@@ -219,9 +219,11 @@ def _replayed(
 
 
 def _trace(windows: Sequence[Window], seen: Observed, lead: float, drawn: _Drawn, seed: int) -> str:
-    """Return the requests that came: in each window as many as were counted, with lengths in its proportions."""
-    # Buckets are wide: within them lengths are distributed as in the scenario. A prompt is then as often shorter than
-    # a shared prefix as in the scenario.
+    """Return the requests that came: in each window as many as were counted, with lengths in its proportions.
+
+    Buckets are wide: within them lengths are distributed as in the scenario. A prompt is then as often shorter than a
+    shared prefix as in the scenario.
+    """
     shapes = {name: np.sort(lengths) for name, lengths in drawn.lengths.items()}
     generator = rng.stream(seed, "twin", 0)
     first = windows[0]
@@ -377,8 +379,10 @@ def _traffic(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[dict[st
 
 
 def _expected(seen: Observed, drawn: _Drawn, scenario: Scenario) -> tuple[Floats | None, float]:
-    """Return the arrivals that the scenario expects in each window, and their variance divided by their mean."""
-    # Rates that change start at the first scrape; those that follow the hours of the day, at midnight UTC.
+    """Return the arrivals that the scenario expects in each window, and their variance divided by their mean.
+
+    Rates that change start at the first scrape; those that follow the hours of the day, at midnight UTC.
+    """
     windows = seen.windows
     arrivals = scenario.workload.arrivals
     if isinstance(arrivals, RampArrivals | StepArrivals | SpikeArrivals | DailyArrivals):
@@ -476,10 +480,12 @@ def _whole(blocks: list[Window]) -> list[Window]:
 
 
 def _since(name: str, blocks: Sequence[Window], replay: _Replay) -> float | None:
-    """Return since when a latency has been outside its interval; None: in no block."""
-    # That is the beginning of the stretch in which it is furthest outside: the one with the largest sum of the
-    # logarithms of the blocks' means over the end that they pass, as Page dates a change by the last time that his
-    # sum was 0. One block outside, long before, is not the beginning.
+    """Return since when a latency has been outside its interval; None: in no block.
+
+    That is the beginning of the stretch in which it is furthest outside: the one with the largest sum of the logarithms
+    of the blocks' means over the end that they pass, as Page dates a change by the last time that his sum was 0. One
+    block outside, long before, is not the beginning.
+    """
     onset, best, since, running = None, 0.0, None, 0.0
     for block in blocks:
         if (compared := replay.compared(name, block)) is None:
@@ -497,9 +503,11 @@ def _since(name: str, blocks: Sequence[Window], replay: _Replay) -> float | None
 def _series(
     seen: Observed, windows: Sequence[Window], drawn: _Drawn, replay: _Replay, scenario: Scenario, names: Sequence[str]
 ) -> dict[str, dict[str, list[float | None]]]:
-    """Return each figure block by block: its end, what was observed and predicted, and the ends of the interval."""
-    # Intervals of rate and lengths cover chance alone (90 %); those of latencies are prediction intervals, as in
-    # `_since`.
+    """Return each figure block by block: its end, what was observed and predicted, and the ends of the interval.
+
+    Intervals of rate and lengths cover chance alone (90 %); those of latencies are prediction intervals, as in
+    `_since`.
+    """
     found: dict[str, dict[str, list[float | None]]] = {}
 
     def add(name: str, end: float, *values: float) -> None:

@@ -83,8 +83,10 @@ class Pricer:
 
 
 def _deployment_key(scenario: Scenario) -> str:
-    """Return a key that scenarios share if the same deployment serves them."""
-    # An engine without clients, as for a batch that is there at once, saves host time that a server spends.
+    """Return a key that scenarios share if the same deployment serves them.
+
+    An engine without clients, as for a batch that is there at once, saves host time that a server spends.
+    """
     is_served = not isinstance(scenario.workload.arrivals, AllAtOnceArrivals)
     return json.dumps([scenario.model, scenario.deployment.model_dump(mode="json"), is_served], sort_keys=True)
 
@@ -103,8 +105,10 @@ def replay_key(point: MeasuredPoint) -> str:
 
 
 def _long_enough(resolved: ResolvedScenario) -> ResolvedScenario:
-    """Return the deployment with the length that was measured, even where the model's own limit is shorter."""
-    # Benchmarks send random tokens, and exceed the positions that a model was trained on.
+    """Return the deployment with the length that was measured, even where the model's own limit is shorter.
+
+    Benchmarks send random tokens, and exceed the positions that a model was trained on.
+    """
     asked = resolved.scenario.deployment.engine.max_model_len
     if asked is None or asked <= resolved.engine.max_model_len:
         return resolved

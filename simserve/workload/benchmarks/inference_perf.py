@@ -110,8 +110,10 @@ def _mean_tokens(successes: Fields, names: tuple[str, str], num_requests: int) -
 
 
 def _arrivals(fields: Fields, config: Fields | None, notes: list[str]) -> dict[str, Any]:
-    """Return the load of a stage, with the process from the ``config.yaml`` in the report's folder."""
-    # The rate is the requested one, or the achieved one if the client fell behind, which is noted.
+    """Return the load of a stage, with the process from the ``config.yaml`` in the report's folder.
+
+    The rate is the requested one, or the achieved one if the client fell behind, which is noted.
+    """
     load = fields.mapping("load_summary")
     if "concurrency" in load:
         return {"process": "closed_loop", "concurrency": load.count("concurrency")}

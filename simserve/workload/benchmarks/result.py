@@ -93,8 +93,10 @@ def checked(result: BenchResult) -> BenchResult:
 
 
 def _check_tpot(result: BenchResult) -> None:
-    """Refuse a mean TPOT that equals E2E over output tokens instead of the value by its definition."""
-    # For requests of unequal lengths, means satisfy the definitions only approximately, hence a tolerance.
+    """Refuse a mean TPOT that equals E2E over output tokens instead of the value by its definition.
+
+    For requests of unequal lengths, means satisfy the definitions only approximately, hence a tolerance.
+    """
     figures = result.measured
     if not {"mean_tpot", "mean_ttft", "mean_e2e"} <= set(figures):
         return

@@ -88,9 +88,11 @@ def read_vllm(fields: Fields, label: str) -> BenchResult:
 
 
 def _length_range(fields: Fields) -> tuple[float, float] | None:
-    """Return the bounds of random lengths over their mean, if the file was saved with its range ratio."""
-    # ``--metadata random_range_ratio=0.3`` saves it; lengths lie between 1 - ratio and 1 + ratio times the requested
-    # one (vllm/benchmarks/datasets.py, RandomDataset). A ratio of 1, the default before 0.8.5, made them equal.
+    """Return the bounds of random lengths over their mean, if the file was saved with its range ratio.
+
+    ``--metadata random_range_ratio=0.3`` saves it; lengths lie between 1 - ratio and 1 + ratio times the requested one
+    (vllm/benchmarks/datasets.py, RandomDataset). A ratio of 1, the default before 0.8.5, made them equal.
+    """
     if "random_range_ratio" not in fields:
         return None
     ratio = share_at(fields, "random_range_ratio")

@@ -270,8 +270,10 @@ def _text(value: object, what: str) -> str:
 
 
 def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
-    """Return a column of token counts, >= 0, 0 where a row has none."""
-    # pandas writes whole numbers as ``12.0`` if some are missing.
+    """Return a column of token counts, >= 0, 0 where a row has none.
+
+    pandas writes whole numbers as ``12.0`` if some are missing.
+    """
     found = np.empty(len(cells.of(what)), dtype=np.int64)
     for index, cell in enumerate(cells.of(what)):
         try:

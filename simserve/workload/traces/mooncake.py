@@ -216,9 +216,11 @@ def _milliseconds(row: Fields, name: str) -> float | None:
 
 
 def _tasks(parents: list[list[int]], sessions: list[object]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of each row's task and agent."""
-    # Rows connected by what they wait for are a task. Rows of a session belong to one agent. Without a session, the
-    # first of the calls that wait for a call continues that call's agent, and each other one begins a new agent.
+    """Return the numbers of each row's task and agent.
+
+    Rows connected by what they wait for are a task. Rows of a session belong to one agent. Without a session, the first
+    of the calls that wait for a call continues that call's agent, and each other one begins a new agent.
+    """
     root = list(range(len(parents)))
 
     def find(row: int) -> int:
@@ -346,8 +348,10 @@ def _in_order(rows: Records, waits: list[list[tuple[int, bool, float]]]) -> list
 def _graph_parents(
     waits: list[list[tuple[int, bool, float]]], rank: Mapping[int, int], offset: np.ndarray
 ) -> tuple[list[list[int]], np.ndarray, np.ndarray]:
-    """Return the calls whose answers each call waits for, its pause after them, and its earliest time in its task."""
-    # A call that is sent some time after another is sent waits for the same answers as that one, with a longer pause.
+    """Return the calls whose answers each call waits for, its pause after them, and its earliest time in its task.
+
+    A call that is sent some time after another is sent waits for the same answers as that one, with a longer pause.
+    """
     parents: list[list[int]] = []
     pauses, offset = np.zeros(len(waits)), offset.copy()
     for row, own in enumerate(waits):
