@@ -549,7 +549,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "tokenizer_wait": 0.0 if choices.is_set("frontend_latency") else host.tokenizer_wait,
         "tokenization_per_token": 0.0 if choices.is_set("frontend_latency") else slowdown * host.tokenization_per_token,
         "frontend_seconds_per_request": slowdown * _api_server_seconds(choices, host, place),
-        "api_server_seconds_per_token": slowdown * host.api_server_seconds_per_token,
+        "api_server_seconds_per_token": slowdown
+        * host.api_server_seconds_per_token_of.get(place.model_family, host.api_server_seconds_per_token),
     }
 
 

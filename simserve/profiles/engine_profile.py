@@ -286,6 +286,8 @@ class Host(FrozenModel):
     api_server_seconds_per_token: Seconds = Field(default=0.0, ge=0)
     """Time of the one process that detokenises and sends per streamed token, seconds; 0: not known to be a bottleneck.
     `deployment.streaming` replaces it."""
+    api_server_seconds_per_token_of: Mapping[str, Seconds] = Field(default_factory=dict)
+    """Family of models -> that time where their tokeniser is slower than others: one without compiled code."""
     enforced_eager_seconds_per_layer: Seconds | None = Field(default=None, ge=0)
     """`eager_seconds_per_layer` with `enforce_eager`, which also switches off compilation; absent: the same."""
     eager_draft_seconds_per_layer: Seconds | None = Field(default=None, ge=0)

@@ -1403,3 +1403,21 @@ def test_vllm_keeps_its_rules_of_states_from_release_to_release(version: str, ru
     assert pool is not None
     assert (pool.padding_limit, pool.holds_seats, pool.ends_chunks) == (1.5, True, True)
     assert {each for each in ("keeps_every_state", "keeps_last_state", "logs_requests") if getattr(pool, each)} == rules
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "seconds"),
+    [
+        ("kimi_k2", "0.5.9", 300e-6),
+        ("kimi_k2", "0.5.10", 300e-6),
+        ("kimi_linear", "0.5.10", 300e-6),
+        ("kimi_k2", "0.5.11", 50e-6),
+        ("kimi_k2", "0.5.23", 50e-6),
+        ("deepseek_v3", "0.5.10", 50e-6),
+    ],
+)
+def test_a_tokeniser_of_python_alone_takes_longer_for_a_token(family: str, version: str, seconds: float) -> None:
+    """Kimi's under SGLang, until special tokens are looked up once."""
+    engine = resolve("sglang", version, model_family=family, host_slowdown=1.0)
+
+    assert engine.api_server_seconds_per_token == pytest.approx(seconds)
