@@ -48,11 +48,16 @@ _NOT_PADDED = (
     "is usually faster."
 )
 _PYTORCH_SINCE = version_key("1.0")  # First version whose default backend captures graphs unless told not to.
+_PYTORCH_BESIDE = version_key("0.17")
+"""First version with the PyTorch backend beside engines; without CUDA graphs unless told until 0.21 (PyTorchConfig,
+use_cuda_graph)."""
+_OVERLAP_SINCE = version_key("0.20")  # First version in which it overlaps its schedule by default (release notes).
 _LAST_COMPILED = "0.21"  # Last release whose profile is that of compiled engines.
 _SECOND_SINCE = version_key("1.4")
 """First version whose default is the second KV cache manager, which runs MAX_UTILIZATION whatever is asked for."""
-_BLOCKS = ("kv_cache_config", "attention_dp_config", "lora_config", "scheduler_config")
+_BLOCKS = ("kv_cache_config", "attention_dp_config", "lora_config", "scheduler_config", "pytorch_backend_config")
 """Keys of an options file whose own keys are read one by one."""
+_BESIDE = "pytorch_backend_config."  # Block of the PyTorch backend's own keys before 1.0.
 _ADMISSIONS = {policy: admission for admission, policy in POLICIES.items()}
 _METHODS = {name.lower(): method for method, name in DRAFTERS.items()} | {"eagle3": "eagle3"}
 """TensorRT-LLM's ``decoding_type``, in lower case -> vLLM's method."""
@@ -74,6 +79,7 @@ def _settle(reading: Reading) -> None:
     if reading.shares_attention_ranks:
         reading.data_parallel_size = reading.deployment.get("tensor_parallel_size", 1)
         reading.shares_attention_ranks = reading.data_parallel_size > 1
+    _settle_backend(reading)
     captures = reading.version is None or version_key(reading.version) >= _PYTORCH_SINCE
     if captures and not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"}:
         _graphs(reading, {})
@@ -81,6 +87,16 @@ def _settle(reading: Reading) -> None:
     tokens = reading.options.pop("kv_tokens", None)
     if tokens is not None:
         reading.options["num_gpu_blocks_override"] = max(tokens // reading.options.get("block_size", 32), 1)
+
+
+def _settle_backend(reading: Reading) -> None:
+    """Settle how the PyTorch backend runs beside engines, before 1.0: without graphs unless told, then not padded."""
+    is_captured = reading.options.pop("is_captured", False)
+    if not reading.options.pop("is_interpreted", False):
+        return
+    reading.options["cuda_graph_padding" if is_captured else "enforce_eager"] = not is_captured
+    if version_key(str(reading.version)) >= _OVERLAP_SINCE:
+        reading.options.setdefault("async_scheduling", True)
 
 
 def _settle_admission(reading: Reading) -> None:
@@ -103,6 +119,8 @@ def _read_backend(reading: Reading, flag: str, value: Any) -> None:
         reading.notes.append(
             f"A compiled engine is simulated as one of {_LAST_COMPILED}: later profiles are PyTorch's."
         )
+    elif value == "pytorch" and not is_late and version_key(str(reading.version)) >= _PYTORCH_BESIDE:
+        reading.options["is_interpreted"] = True
     else:
         only("tensorrt" if not is_late else "pytorch", "pytorch")(reading, flag, value)
 
@@ -150,8 +168,12 @@ def _flags_of_options() -> Mapping[str, Reader]:
 
 def _read_key(reading: Reading, key: str, value: Any) -> bool:
     """Read a key whose value may also be false or absent; return whether it is known."""
-    if key == "disable_overlap_scheduler":
+    if key in ("disable_overlap_scheduler", f"{_BESIDE}disable_overlap_scheduler"):
         reading.options["async_scheduling"] = not value
+    elif key == f"{_BESIDE}enable_overlap_scheduler":
+        reading.options["async_scheduling"] = bool(value)
+    elif key == f"{_BESIDE}use_cuda_graph":
+        reading.options["is_captured"] = bool(value)
     elif key in ("enable_chunked_prefill", "kv_cache_config.enable_block_reuse"):
         option = "enable_chunked_prefill" if key == "enable_chunked_prefill" else "enable_prefix_caching"
         reading.options[option] = bool(value)

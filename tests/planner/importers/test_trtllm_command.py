@@ -85,6 +85,36 @@ def test_a_compiled_engine_of_a_later_release_is_one_of_the_last_that_had_no_oth
     assert any("Not simulated: --backend _autodeploy." in note for note in other.notes)
 
 
+@pytest.mark.parametrize(
+    ("version", "options", "expected"),
+    [
+        ("0.16", "", {}),
+        ("0.18", "", {"enforce_eager": True}),
+        ("0.20", "", {"enforce_eager": True, "async_scheduling": True}),
+        ("0.20", "disable_overlap_scheduler: true", {"enforce_eager": True, "async_scheduling": False}),
+        ("0.21", "use_cuda_graph: true", {"cuda_graph_padding": False, "async_scheduling": True}),
+        (
+            "0.20",
+            "use_cuda_graph: true, enable_overlap_scheduler: false",
+            {"cuda_graph_padding": False, "async_scheduling": False},
+        ),
+    ],
+)
+def test_the_pytorch_backend_beside_engines_has_no_graphs_unless_told(
+    tmp_path: Path, version: str, options: str, expected: dict[str, bool]
+) -> None:
+    """From 0.17 on, and its overlapped schedule from 0.20 on; a compiled engine has neither."""
+    file = tmp_path / "extra.yaml"
+    file.write_text(f"pytorch_backend_config: {{{options}}}\n", encoding="utf-8")
+    line = f"{LINE} --extra_llm_api_options {file}" if options else LINE
+    named, compiled = imported(f"{line} --backend pytorch", version=version), imported(LINE, version=version)
+
+    assert named.scenario.deployment.engine.overrides() == expected
+    assert not any(word in note for note in named.notes for word in ("Not simulated", "left out"))
+    assert any("Without effect" in note for note in named.notes) == (version == "0.16")
+    assert compiled.scenario.deployment.engine.overrides() == {}
+
+
 def test_an_options_file_is_read_if_it_is_here(tmp_path: Path) -> None:
     """Keys that are not simulated are named; a file elsewhere is said."""
     options = tmp_path / "extra.yaml"
