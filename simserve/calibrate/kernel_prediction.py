@@ -58,6 +58,7 @@ def machine_of(hardware: HardwareProfile, engine: str) -> Machine:
         bandwidth=hardware.memory.bandwidth,
         gemm_efficiency=efficiency.gemm,
         gemm_overlap=efficiency.gemm_overlap,
+        grouped_gemm_overlap=efficiency.grouped_gemm_overlap,
         attention_efficiency=efficiency.attention_prefill,
         memory_efficiency=efficiency.memory,
         kernel_latency=efficiency.kernel_latency,

@@ -69,6 +69,7 @@ class Machine:
     kernel_latency: float  # Seconds from one small kernel to the next in a CUDA graph.
     gemm_overlap: float | None = None
     """How well arithmetic hides memory traffic in large products, if the hardware profile says so."""
+    grouped_gemm_overlap: float | None = None  # The same in routed experts; None: as in other products.
     tile_rows: int | None = None  # Rows of the smallest tile of any product, if the hardware profile says so.
     unpacking: float | None = None
     """Share of a 16-bit product's FLOP/s left if kernels unpack weights at any number of rows."""

@@ -423,7 +423,7 @@ def _class_curve(machine: Machine, dtype: str) -> GroupedGemmCurve:
         start_latency=CLASS_START_LATENCIES * KERNEL_LATENCIES["gemm"] * machine.kernel_latency,
         efficiency=machine.gemm_efficiency * NARROW_DTYPE_SHARE.get(dtype, 1.0),
         loop_overhead=CLASS_LOOP_OVERHEAD,
-        overlap=machine.gemm_overlap or CLASS_OVERLAP,
+        overlap=machine.grouped_gemm_overlap or machine.gemm_overlap or CLASS_OVERLAP,
         memory_efficiency=machine.memory_efficiency,
         expert_latency=CLASS_EXPERT_LATENCIES * machine.kernel_latency,
         routed_passes=CLASS_ROUTED_PASSES,

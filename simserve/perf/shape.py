@@ -294,8 +294,7 @@ class Masks:
 def exposed_mask_seconds(masks: Masks | None, sequences: Array, gpu_seconds: Array, tokens_each: int = 1) -> Array:
     """Return the time that masks add to a step, seconds.
 
-    Grammars advance once tokens are known, after the GPU's work. Masks filled in parallel with that work show only
-    where they take longer.
+    Grammars advance once tokens are known, after the GPU's work; masks filled beside that show only what is longer.
 
     Args:
         masks: Cost of grammars; None: nothing is constrained.
@@ -552,6 +551,7 @@ class ReplicaShape:
             bandwidth=min(self.hardware.memory.bandwidth, self.engine.max_bandwidth),
             gemm_efficiency=efficiency.gemm,
             gemm_overlap=efficiency.gemm_overlap,
+            grouped_gemm_overlap=efficiency.grouped_gemm_overlap,
             tile_rows=efficiency.tile_rows,
             unpacking=efficiency.unpacking,
             attention_efficiency=efficiency.attention_prefill,

@@ -249,6 +249,8 @@ class Efficiency(FrozenModel):
     gemm_overlap: float | None = Field(default=None, ge=1)
     """Exponent p in the time of large products, (arithmetic^p + memory^p)^(1/p): 1 where loads and arithmetic
     alternate, as before Ampere's asynchronous copies; absent: that of the GPUs whose products were fitted."""
+    grouped_gemm_overlap: float | None = Field(default=None, ge=1)
+    """The same in the products of routed experts, where their kernels differ; absent: as `gemm_overlap`."""
     tile_rows: int | None = Field(default=None, ge=1, le=64)
     """Rows of the smallest tile of a matrix product: 1 if few rows are multiplied on the ordinary cores, row by row
     (Metal); absent: the 16 of tensor cores, or as the weight format says."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simserve.perf.gemm import GemmDevice, device_of
+from simserve.perf.gemm import GemmDevice, device_of, gemm_curve
 from simserve.perf.moe import (
     ExpertLoad,
     ExpertShape,
@@ -406,3 +406,13 @@ def test_kernels_that_route_themselves_get_no_mask() -> None:
     assert not make_shape("h100-sxm-80gb", "qwen3-30b-a3b", version="0.28").skips_padding
     assert not make_shape("h100-sxm-80gb", "qwen3-30b-a3b", engine="sglang").skips_padding
     assert make_shape("h100-sxm-80gb", "qwen3-30b-a3b", version="0.30").skips_padding
+
+
+def test_experts_hide_memory_traffic_where_other_products_do_not() -> None:
+    """On CDNA 4, whose AITER kernels were fitted; a T4, whose loads and arithmetic alternate, has one exponent."""
+    cdna4, turing = make_shape("mi355x-288gb", "qwen3-30b-a3b").machine, make_shape("t4-16gb", "qwen3-30b-a3b").machine
+
+    overlaps = [(gemm_curve(each, None, "fp16").overlap, expert_curve(each, None, "fp16").overlap)
+                for each in (cdna4, turing)]  # fmt: skip
+
+    assert overlaps == [(1.0, 2.0), (1.0, 1.0)]

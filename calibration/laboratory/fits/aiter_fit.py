@@ -1,4 +1,4 @@
-"""Fits curves of AMD's MI300X to the times that its kernel library AITER ships with the kernels it has tuned.
+"""Fits curves of AMD's MI300X and MI355X to the times that its kernel library AITER ships with the kernels it tuned.
 
 Products in block-scaled FP8 were timed on an MI300X (304 compute units), routed experts on an MI308X (80 of the same
 units, the same memory), so that experts are scaled by the number of units. AITER's tables hold only the best kernel of
@@ -6,7 +6,9 @@ each size: no rounding of inputs, no sorting of tokens. Experts in MXFP4, which 
 were timed for a pull request, each of their two products separately. So were those that engines run without AITER:
 Triton's, for which shares of the two peaks are fitted and the rest is taken from AITER's. Experts in INT4 are Triton's
 with and without AITER; their layers were timed on MI300X and MI355X. Products in block-scaled FP8 by AITER's Triton
-kernel, which SGLang runs, were timed in a profile of a server and by developers who replace them. ``python -m
+kernel, which SGLang runs, were timed in a profile of a server and by developers who replace them. Products of 256
+compute units, which MI350X and MI355X have, are taken as an MI355X's; experts in block-scaled FP8 were timed there too.
+How far arithmetic hides memory traffic is fitted alone to 16-bit products of an MI300X. ``python -m
 calibration.laboratory.fits.aiter_fit FOLDER`` prints the constants, with the errors of whole weights left out; FOLDER
 is ``aiter/configs`` of amd-aiter 0.1.7 (MIT).
 """
@@ -25,16 +27,27 @@ import pandas as pd
 
 from calibration.laboratory.fits.gemm_fit import BOUNDS, START, fit_parameters
 from calibration.laboratory.fits.moe_fit import ExpertCalls, fit_moe, predict_experts
+from simserve.calibrate.kernel_prediction import machine_of
 from simserve.perf.efficiency import Array
-from simserve.perf.gemm import GemmDevice, gemm_seconds, grouped_gemm_seconds
+from simserve.perf.gemm import GemmDevice, gemm_curve, gemm_seconds, grouped_gemm_seconds
 from simserve.perf.moe import ExpertLoad, ExpertShape
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve
 
-UNITS, MI308X_UNITS = 304, 80
+UNITS, MI308X_UNITS, CDNA4_UNITS = 304, 80, 256
 PEAKS = {8.0: 2614.9e12, 16.0: 1307.4e12}
 """FLOP/s of an MI300X by bits (data sheet)."""
 BANDWIDTH = 5.3e12
+MI300X = GemmDevice(peak=PEAKS[8.0], bandwidth=BANDWIDTH, num_multiprocessors=UNITS)
+"""In 8 bits."""
+CDNA4 = {
+    bits: GemmDevice(peak=peak, bandwidth=8e12, num_multiprocessors=CDNA4_UNITS)
+    for bits, peak in (
+        (8.0, 5033.2e12),
+        (16.0, 2516.6e12),
+    )
+}
+"""An MI355X by bits (data sheet)."""
 
 FREE = (
     "start_latency",
@@ -135,6 +148,18 @@ INT4_BOUNDS = {
     "step_latency": (1e-8, 1e-5),
 }
 
+SHUFFLED_TABLES = (
+    "a8w8_blockscale_bpreshuffle_tuned_gemm.csv",
+    "model_configs/a8w8_blockscale_bpreshuffle_tuned_gemm_dsv3.csv",
+)
+"""Block-scaled FP8 of 256 compute units with shuffled weights; sizes that both hold count once, by the faster."""
+BLOCK_EXPERTS = 256
+"""Experts of DeepSeek's layer, which AITER's kernels for block scales were tuned for on an MI308X: with 128 experts of
+4,096 by 384 they take three times as long."""
+LONG_TOKENS = 512
+"""Tokens from which those kernels take longer than those of scales by token: the second product adds up in memory."""
+BLOCK_PASSES = (0.1, 30.0)
+
 TRITON_PRODUCTS = (
     ("InferenceX", 64, 2112, 7168, 123.0, 6.0e12),
     ("InferenceX", 64, 4608, 7168, 122.0, 6.0e12),
@@ -162,10 +187,10 @@ def product_rows(folder: Path) -> pd.DataFrame:
     return pd.DataFrame({"m": chosen["M"], "n": chosen["N"], "k": chosen["K"], "seconds": chosen["us"] * SECONDS})
 
 
-def fit_products(rows: pd.DataFrame) -> GemmCurve:
+def fit_products(rows: pd.DataFrame, device: GemmDevice = MI300X) -> GemmCurve:
     """Return the curve with the least soft-L1 error of the logarithm of the time."""
     values = fit_parameters(
-        lambda given: predict_products(_curve(given), rows),
+        lambda given: predict_products(_curve(given), rows, device),
         rows["seconds"].to_numpy(dtype=np.float64),
         {**{name: START[name] for name in FREE}, "efficiency": 0.3, "overlap": 1.5},
         FITTED_BOUNDS,
@@ -173,12 +198,62 @@ def fit_products(rows: pd.DataFrame) -> GemmCurve:
     return _curve(values)
 
 
-def predict_products(curve: GemmCurve, rows: pd.DataFrame) -> Array:
+def predict_products(curve: GemmCurve, rows: pd.DataFrame, device: GemmDevice = MI300X) -> Array:
     """Return the seconds of the products: weights and inputs in 8 bits, outputs in 16."""
     m, n, k = (rows[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k"))
-    device = GemmDevice(peak=PEAKS[8.0], bandwidth=BANDWIDTH, num_multiprocessors=UNITS)
     num_bytes = n * k + m * (k + 2.0 * n)
     return gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
+
+
+def batched_rows(folder: Path) -> pd.DataFrame:
+    """Return 16-bit products of 16 equal matrices at once on an MI300X, each as one that is 16 times as wide."""
+    table = pd.read_csv(folder / "bf16_tuned_batched_gemm.csv", skipinitialspace=True)
+    chosen = table[table["cu_num"] == UNITS]
+    columns = chosen["B"] * chosen["N"]
+    return pd.DataFrame({"m": chosen["M"], "n": columns, "k": chosen["K"], "seconds": chosen["us"] * SECONDS})
+
+
+def class_curve(name: str, overlap: float, dtype: str = "bf16") -> GemmCurve:
+    """Return the products of a GPU by its class efficiencies, with an exponent of the overlap of its own."""
+    hardware = load_hardware(name)
+    bare = hardware.model_copy(update={"gemm_curves": {}})
+    machine = replace(machine_of(bare, "vllm"), gemm_overlap=overlap)
+    return gemm_curve(machine, None, dtype)
+
+
+def predict_batched(curve: GemmCurve, rows: pd.DataFrame) -> Array:
+    """Return the seconds of 16-bit products on an MI300X."""
+    m, n, k = (rows[name].to_numpy(dtype=np.float64) for name in ("m", "n", "k"))
+    device = GemmDevice(peak=PEAKS[16.0], bandwidth=BANDWIDTH, num_multiprocessors=UNITS)
+    num_bytes = 2.0 * (n * k + m * (k + n))
+    return gemm_seconds(curve, device, rows=m, out_features=n, in_features=k, num_bytes=num_bytes).total
+
+
+def fit_overlap(rows: pd.DataFrame) -> float:
+    """Return the exponent with the least soft-L1 error of the logarithm, all else as the class has it."""
+    curve = class_curve("mi300x-192gb", 1.0)
+    values = fit_parameters(
+        lambda given: predict_batched(curve.model_copy(update=given), rows),
+        rows["seconds"].to_numpy(dtype=np.float64),
+        {"overlap": 2.0},
+        FITTED_BOUNDS,
+    )
+    return values["overlap"]
+
+
+def shuffled_rows(folder: Path) -> pd.DataFrame:
+    """Return the products in FP8 by blocks of 256 compute units: ``m n k seconds``."""
+    tables = pd.concat([pd.read_csv(folder / name) for name in SHUFFLED_TABLES])
+    chosen = tables[tables["cu_num"] == CDNA4_UNITS].rename(columns={"M": "m", "N": "n", "K": "k"})
+    fastest = chosen.groupby(["m", "n", "k"], as_index=False)["us"].min()
+    return fastest.assign(seconds=fastest["us"] * SECONDS)[["m", "n", "k", "seconds"]]
+
+
+def token_rows(folder: Path) -> pd.DataFrame:
+    """Return the products in FP8 by token of 256 compute units, to which nothing is fitted: ``m n k seconds``."""
+    table = pd.read_csv(folder / "a8w8_bpreshuffle_tuned_gemm.csv")
+    chosen = table[table["cu_num"] == CDNA4_UNITS].rename(columns={"M": "m", "N": "n", "K": "k"})
+    return chosen.assign(seconds=chosen["us"] * SECONDS)[["m", "n", "k", "seconds"]]
 
 
 def triton_products() -> pd.DataFrame:
@@ -241,12 +316,13 @@ def _curve(values: Mapping[str, float]) -> GemmCurve:
     return GemmCurve.model_construct(**constants)
 
 
-def expert_rows(folder: Path, *, rounding: str, bits: float) -> pd.DataFrame:
-    """Return the fastest calls with 128 experts or more, rounded by ``rounding`` (AITER's ``q_type``), on an MI308X."""
+def expert_rows(folder: Path, *, rounding: str, bits: float, units: int = MI308X_UNITS) -> pd.DataFrame:
+    """Return the fastest calls with 128 experts or more, rounded by ``rounding`` (AITER's ``q_type``), on an MI308X, or
+    on the GPU with so many compute units."""
     table = pd.read_csv(folder / "tuned_fmoe.csv")
     dtype = "float8" if bits == 8.0 else "bfloat16"
     is_chosen = table["q_type"].str.endswith(rounding) & table["q_dtype_w"].str.contains(dtype)
-    chosen = table[is_chosen & (table["cu_num"] == MI308X_UNITS) & (table["expert"] >= 128)]
+    chosen = table[is_chosen & (table["cu_num"] == units) & (table["expert"] >= 128)]
     sizes = ["token", "model_dim", "inter_dim", "expert", "topk", "use_g1u1"]
     return chosen.sort_values("us").drop_duplicates(sizes).reset_index(drop=True)
 
@@ -286,10 +362,10 @@ def held_out(rows: pd.DataFrame, weights: list[str], error: Callable[[pd.DataFra
     return float(np.median(np.abs(np.concatenate([unseen(chosen) for _, chosen in groups]))))
 
 
-def product_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
+def product_errors(seen: pd.DataFrame, tested: pd.DataFrame, device: GemmDevice = MI300X) -> Array:
     """Return predicted / measured - 1 of rows from a fit to others."""
     measured = tested["seconds"].to_numpy(dtype=np.float64)
-    return np.asarray(predict_products(fit_products(seen), tested) / measured - 1.0)
+    return np.asarray(predict_products(fit_products(seen, device), tested, device) / measured - 1.0)
 
 
 def expert_errors(seen: pd.DataFrame, tested: pd.DataFrame, *, bits: float, tile_rows: int) -> Array:
@@ -297,6 +373,35 @@ def expert_errors(seen: pd.DataFrame, tested: pd.DataFrame, *, bits: float, tile
     device, calls = expert_device(bits), expert_calls(tested, bits)
     curve = fit_moe(expert_calls(seen, bits), device, tile_rows)
     return np.asarray(predict_experts(curve, calls, device) / calls.seconds - 1.0)
+
+
+def fit_block_experts(rows: pd.DataFrame) -> GroupedGemmCurve:
+    """Return the curve of experts in block-scaled FP8 on an MI355X; all passes are of pairs that are computed."""
+    curve = fit_moe(expert_calls(rows, 8.0), CDNA4[8.0], TILE_ROWS)
+    passes = curve.routed_passes + curve.local_passes
+    return curve.model_copy(update={"routed_passes": 0.001, "local_passes": passes})
+
+
+def block_expert_errors(seen: pd.DataFrame, tested: pd.DataFrame) -> Array:
+    """Return predicted / measured - 1 of layers on an MI355X from a fit to others."""
+    calls = expert_calls(tested, 8.0)
+    return np.asarray(predict_experts(fit_block_experts(seen), calls, CDNA4[8.0]) / calls.seconds - 1.0)
+
+
+def fit_block_passes(rows: pd.DataFrame, curve: GroupedGemmCurve) -> float:
+    """Return the passes over its pairs that block scales add on an MI308X to a curve of scales by token.
+
+    Fitted to the layers of `BLOCK_EXPERTS` with `LONG_TOKENS` and more, where the two kinds of kernels differ.
+    """
+    chosen = rows[(rows["expert"] >= BLOCK_EXPERTS) & (rows["token"] >= LONG_TOKENS)].reset_index(drop=True)
+    calls, device = expert_calls(chosen, 8.0), expert_device(8.0)
+    values = fit_parameters(
+        lambda given: predict_experts(curve.model_copy(update=given), calls, device),
+        calls.seconds,
+        {"local_passes": 5.0},
+        {"local_passes": BLOCK_PASSES},
+    )
+    return values["local_passes"]
 
 
 def mxfp4_rows() -> pd.DataFrame:
@@ -483,8 +588,41 @@ def print_triton() -> None:
         print(f"  {inside:.3f}, whole weights left out {apart:.3f}")
 
 
+def print_overlaps(folder: Path) -> None:
+    """Print how far arithmetic hides memory traffic: fitted on an MI300X, compared on 256 compute units."""
+    rows = batched_rows(folder)
+    print("16-bit products, 304 units", len(rows), f"overlap {fit_overlap(rows):.2f}")
+    tokens = token_rows(folder)
+    for overlap in (1.0, 3.0):
+        wide = predict_batched(class_curve("mi300x-192gb", overlap), rows) / rows["seconds"] - 1.0
+        narrow = predict_products(class_curve("mi355x-288gb", overlap, "fp8"), tokens, CDNA4[8.0]) / tokens["seconds"]
+        errors = float(np.median(np.abs(wide))), float(np.median(np.abs(narrow - 1.0)))
+        print("  overlap {}: {:.3f}, FP8 by token on 256 units {:.3f}".format(overlap, *errors))
+
+
+def print_blocks(folder: Path) -> None:
+    """Print the results for block-scaled FP8 on 256 compute units, and what experts add on an MI308X."""
+    products = shuffled_rows(folder)
+    errors = partial(product_errors, device=CDNA4[8.0])
+    print("products, FP8 by blocks, 256 units", len(products), fit_products(products, CDNA4[8.0]))
+    inside, apart = np.median(np.abs(errors(products, products))), held_out(products, ["n", "k"], errors)
+    print(f"  {inside:.3f}, whole weights left out {apart:.3f}")
+    rows = expert_rows(folder, rounding="per_1x128", bits=8.0, units=CDNA4_UNITS)
+    print("experts, FP8 by blocks, 256 units", len(rows), fit_block_experts(rows))
+    inside = np.median(np.abs(block_expert_errors(rows, rows)))
+    apart = held_out(rows, ["model_dim", "inter_dim"], block_expert_errors)
+    print(f"  {inside:.3f}, whole weights left out {apart:.3f}")
+    smaller = expert_rows(folder, rounding="per_1x128", bits=8.0)
+    by_token = fit_moe(
+        expert_calls(expert_rows(folder, rounding="per_Token", bits=8.0), 8.0), expert_device(8.0), TILE_ROWS
+    )
+    print(f"  passes beyond those of scales by token, MI308X: {fit_block_passes(smaller, by_token):.1f}")
+
+
 def main(folder: Path) -> None:
     """Print constants and errors."""
+    print_overlaps(folder)
+    print_blocks(folder)
     print_triton()
     print_int4()
     mxfp4 = mxfp4_rows()

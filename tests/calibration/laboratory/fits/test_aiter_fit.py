@@ -197,3 +197,124 @@ def test_a_server_gains_by_aiters_products_of_few_rows_what_was_measured() -> No
 
     triton, aiter = seconds({"AMD": "triton"}), seconds({})
     assert 1.7 < triton / aiter < 2.7
+
+
+BATCHED = (
+    (32, 1280, 8192, 123.5316),
+    (128, 1280, 8192, 197.9104),
+    (256, 1280, 8192, 256.7255),
+    (512, 1280, 8192, 461.2279),
+    (2048, 1280, 8192, 1381.6015),
+    (32, 8192, 1024, 84.2878),
+    (128, 8192, 1024, 125.0599),
+    (256, 8192, 1024, 182.1985),
+    (512, 8192, 1024, 322.0123),
+    (2048, 8192, 1024, 1133.4458),
+)
+"""Rows, columns, reduction and microseconds of 16 products at once (bf16_tuned_batched_gemm.csv of amd-aiter 0.1.7)."""
+
+
+def write_batched(folder: Path) -> None:
+    """Write these products as the library does, with those of another GPU."""
+    table = pd.DataFrame(BATCHED, columns=["M", "N", "K", "us"]).assign(cu_num=304, B=16)
+    pd.concat([table, table.assign(cu_num=80, us=1.0)]).to_csv(folder / "bf16_tuned_batched_gemm.csv", index=False)
+
+
+@pytest.mark.parametrize("name", ["mi300x-192gb", "mi325x-256gb"])
+def test_arithmetic_of_16_bit_products_hides_no_memory_traffic_on_cdna_3(tmp_path: Path, name: str) -> None:
+    """The exponent that follows AITER's times best is the least, 1; the rest of the curve is the class's."""
+    write_batched(tmp_path)
+    rows = aiter_fit.batched_rows(tmp_path)
+    curve = load_hardware(name).gemm_curves_of("vllm")["bf16"]
+
+    assert aiter_fit.fit_overlap(rows) == pytest.approx(1.0, abs=0.05)
+    expected = aiter_fit.class_curve(name, 1.0)
+    fields = ("start_latency", "efficiency", "loop_overhead", "overlap", "memory_efficiency", "split_latency")
+    assert [getattr(curve, each) for each in fields] == pytest.approx([getattr(expected, each) for each in fields])
+    if name == "mi300x-192gb":
+        errors = np.abs(aiter_fit.predict_batched(curve, rows) / rows["seconds"] - 1.0)
+        usual = np.abs(aiter_fit.predict_batched(aiter_fit.class_curve(name, 3.0), rows) / rows["seconds"] - 1.0)
+        assert np.median(errors) < 0.15 < 0.2 < np.median(usual)
+
+
+TOKEN_PRODUCTS = ((64, 20.6714), (128, 23.7352), (256, 29.6374), (512, 42.0669), (2048, 112.617))
+"""Rows and microseconds of 7,168 columns and sums of 8,192 in FP8 by token on 256 compute units
+(a8w8_bpreshuffle_tuned_gemm.csv)."""
+
+
+def test_products_of_cdna_4_take_the_time_of_arithmetic_and_memory_one_after_the_other() -> None:
+    """The class is within 10 % of AITER's times; with one hidden behind the other, up to 512 rows take 0.8 at most."""
+    table = pd.DataFrame(TOKEN_PRODUCTS, columns=["m", "us"]).assign(n=7168, k=8192)
+    overlap = load_hardware("mi355x-288gb").efficiency.gemm_overlap or 3.0
+
+    own, hidden = (
+        aiter_fit.predict_products(aiter_fit.class_curve("mi355x-288gb", each, "fp8"), table, aiter_fit.CDNA4[8.0])
+        for each in (overlap, 3.0)
+    )
+    assert own * 1e6 == pytest.approx(table["us"], rel=0.1)
+    assert np.all(hidden[:4] * 1e6 < 0.8 * table["us"][:4])
+
+
+BLOCK_PRODUCTS = (
+    (16, 7168, 2304, 8.6748),
+    (128, 7168, 2304, 11.0009),
+    (1024, 7168, 2304, 49.9650),
+    (8192, 7168, 2304, 285.6152),
+    (128, 7168, 8192, 27.4045),
+    (1024, 7168, 8192, 101.4492),
+    (8192, 7168, 8192, 617.8080),
+)
+"""Rows, columns, reduction and microseconds of AITER's kernel without shuffled weights, to which nothing is fitted
+(a8w8_blockscale_tuned_gemm.csv of amd-aiter 0.1.7, 256 compute units)."""
+
+
+def test_block_scaled_products_of_cdna_4_are_those_of_another_kernel_too() -> None:
+    """Within 35 % each, 15 % in the median; the class takes less than 0.7 of the longest."""
+    rows = pd.DataFrame(BLOCK_PRODUCTS, columns=["m", "n", "k", "us"])
+    profile = load_hardware("mi355x-288gb")
+    curves = profile.gemm_curves_of("vllm")["fp8_block"], aiter_fit.class_curve("mi355x-288gb", 1.0, "fp8")
+
+    taken, by_class = (aiter_fit.predict_products(curve, rows, aiter_fit.CDNA4[8.0]) * 1e6 for curve in curves)
+    errors = np.abs(taken / rows["us"] - 1.0)
+    assert errors.max() < 0.35
+    assert np.median(errors) < 0.15
+    assert by_class[-1] < 0.7 * rows["us"].iloc[-1]
+    assert profile.gemm_curves_of("sglang")["fp8_block"] == curves[0]
+
+
+BLOCK_EXPERTS = (
+    (256, 16, 112.93),
+    (256, 128, 246.41),
+    (256, 512, 416.20),
+    (256, 1024, 729.28),
+    (512, 16, 208.87),
+    (512, 128, 482.44),
+    (512, 512, 631.24),
+    (512, 1024, 974.55),
+)
+"""Width of an expert, tokens and microseconds of DeepSeek-V3's layer on 256 compute units (tuned_fmoe.csv)."""
+
+
+def test_block_scaled_experts_of_cdna_4_take_what_the_table_says_and_the_kernels_beside_it() -> None:
+    """Each within a quarter, with 15 us of sorting and rounding."""
+    table = pd.DataFrame(BLOCK_EXPERTS, columns=["inter_dim", "token", "us"])
+    rows = table.assign(model_dim=7168, expert=256, topk=8, use_g1u1=1)
+    calls = aiter_fit.expert_calls(rows, 8.0)
+    curve = load_hardware("mi355x-288gb").grouped_gemm_curves_of("vllm", "aiter")["fp8_block"]
+
+    taken = predict_experts(curve, calls, aiter_fit.CDNA4[8.0])
+    assert taken - 15e-6 == pytest.approx(calls.seconds, rel=0.25)
+
+
+def test_block_scales_add_passes_over_the_pairs_of_a_rank_on_mi300x() -> None:
+    """Four layers of DeepSeek-V3 on an MI308X, of 512 and 1,024 tokens, are those of scales by token and ten passes."""
+    table = [(256, 512, 703.6877), (256, 1024, 1110.7637), (512, 512, 1218.4273), (512, 1024, 1869.5469)]
+    rows = pd.DataFrame(table, columns=["inter_dim", "token", "us"])
+    rows = rows.assign(model_dim=7168, expert=256, topk=8, use_g1u1=1)
+    curves = load_hardware("mi300x-192gb").grouped_gemm_curves_of("vllm", "aiter")
+    bare = curves["fp8"].model_copy(update={"start_latency": curves["fp8"].start_latency - 15e-6})
+
+    passes = curves["fp8_block"].local_passes
+    assert passes == pytest.approx(aiter_fit.fit_block_passes(rows, bare), rel=0.03)
+    kept = curves["fp8_block"].model_dump(exclude={"local_passes", "fit"})
+    assert kept == curves["fp8"].model_dump(exclude={"local_passes", "fit"})
