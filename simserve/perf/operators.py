@@ -167,7 +167,7 @@ def elementwise_parts(
     bytes_per_token: float,
     tokens: Array,
     machine: Machine,
-    calls: int = 1,
+    calls: int | Array = 1,
     operator: Literal["elementwise", "sampling"] = "elementwise",
 ) -> Array:
     """Return the seconds by part of ``calls`` memory-bound kernels that move ``bytes_per_token`` in total.

@@ -444,6 +444,8 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
     calls.append(_elementwise(stage, (2 * projected + attended) * ACTIVATION_BYTES))
+    if layers.mla is None and layers.compressed is None and stage.shape.engine.unjoined_kernels:
+        calls.append(Call("elementwise", partial(_unjoined, stage)))
     if model.qk_norm == "full" and stage.shape.tensor_parallel_size > 1:
         normed = sum(gemm.out_features for gemm in gemms if gemm.name == "qkv")
         calls.append(_elementwise(stage, (HEAD_NORM_CALLS + 1) * normed * ACTIVATION_BYTES, HEAD_NORM_CALLS))
@@ -458,6 +460,13 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
     if layers.indexer is not None:
         calls.append(Call("attention", partial(indexer_parts, layers.indexer, machine)))
     return tuple(calls)
+
+
+def _unjoined(stage: Stage, tokens: Array) -> Array:
+    """Return the seconds by part of a layer's small kernels around attention beyond those counted elsewhere."""
+    starts, has_norms = stage.shape.engine.unjoined_kernels, has_fused_all_reduce(stage.shape, tokens)
+    kernels = starts.get("attention", 0) + np.where(has_norms, 0.0, starts.get("norms", 0))
+    return elementwise_parts(0.0, tokens, stage.machine, kernels)
 
 
 def _linear(stage: Stage, gemm: Gemm, *, is_beside: bool = False) -> Call:
@@ -484,9 +493,8 @@ def _stream_calls(stage: Stage) -> tuple[Call, ...]:
 
 
 def _norm_calls(stage: Stage) -> tuple[Call, ...]:
-    model = stage.shape.model
-    moved = model.num_norms_per_layer * NORM_PASSES * model.hidden_size * ACTIVATION_BYTES
-    return (_elementwise(stage, moved, model.num_norms_per_layer),)
+    norms = stage.shape.model.num_norms_per_layer
+    return (_elementwise(stage, norms * NORM_PASSES * stage.shape.model.hidden_size * ACTIVATION_BYTES, norms),)
 
 
 def _linear_calls(stage: Stage, *, has_prompts: bool) -> tuple[Call, ...]:
@@ -531,18 +539,17 @@ def _ngram_blocks(stage: Stage) -> list[Block]:
 
 def _mlp_calls(stage: Stage, gemms: list[Gemm]) -> tuple[Call, ...]:
     """Return projections and activation function of an MLP, or of router and shared experts, in one layer."""
-    calls = []
-    has_overlap = stage.shape.engine.overlaps_shared_experts
+    calls, engine, model = list[Call](), stage.shape.engine, stage.shape.model
     for gemm in gemms:
-        calls.append(_linear(stage, gemm, is_beside=has_overlap and gemm.name.startswith("shared_")))
+        calls.append(_linear(stage, gemm, is_beside=engine.overlaps_shared_experts and gemm.name.startswith("shared_")))
         if gemm.name == "shared_gate":
-            moved = GATE_PASSES * stage.shape.model.hidden_size * ACTIVATION_BYTES
-            calls.append(_elementwise(stage, moved, GATE_PASSES))
+            calls.append(_elementwise(stage, GATE_PASSES * model.hidden_size * ACTIVATION_BYTES, GATE_PASSES))
         if gemm.name.endswith("down"):
-            wide = gemm.in_features * (3 if stage.shape.model.is_gated_mlp else 2)
-            calls.append(_elementwise(stage, wide * ACTIVATION_BYTES))
-        if gemm.name == "shared_down" and stage.shape.engine.adds_shared_experts:
-            calls.append(_elementwise(stage, ADD_PASSES * stage.shape.model.hidden_size * ACTIVATION_BYTES))
+            wide = gemm.in_features * (3 if model.is_gated_mlp else 2)
+            apart = engine.unjoined_kernels.get("activation", 0) if gemm.name == "down" else 0
+            calls.append(_elementwise(stage, wide * ACTIVATION_BYTES, 1 + apart))
+        if gemm.name == "shared_down" and engine.adds_shared_experts:
+            calls.append(_elementwise(stage, ADD_PASSES * model.hidden_size * ACTIVATION_BYTES))
     return tuple(calls)
 
 
@@ -749,7 +756,7 @@ def has_fused_all_reduce(shape: ReplicaShape, tokens: Array) -> NDArray[np.bool_
     """Return for each number of tokens whether all-reduce, residual and norm run as one kernel."""
     families, node = shape.engine.all_reduce_norm_families, shape.hardware.intra_node.gpus_per_node
     is_fusing = shape.engine.fuses_all_reduce_norm and (not families or shape.model.family in families)
-    is_fusing &= shape.tensor_parallel_size <= node  # the kernel reads the other ranks' memory (SGLang: nnodes == 1)
+    is_fusing &= 1 < shape.tensor_parallel_size <= node  # it reads the other ranks' memory (SGLang: nnodes == 1)
     return np.asarray((tokens * shape.model.hidden_size * ACTIVATION_BYTES <= _fused_bytes(shape)) & is_fusing)
 
 

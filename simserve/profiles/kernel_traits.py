@@ -142,6 +142,10 @@ class KernelTraits(FrozenModel):
     """Whether shared experts run alongside the routed ones, on a second stream or as further routed experts."""
     adds_shared_experts: bool = False
     """Whether a kernel of its own adds the outputs of shared experts to those of the routed ones."""
+    unjoined_kernels: Mapping[Literal["norms", "attention", "activation"], PositiveInt] = Field(default_factory=dict)
+    """Time of a layer's small kernels beyond what is counted, in starts of one, where no compiler joins them: norms
+    (none where all-reduces hold them), norms of heads, rotary embedding and the write of keys and values (not of latent
+    attention, as the norms), and the activation of an MLP without routed experts."""
     sends_rounded_tokens: bool = False
     """Whether tokens are rounded to the format of the experts' products before they go to other ranks, except FP8 with
     block scales; DeepEP's FP8 dispatch is its own."""

@@ -10,7 +10,7 @@ import pytest
 
 from simserve.perf.operators import COMMUNICATION, PricedDeployment
 from simserve.perf.shape import marlin_padded
-from simserve.perf.stage import FUSED_BYTES, has_fused_all_reduce
+from simserve.perf.stage import FUSED_BYTES, has_fused_all_reduce, stage_of, stage_seconds
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
@@ -184,3 +184,23 @@ def test_long_all_reduces_are_rounded_apart() -> None:
 
     assert saved[488] > 0
     assert saved[489] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "model", "starts"),
+    [
+        ("sglang", "0.5.6", "llama-3.1-8b", 32 * 8),
+        ("sglang", "0.5.9", "llama-3.1-8b", 32 * 8),
+        ("sglang", "0.5.6", "qwen3-30b-a3b", 48 * 6),
+        ("sglang", "0.5.9", "qwen3-30b-a3b", 48 * 3),  # all-reduces hold its norms
+        ("sglang", "0.5.9", "deepseek-v3", 3 * 2),
+        ("vllm", "0.12", "llama-3.1-8b", 0),
+    ],
+)
+def test_small_kernels_that_no_compiler_joins_take_longer(engine: str, version: str, model: str, starts: int) -> None:
+    """Norms three starts of 1.5 us a layer, attention's three, an activation two; latent attention has others."""
+    shape = make_shape("h200-sxm-141gb", model, engine=engine, version=version, tensor_parallel_size=2)
+    joined = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"unjoined_kernels": {}}))
+    apart, together = (float(stage_seconds(stage_of(each), np.array([1.0])).parts.sum()) for each in (shape, joined))
+
+    assert apart - together == pytest.approx(starts * 1.5e-6, abs=1e-9)
