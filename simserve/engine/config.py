@@ -133,6 +133,8 @@ class EngineConfig:
         keeps_last_state: ``caches_states``: whether a prompt of full blocks ends with one chunk less, without a state
             behind which the same prompt could go on (vLLM up to 0.31).
         exports_states: ``caches_states``: whether a state can be cached amid the last chunk of a prompt.
+        state_block_size: ``caches_states``: tokens between the places where a state can be cached, a divisor of
+            ``block_size``; 0: those of a block.
         watermark_blocks: Blocks that ``on_demand`` admission leaves free (vLLM V0 kept 1 %).
         reserved_decode_tokens: Tokens that a decode replica keeps free for each request with a seat when it takes in
             another one (SGLang's ``num_reserved_decode_tokens``); 0: those of the next step.
@@ -244,6 +246,7 @@ class EngineConfig:
     keeps_every_state: bool = False
     keeps_last_state: bool = False
     exports_states: bool = False
+    state_block_size: int = 0
     watermark_blocks: int = 0
     reserved_decode_tokens: int = 0
     static_batch_size: int = 1

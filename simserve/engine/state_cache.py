@@ -7,6 +7,10 @@ prompt that leaves a token to compute, and where a request has found a longer pr
 (``_mamba_block_aligned_split`` of v1/core/sched/scheduler.py, ``reachable_block_mask`` of
 v1/core/single_type_kv_cache_manager.py). Kernels that can write a state amid a chunk spare the last cut.
 
+Where ranks divide the tokens of a block among them (decode context parallelism), chunks end at the blocks of one rank
+(``cache_config.block_size``), of which a block of tokens spans several. Requests find prefixes in whole blocks of
+tokens; up to 0.28 a state elsewhere is found by nobody, later ones stand for the block before them.
+
 A state takes a block of every group of layers that keep states. Its request holds it until a later chunk has run, and
 scheduled ahead, for one more step; then it waits for its turn among the cached blocks. In the step that computes a
 state no other request can go on behind it.
@@ -30,7 +34,8 @@ _LATE, _PASSED = 2, 4
 
 def to_state(replica: Replica, requests: RequestTable, index: int, remaining: int, chunk: int) -> int:
     """Return a chunk of a prompt that has ``remaining`` tokens left, cut where a state is to be kept."""
-    config, block_size, cache = replica.config, replica.block_size, replica.cache
+    config, cache, wide = replica.config, replica.cache, replica.block_size
+    block_size = config.state_block_size if config.state_block_size else wide
     pass_states(replica, index)
     prompt = requests.prompt_tokens[index]
     known = prompt + requests.generated_tokens[index]
@@ -39,7 +44,7 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     replica.exported_states = 0
     if cache is not None:
         cache.paths.next_state[index] = 0
-        junction = cache.paths.junctions[index] * block_size
+        junction = cache.paths.junctions[index] * wide
     # A preempted request computes all but its last token again as a prompt.
     prefill_end = max(prompt, known - 1)
     if start >= prefill_end:
@@ -68,9 +73,9 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     if replica.exported_states:
         # A chunk that ends before writes nothing amid it.
         replica.exported_states, place = int(stop == end), inside if stop == end else stop
-    is_kept = config.keeps_every_state or place in (kept, junction)
-    if cache is not None and place % block_size == 0 and is_kept:
-        cache.paths.next_state[index] = place // block_size
+    is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
+    if cache is not None and is_kept:
+        cache.paths.next_state[index] = place // wide
     return stop - start
 
 

@@ -63,6 +63,9 @@ TRITON_WIDE_SHARE = 0.101 / MARLIN_ON_HOPPER
 """Share of the 16-bit peak at which Triton computes prompts of wider heads: SGLang's in 16 bit on H100 and H200 (their
 `widest_compute`), whose tiles of 32 rows (extend_attention.py of 0.5.9) are too small for Hopper's own instructions. On
 GPUs that have no others it is a share of the whole peak. Keys in 8 bit are taken as those in 16."""
+AMD_WIDE_SHARE = 80.0 / 1307.4
+"""The same on AMD's GPUs, in AITER's Triton kernel: 79 to 80 TFLOP/s of an MI325X's 1,307 with prompts of 2,048 to
+32,768 tokens (aiter pull request 5664); 107 ms a layer of 16,384 tokens inside vLLM are 82 (5649)."""
 WIDE_HEAD_ENGINES = ("vllm", "sglang")
 INDEX_SMALL_CALLS = 8
 """Element-wise kernels per layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 for
@@ -248,11 +251,13 @@ def unshared_key_seconds(
 def triton_wide_share(shape: ReplicaShape, layers: AttentionLayers) -> float | None:
     """Return the share of the peak of prompts that no kernel but Triton's computes; None for other layers.
 
-    Such are heads above `WIDEST_SHARED` on NVIDIA GPUs; those with fitted curves have a share of their own.
+    Such are heads above `WIDEST_SHARED` on NVIDIA's and AMD's GPUs; those with fitted curves have a share of their own.
     """
     is_wide = layers.has_plain_heads and layers.head_dim > WIDEST_SHARED
-    is_left = shape.engine.name in WIDE_HEAD_ENGINES and shape.hardware.vendor == "NVIDIA"
-    return TRITON_WIDE_SHARE if is_wide and is_left else None
+    if not is_wide or shape.engine.name not in WIDE_HEAD_ENGINES:
+        return None
+    shares = {"NVIDIA": TRITON_WIDE_SHARE, "AMD": AMD_WIDE_SHARE}
+    return shares.get(shape.hardware.vendor)
 
 
 def prefill_pair_seconds(

@@ -362,11 +362,11 @@ def with_state_blocks(shape: ReplicaShape) -> ReplicaShape:
     assert rules is not None
     is_datacenter_blackwell = (shape.hardware.compute_capability or "").startswith("10.")
     is_coarse = is_datacenter_blackwell and (is_latent or model.head_dim == 256)
-    step = max(engine.block_size, _BLACKWELL_BLOCK if is_coarse else 0)
+    ranks = shape.decode_context_parallel_size  # the engine's blocks are those of all of them already
+    step = max(engine.block_size, _BLACKWELL_BLOCK * ranks if is_coarse else 0)
     if is_latent:
         pooled = 1 if model.indexer is None else model.indexer.pooled_tokens
-        aligned = max(step, rules.latent_tokens) * shape.decode_context_parallel_size
-        step = max(step, aligned, _POOLED_KEYS * pooled if pooled > 1 else 0)
+        step = max(step, rules.latent_tokens * ranks, _POOLED_KEYS * pooled if pooled > 1 else 0)
     if exports_states(shape) and isinstance(model.state_layers, LinearAttention):
         # States amid a chunk are at the ends of blocks, where the kernels write them.
         step = math.lcm(step, _EXPORTED_TOKENS)

@@ -173,7 +173,8 @@ class StateCache:
 
     def cut(self, request: Request, chunk: int, remaining: int) -> int:
         """Return a chunk of a prompt with ``remaining`` tokens left: whole blocks, or up to where a state is kept."""
-        config, size = self.config, self.config.block_size
+        config, wide = self.config, self.config.block_size
+        size = config.state_block_size or wide
         chunk = self.scheduler.aligned(chunk, remaining)
         self.num_exported = request.next_state = 0
         if not self.is_used:
@@ -181,7 +182,7 @@ class StateCache:
         self.pass_by(request)
         prompt, known = request.prompt_tokens, request.prompt_tokens + request.generated
         start, until = known - remaining, max(prompt, known - 1)
-        end, junction = start + chunk, request.junction * size
+        end, junction = start + chunk, request.junction * wide
         if start >= until:
             return chunk
         last = known // size * size if config.keeps_last_state else (known - 1) // size * size
@@ -197,8 +198,9 @@ class StateCache:
         stop = min((each for each in stops if start < each < end), default=end)
         self.num_exported *= stop == end
         place = inside if self.num_exported else stop
-        if place % size == 0 and (config.keeps_every_state or place in ((prompt - 1) // size * size, junction)):
-            request.next_state = place // size
+        last_kept = (prompt - 1) // size * size
+        if place % wide == 0 if config.keeps_every_state else place in (last_kept, junction):
+            request.next_state = place // wide
         return stop - start
 
     def keep(self, request: Request) -> None:

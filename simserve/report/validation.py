@@ -125,7 +125,8 @@ def validation_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the answer: the typical error of each metric over all points, and how many points were run."""
     rooms = _room_lines(summary["memory"])
     if not summary["points"]:
-        return rooms or ["No measurement was found."]
+        nothing = "None of the logged KV cache sizes could be planned." if summary["not_covered"] else ""
+        return rooms or [nothing or "No measurement was found."]
     found = [
         f"{METRICS[metric]} {errors['median_ape']:.1%} ({counted(errors['points'], 'point')})"
         for metric, errors in summary["overall"].items()

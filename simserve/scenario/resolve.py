@@ -752,6 +752,7 @@ def _state_fields(shape: ReplicaShape) -> dict[str, int]:
         "keeps_every_state": rules.keeps_every_state,
         "keeps_last_state": rules.keeps_last_state,
         "exports_states": exports_states(shape),
+        "state_block_size": shape.engine.block_size // shape.decode_context_parallel_size,
     }
 
 

@@ -53,6 +53,9 @@ def served(config: EngineConfig, prompts: list[int], shared: int = 0) -> Request
         (8, {"keeps_last_state": True}, 1),
         (4, {}, 1),
         (10, {"exports_states": True}, 1),
+        (20, {"block_size": 16}, 2),
+        (20, {"block_size": 16, "state_block_size": 4, "max_num_batched_tokens": 13}, 3),
+        (10, {"block_size": 16, "state_block_size": 4}, 2),
         (10, {"caches_states": False}, 1),
         (10, {"enable_prefix_caching": False}, 1),
         (21, {"max_num_batched_tokens": 10}, 4),
@@ -93,5 +96,17 @@ def test_the_kernel_agrees_with_the_walker(kind: str, is_async: bool, release: s
     for seed in (20, 21, *((34, 84, 100, 101, 102, 104, 106, 109) if kind.startswith("states_prefix") else ())):
         case = as_vllm(draw_case(kind, seed, is_async=is_async), release)
         config = config_of(case, {**RULES[release], "exports_states": exports})
+
+        assert_agrees(config, times_of(case), requests_of(case))
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("release", ["0.33.0", "0.20.2"])
+def test_blocks_that_ranks_divide_are_cut_where_the_walker_cuts_them(kind: str, release: str) -> None:
+    """Chunks end at the blocks of one of two ranks; prefixes are found in blocks of both."""
+    for seed in (20, 100):
+        case = as_vllm(draw_case(kind, seed, is_async=True), release)
+        size = config_of(case, RULES[release]).block_size
+        config = config_of(case, {**RULES[release], "state_block_size": size // 2})
 
         assert_agrees(config, times_of(case), requests_of(case))

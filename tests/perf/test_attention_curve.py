@@ -191,8 +191,8 @@ def test_heads_of_512_run_at_tritons_pace_where_flash_attention_has_none(hardwar
     assert 0.9 * measured < reached < 2.5 * measured
 
 
-def test_other_heads_engines_and_makers_keep_the_gpus_share() -> None:
-    """Heads of 256 (Gemma's windows), llama.cpp's own kernels, AMD's GPUs."""
+def test_other_heads_and_engines_keep_the_gpus_share() -> None:
+    """Heads of 256 (Gemma's windows), llama.cpp's own kernels."""
     served = make_shape("gb10-128gb", "gemma-4-31b", version="0.30")
     wide = next(each for each in served.model.attention_layers if each.head_dim == 512)
     narrow = [each for each in served.model.attention_layers if each.head_dim <= 256]
@@ -200,4 +200,16 @@ def test_other_heads_engines_and_makers_keep_the_gpus_share() -> None:
     assert narrow
     assert all(triton_wide_share(served, each) is None for each in narrow)
     assert triton_wide_share(make_shape("rtx-5090-32gb", "gemma-4-31b", engine="llama.cpp"), wide) is None
-    assert triton_wide_share(make_shape("mi300x-192gb", "gemma-4-31b"), wide) is None
+    assert triton_wide_share(make_shape("mi300x-192gb", "gemma-4-31b", engine="llama.cpp"), wide) is None
+
+
+def test_heads_of_512_on_amd_take_the_time_of_their_kernel() -> None:
+    """16,384 tokens of Gemma-4-31B: 110 ms a layer at 80 TFLOP/s; 107 ms were measured on an MI325X (aiter 5649)."""
+    shape = make_shape("mi325x-256gb", "gemma-4-31b")
+    wide = next(each for each in shape.model.attention_layers if each.head_dim == 512)
+
+    share = triton_wide_share(shape, wide)
+
+    assert share is not None
+    flops = 4 * wide.num_heads * 512 * 16384**2 / 2
+    assert flops / (share * shape.hardware.compute.bf16) == pytest.approx(0.110, rel=0.01)

@@ -326,7 +326,7 @@ def test_states_stay_whole_beside_latent_keys_that_ranks_divide() -> None:
     """vLLM's one pool: blocks as many as before, four times as long; a request's state takes as many of them."""
 
     def plan(ranks: int) -> MemoryPlan:
-        engine = "deployment.engine={name: vllm, version: '0.32', max_model_len: 65536}"
+        engine = "deployment.engine={name: vllm, version: '0.26', max_model_len: 65536}"
         return plan_memory(
             resolve(make_scenario([*HYBRID, engine, f"deployment.decode_context_parallel_size={ranks}"])).shape
         )
@@ -358,10 +358,10 @@ def test_sglang_keeps_states_apart() -> None:
 
 
 def test_releases_that_divide_no_contexts_beside_states_say_so() -> None:
-    """vLLM 0.30 was not read."""
-    engine = "deployment.engine={name: vllm, version: '0.30', max_model_len: 65536}"
+    """vLLM 0.25 asserts it (v1/core/kv_cache_coordinator.py), 0.26 does not."""
+    engine = "deployment.engine={name: vllm, version: '0.25', max_model_len: 65536}"
 
     with pytest.raises(
-        InputError, match=r"beside layers that keep a state: vllm 0.30 divides contexts of no such model"
+        InputError, match=r"beside layers that keep a state: vllm 0.25 divides contexts of no such model"
     ):
         resolve(make_scenario([*HYBRID, engine, "deployment.decode_context_parallel_size=4"]))

@@ -15,6 +15,7 @@ from simserve.planner.measured.reports import UNSEEN, read_exclusions, read_own,
 from simserve.planner.measured.shipped import read_shipped, read_shipped_memory
 from simserve.planner.validation.prediction import Pricer, predict
 from simserve.planner.validation.scoring import compare_memory
+from simserve.planner.validation.validate import Validation
 from simserve.profiles import catalog
 from simserve.scenario.load import from_mapping
 from simserve.scenario.run import run
@@ -118,6 +119,22 @@ def test_kv_rooms_are_tokens_or_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert tokens.measured_bytes == 8192 * 131_072
     assert gib.measured_bytes == 2.5 * 1024**3
     assert (tokens.is_own_count, gib.is_own_count) == (False, False)
+
+
+def test_a_room_whose_deployment_is_refused_is_listed_and_the_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight ranks hold one copy of each of Llama's heads: no contexts to divide."""
+    refused = {**DEPLOYMENT, "tensor_parallel_size": 8, "decode_context_parallel_size": 8}
+    room = {"name": "k", "model": "llama-3.1-8b", "deployment": DEPLOYMENT, "tokens": 8192}
+    report(tmp_path, monkeypatch, kv_rooms=[room, {**room, "name": "r", "deployment": refused}])
+
+    found = Validation(predictions=(), memory=compare_memory(read_unseen_memory())).summary
+
+    assert [each["label"] for each in found["memory"]] == ["mine: k"]
+    ((source, reason),) = [(each["source"], each["reason"]) for each in found["not_covered"]]
+    assert source == "logged KV cache size, mine: r"
+    assert "decode_context_parallel_size: 8 must be at most the copies that ranks hold" in reason
 
 
 def test_tokens_of_a_model_with_windows_are_counted_by_each_release_in_its_own_way(

@@ -129,7 +129,7 @@ def predict(point: MeasuredPoint, pricer: Pricer) -> Prediction:
         resolved, priced = pricer.of(scenario)
         deployment, specs = deployment_of(resolved, priced), _specs(point, scenario)
     except SimserveError as failure:
-        return Prediction(point=point, reason=_reason(failure))
+        return Prediction(point=point, reason=reason_of(failure))
     simulation = simulate(point.protocol.heard(deployment), specs)
     if simulation.was_interrupted:
         raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def _predict_pools(point: MeasuredPoint, pricer: Pricer) -> Prediction:
     try:
         found = [_pool_figures(workers, point.protocol, pricer) for workers in point.pools]
     except SimserveError as failure:
-        return Prediction(point=point, reason=_reason(failure))
+        return Prediction(point=point, reason=reason_of(failure))
     measured = point.measured.get("tpot", float("nan"))
     distances = [abs(np.log(each.figures["tpot"] / measured)) for each in found]
     return _compared(point, found[int(np.argmin(distances))])
@@ -192,7 +192,7 @@ def _specs(point: MeasuredPoint, scenario: Scenario) -> RequestSpecs:
     return specs if spec is None else with_paces(specs, spec, scenario.run.seed, 0)
 
 
-def _reason(failure: SimserveError) -> str:
+def reason_of(failure: SimserveError) -> str:
     """Return what stopped a point, without the name of the point in it."""
     key = f"{failure.key}: " if failure.key else ""
     value = "" if failure.value is None else f"{failure.value} "

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simserve.errors import SimserveError
 from simserve.perf.memory import MemoryPlan
 from simserve.planner.measured.point import COMPUTED, METRICS, NO_RECIPE, MeasuredMemory, MeasuredPoint, Metric
 from simserve.planner.measured.reports import OWN, UNSEEN
-from simserve.planner.validation.prediction import Prediction
+from simserve.planner.validation.prediction import Prediction, reason_of
 from simserve.profiles import catalog
 from simserve.profiles.expected_errors import CONCURRENCY_BANDS, GROUPS, LEVEL, Coverage, ErrorModel, band_of, expect
 from simserve.scenario.load import from_mapping
@@ -123,10 +124,12 @@ def overall(predictions: Sequence[Prediction]) -> dict[str, dict[str, float | in
     return _summaries(predictions, is_scored=True)
 
 
-def not_covered(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """Return why points could not be run, by source, the most frequent reasons first."""
+def not_covered(predictions: Sequence[Prediction], memory: Sequence[MemoryComparison] = ()) -> list[dict[str, Any]]:
+    """Return why points could not be run, by source, the most frequent reasons first; then KV rooms not planned."""
     counts = Counter((each.point.source, each.reason) for each in predictions if not each.is_covered)
-    return [{"source": source, "reason": reason, "points": count} for (source, reason), count in counts.most_common()]
+    rows = [{"source": source, "reason": reason, "points": count} for (source, reason), count in counts.most_common()]
+    rooms = [(f"logged KV cache size, {each.measured.label}", each.reason) for each in memory if each.reason]
+    return rows + [{"source": source, "reason": reason, "points": 1} for source, reason in rooms]
 
 
 def coverage(predictions: Sequence[Prediction]) -> dict[str, Any]:
@@ -299,11 +302,13 @@ class MemoryComparison:
     """KV memory of one deployment, measured and predicted; bytes are those of one GPU."""
 
     measured: MeasuredMemory  # What the log says.
-    measured_bytes: float  # KV bytes in the log.
-    predicted_bytes: float  # KV bytes in the plan; where the log gives tokens, those that the log would count.
-    gpu_bytes: float  # Memory of the GPU.
+    measured_bytes: float = math.nan  # KV bytes in the log.
+    predicted_bytes: float = math.nan  # KV bytes in the plan; where the log gives tokens, those that it would count.
+    gpu_bytes: float = math.nan  # Memory of the GPU.
     is_own_count: bool = False
     """Whether the log gives tokens of layers that do not hold them all, which each release counts in its own way."""
+    reason: str = ""
+    """Why the deployment was refused, so that nothing could be compared; "": it was not."""
 
     @property
     def error_of_kv(self) -> float:
@@ -336,16 +341,15 @@ class MemoryComparison:
 
 
 def compare_memory(measured: Iterable[MeasuredMemory]) -> tuple[MemoryComparison, ...]:
-    """Return every deployment compared with its memory plan.
-
-    Raises:
-        InputError: A profile is missing or not compatible with the rest.
-    """
+    """Return every deployment compared with its memory plan, or with the reason why it was refused."""
     return tuple(_compared(each) for each in measured)
 
 
 def _compared(measured: MeasuredMemory) -> MemoryComparison:
-    resolved = resolve(from_mapping(measured.scenario))
+    try:
+        resolved = resolve(from_mapping(measured.scenario))
+    except SimserveError as failure:
+        return MemoryComparison(measured=measured, reason=reason_of(failure))
     plan: MemoryPlan = resolved.memory
     model = resolved.shape.model
     says_tokens = math.isnan(measured.kv_bytes)

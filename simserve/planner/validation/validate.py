@@ -48,7 +48,7 @@ class Validation:
 
     Attributes:
         predictions: In the order of the sources; if interrupted, only those that were finished.
-        memory: Measured KV rooms, compared with the memory plan's.
+        memory: Measured KV rooms, compared with the memory plan's, or why that was not possible.
         was_interrupted: The user stopped it.
     """
 
@@ -66,12 +66,12 @@ class Validation:
             "fitted": sum(bool(each.point.fitted) for each in self.predictions),
             "coverage": coverage(self.predictions),
             "overall": overall(self.predictions),
-            "memory": [each.summary for each in self.memory],
+            "memory": [each.summary for each in self.memory if not each.reason],
             "groups": grouped(self.predictions, "source", "engine", "hardware", "model"),
             "bands": in_order_of_load(grouped(self.predictions, "source", "engine", "concurrency")),
             "sources": grouped(self.predictions, "source"),
             "intervals": [each.model_dump() for each in coverage_rows(self.predictions, load_error_model())],
-            "not_covered": not_covered(self.predictions),
+            "not_covered": not_covered(self.predictions, self.memory),
         }
 
     @property
