@@ -160,6 +160,7 @@ class EngineConfig:
         samples_in_turn: With pipeline stages: whether no stage goes on before the last one has sampled, so that the
             requests of a step with decodes are one micro-batch.
         data_parallel_size: Ranks with a scheduler and a KV cache each, all as described here, that step together.
+        rotates_ranks: Whether requests go to the ranks in turn (SGLang); otherwise to the one with the fewest.
         attention_dp_timeout_iters: With ranks: most steps for which prompts wait until every rank has one; 0: they do
             not wait.
         prefill_delayer_max_delay_passes: With ranks: prompts wait for those of other ranks as by SGLang's delayer, for
@@ -264,6 +265,7 @@ class EngineConfig:
     keeps_micro_batches: bool = False
     samples_in_turn: bool = False
     data_parallel_size: int = 1
+    rotates_ranks: bool = False
     attention_dp_timeout_iters: int = 0
     prefill_delayer_max_delay_passes: int = 0
     prefill_delayer_token_usage_low_watermark: float = 0.0

@@ -70,16 +70,23 @@ NO_BOUND = 2**31 - 1
 
 
 def submit(replica: DataParallelReplica, requests: RequestTable, index: int, now: float) -> None:
-    """Queue a request at the rank with the fewest requests; end the common leap if it could be admitted there."""
+    """Queue a request at its rank: the next in turn, or the one with the fewest.
+
+    Ends the common leap if it could be admitted there.
+    """
     ranks = replica.ranks
     if replica.num_ranks == 1:
         submit_to_rank(ranks[0], requests, index, now)
         replica.end_time = ranks[0].end_time
         return
     least = 0
-    for position in range(1, replica.num_ranks):
-        if ranks[position].num_outstanding < ranks[least].num_outstanding:
-            least = position
+    if ranks[0].config.rotates_ranks:
+        least = replica.next_rank
+        replica.next_rank = (least + 1) % replica.num_ranks
+    else:
+        for position in range(1, replica.num_ranks):
+            if ranks[position].num_outstanding < ranks[least].num_outstanding:
+                least = position
     rank = ranks[least]
     requests.rank[index] = least
     is_joining = rank.end_time == INFINITY and replica.end_time != INFINITY

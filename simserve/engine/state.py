@@ -476,6 +476,7 @@ class DataParallelReplica:
     Attributes:
         ranks: One or more, all with the same configuration.
         num_ranks: How many.
+        next_rank: Where requests go in turn, the one that gets the next.
         end_time: End of the common leap, or when a plan is due; inf: every rank is idle. With one rank, its own.
         timeout_steps: Steps after which prompts no longer wait for other ranks; 0: they never wait.
         held_steps: Steps since they could last begin; SGLang: for which they have waited, -1: they do not.
@@ -485,7 +486,7 @@ class DataParallelReplica:
     """
 
     def __init__(self, ranks: list[Replica]) -> None:
-        self.ranks, self.num_ranks, self.end_time = ranks, len(ranks), INFINITY
+        self.ranks, self.num_ranks, self.next_rank, self.end_time = ranks, len(ranks), 0, INFINITY
         config = ranks[0].config
         timeout = config.attention_dp_timeout_iters or config.prefill_delayer_max_delay_passes
         self.timeout_steps = timeout if len(ranks) > 1 else 0

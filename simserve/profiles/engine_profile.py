@@ -129,6 +129,8 @@ class Scheduling(UbatchRules):
     """`estimate`: whether finished requests leave the batch before the next step is scheduled, or before a decode."""
     keeps_ratio: bool = False
     """`estimate`: whether the ratio restarts only when no request waits either; otherwise whenever a batch is empty."""
+    rotates_ranks: bool = False
+    """Whether ranks of data-parallel attention get requests in turn; otherwise the one with the fewest is next."""
     delays_for_seats: bool = False
     """`enable_prefill_delayer`: whether prompts wait for seats too, those of the largest batch of prompts so far."""
     bounds_prompt_delay: bool = False

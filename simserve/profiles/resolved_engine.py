@@ -130,6 +130,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     strikes_at_once: bool
     skips_ended: bool
     keeps_ratio: bool
+    rotates_ranks: bool
     delays_for_seats: bool
     bounds_prompt_delay: bool
     forgets_batches: bool

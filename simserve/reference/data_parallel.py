@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import TYPE_CHECKING
@@ -36,14 +37,17 @@ class DataParallelReplica(Scheduler):
         self.recent_batches: list[deque[int]] = [deque(maxlen=RECENT_BATCHES) for _ in self.ranks]
         self.num_tried = [0] * len(self.ranks)
         self.looks_at = math.inf
+        self.turns = itertools.cycle(self.ranks)
 
     def look_again(self, now: float) -> float:
         """Return when to schedule again after no step could be launched."""
         return self.looks_at if self.looks_at > now else math.inf
 
     def submit(self, request: Request) -> None:
-        """Queue a request at the rank with the fewest requests."""
-        min(self.ranks, key=lambda rank: rank.num_outstanding).submit(request)
+        """Queue a request at the next rank in turn, or at the one with the fewest requests."""
+        in_turn = self.config.rotates_ranks
+        rank = next(self.turns) if in_turn else min(self.ranks, key=lambda each: each.num_outstanding)
+        rank.submit(request)
 
     def let_go(self, request: Request) -> None:
         """Take a request from the rank that has it."""

@@ -122,7 +122,8 @@ def ranked_cases(
     """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
     growing = [each for each in rules if each in GROWING_RULES]
     case = draw(st.one_of(cases(rules, is_alone=True), pressed_cases(growing, is_alone=True)))
-    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), **draw(waits()))
+    in_turn = draw(st.booleans())
+    config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), rotates_ranks=in_turn, **draw(waits()))
     rises = draw(st.lists(st.integers(0, 5), max_size=60))
     times = replace(
         case.times,

@@ -32,6 +32,16 @@ def test_a_prompt_waits_for_one_at_the_other_rank() -> None:
     assert first_tokens(joined) == [1.0, 4.0, 4.0]
 
 
+@pytest.mark.parametrize(("in_turn", "begins"), [(True, 10.0), (False, 5.0)])
+def test_the_rank_whose_turn_it_is_gets_a_request_however_many_it_has(in_turn: bool, begins: float) -> None:
+    """The first runs until 10 s and the second until 2 s, each in the one seat of its rank; the third comes later."""
+    specs = make_specs([0.0, 0.0, 4.5], 4, [10, 2, 1])
+
+    times = first_tokens(specs, max_num_seqs=1, prefill_delayer_max_delay_passes=0, rotates_ranks=in_turn)
+
+    assert times == [1.0, 1.0, begins + 1.0]
+
+
 def test_prompts_that_follow_wait_anew() -> None:
     """Each for at most three steps of its own, however long others have waited."""
     specs = make_specs([0.0, 0.5, 5.5], 4, [30, 2, 2])

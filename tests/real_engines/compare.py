@@ -194,6 +194,7 @@ def simulate_sglang(case: Mapping[str, Any], release: str) -> Replay:
         block_size=1,
         num_blocks=case["num_tokens"],
         data_parallel_size=case["data_parallel_size"],
+        rotates_ranks=True,
         **{name: case[name] for name in case if name.startswith(("new_token_ratio", "prefill_delayer"))},
         **{name: value for name, value in rules.items() if name != "expects_max_tokens"},
     )

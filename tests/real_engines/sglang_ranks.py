@@ -67,7 +67,6 @@ class Together:
             rank.prefill_delayer = Delayer(meeting, position, case)
             rank.max_prefill_bs, rank.max_total_num_tokens = 0, case["num_tokens"]
             rank.observe_memory()
-        self.num_of_rank = [0] * len(self.ranks)
         self.arrivals = deque(enumerate(case["requests"]))
         self.rows = [
             {"scheduled": None, "first_token": None, "finish": None, "preemptions": 0, "cached": 0}
@@ -77,12 +76,10 @@ class Together:
         self.on_way = []
 
     def receive(self, until):
-        """Send what has arrived to the rank with the fewest: when it is seen; in the normal loop when it arrives."""
+        """Send what has arrived to the ranks in turn, as SGLang's controller does."""
         while self.arrivals and self.arrivals[0][1]["arrival"] <= until:
             index, asked = self.arrivals.popleft()
-            rank = self.num_of_rank.index(min(self.num_of_rank))
-            self.num_of_rank[rank] += 1
-            self.on_way.append((rank, self.ask(self.case, index, asked), asked["arrival"]))
+            self.on_way.append((index % len(self.ranks), self.ask(self.case, index, asked), asked["arrival"]))
 
     def hand_over(self):
         """Give the ranks what was sent to them."""
@@ -113,7 +110,7 @@ class Together:
         self.now = max(self.now, end)
         if not self.case["async_scheduling"]:
             self.receive(self.now)
-        for position, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
+        for rank, batch in zip(self.ranks, batches, strict=True):
             if batch is None:
                 continue
             rank.process(batch, [self.next_token(self.case, request) for request in batch.reqs])
@@ -125,7 +122,6 @@ class Together:
                     row["finish"] = self.now
                     row["preemptions"] = rank.num_retracted.get(request.rid, 0)
                     self.num_left -= 1
-                    self.num_of_rank[position] -= 1
 
     def run(self):
         """Serve everything; overlapped, a step is launched before the one before it is processed."""
