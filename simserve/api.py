@@ -20,6 +20,7 @@ from simserve.scenario.run import run as run_scenario
 from simserve.scenario.schema import Scenario
 from simserve.sim.acceleration import Accelerate
 from simserve.sim.own_parts import OwnParts
+from simserve.units import requests_per_second
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -75,7 +76,7 @@ def load(
     routing: str | None = None,
     engine: str | None = None,
     quantization: str | None = None,
-    rate: float | None = None,
+    rate: float | str | None = None,
     concurrency: int | None = None,
     trace: str | Path | None = None,
     columns: str | None = None,
@@ -103,7 +104,7 @@ def load(
         routing: How requests are shared out: ``round_robin``.
         engine: ``vllm==0.20``, or a name alone.
         quantization: Weight format.
-        rate: Requests a second, Poisson.
+        rate: Requests a second, Poisson: 3, ``90/min`` or ``5M/day``.
         concurrency: Clients of a closed loop.
         trace: File of recorded traffic.
         columns: Columns of the trace: ``prompt_tokens=in,output_tokens=out``.
@@ -128,7 +129,7 @@ def load(
         routing=routing,
         engine=engine,
         quantization=quantization,
-        rate=rate,
+        rate=requests_per_second(rate) if isinstance(rate, str) else rate,
         concurrency=concurrency,
         trace=None if trace is None else str(trace),
         columns=columns,

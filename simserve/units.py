@@ -13,6 +13,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from simserve.errors import UsageError
+
 GIB = 2.0**30
 """Bytes of a GiB."""
 
@@ -185,3 +187,26 @@ def _scaled(value: float, unit: str) -> str:
         if abs(value) >= 0.9995 * _DECIMAL[prefix]:
             return f"{value / _DECIMAL[prefix]:.4g} {prefix}{unit}"
     return f"{value:.4g} {unit}"
+
+
+_RATE = re.compile(
+    r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?|m(?=[^/m]*/))\s*"
+    r"(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day|w|week|month)|(rpm)|rps|req|qps)?",
+    re.IGNORECASE,
+)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "month": 30 * 86400}
+_MULTIPLES = {"": 1, "k": 1000, "m": 1_000_000}
+
+
+def requests_per_second(text: str | float) -> float:
+    """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day``, ``40M/week``, ``150M/month``.
+
+    Raises:
+        UsageError: It is not a rate, or is 0.
+    """
+    found = _RATE.fullmatch(str(text).strip().replace(",", ""))
+    if found is None or not float(found[1]):
+        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h, 5M/day, 40M/week or 150M/month"
+        raise UsageError("is no rate" if found is None else "must be above 0", key="--rate", value=text, remedy=remedy)
+    multiple, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
+    return float(found[1]) * _MULTIPLES[multiple] / _SECONDS["month" if unit == "month" else unit[0]]

@@ -66,6 +66,7 @@ def app_of(word: str | None = None) -> typer.Typer:
         help="What will this LLM deployment do under this traffic, and what will it cost?",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode="rich",  # the default of newer releases only
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in [word] if word is not None and word in _COMMANDS else _COMMANDS:

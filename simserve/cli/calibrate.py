@@ -50,6 +50,7 @@ app = typer.Typer(
     help="Bring the model to your own GPU: measure kernels, fit curves, compare with servers, gate drift.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",  # the default of newer releases only
 )
 
 

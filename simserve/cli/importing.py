@@ -37,6 +37,7 @@ app = typer.Typer(
     help="Make a scenario or a profile of a command line, a log, metrics, a configuration, a benchmark or a trace.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",  # the default of newer releases only
 )
 
 OutFileOption = Annotated[Path | None, option("Write it there. Default: to stdout.", "--out", metavar="FILE")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,18 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from simserve.cli.options import argument, option
 from simserve.cli.progress import progress
 from simserve.errors import UsageError
+from simserve.units import requests_per_second
 
 if TYPE_CHECKING:
     from simserve.planner.one_line import Question
     from simserve.scenario.schema import Scenario
 
-_RATE = re.compile(
-    r"((?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*(k?|m(?=[^/m]*/))\s*"
-    r"(?:(?:req(?:uests)?|r)?\s*/\s*(s|sec|second|min|minute|h|hour|d|day|w|week|month)|(rpm)|rps|req|qps)?",
-    re.IGNORECASE,
-)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "month": 30 * 86400}
-_MULTIPLES = {"": 1, "k": 1000, "m": 1_000_000}
 _PANEL = "Instead of a file, or over it"
 
 
@@ -30,25 +23,13 @@ def _option(text: str, *names: str, **settings: Any) -> Any:
     return option(text, *names, rich_help_panel=_PANEL, **settings)
 
 
-def _rate(text: str | float) -> float:
-    """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day``, ``40M/week``, ``150M/month``.
-
-    Raises:
-        UsageError: It is not a rate, or is 0.
-    """
-    found = _RATE.fullmatch(str(text).strip().replace(",", ""))
-    if found is None or not float(found[1]):
-        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h, 5M/day, 40M/week or 150M/month"
-        raise UsageError("is no rate" if found is None else "must be above 0", key="--rate", value=text, remedy=remedy)
-    multiple, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
-    return float(found[1]) * _MULTIPLES[multiple] / _SECONDS["month" if unit == "month" else unit[0]]
-
-
 def _written(rate: float) -> str:
-    """Return a rate in the unit with the shortest text that `_rate` reads back exactly."""
+    """Return a rate in the unit with the shortest text that `requests_per_second` reads back exactly."""
     units = {"": 1, "/min": 60, "/h": 3600, "/d": 86400, "/week": 7 * 86400, "/month": 30 * 86400}
     whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in units.items())
-    return min((text + unit for text, unit in whole if _rate(text + unit) == rate), key=len, default=repr(rate))
+    return min(
+        (text + unit for text, unit in whole if requests_per_second(text + unit) == rate), key=len, default=repr(rate)
+    )
 
 
 ColumnsOption = Annotated[
@@ -90,7 +71,9 @@ class Asked:
     ] = None
     rate: Annotated[
         float | None,
-        _option("Requests a second (Poisson): 3, 90/min or 5M/day.", "--rate", metavar="RATE", parser=_rate),
+        _option(
+            "Requests a second (Poisson): 3, 90/min or 5M/day.", "--rate", metavar="RATE", parser=requests_per_second
+        ),
     ] = None
     concurrency: Annotated[
         int | None, _option("Clients, each with one request at a time; also --users.", "--concurrency", min=1)

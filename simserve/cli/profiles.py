@@ -357,24 +357,22 @@ def _refuse_several(hardware: str | None) -> None:
 
 
 def _resolved(name: str, version: str | None, hardware: str, model: str) -> ResolvedEngine:
+    """Return an engine as a run resolves it that sets nothing but engine, GPU and model."""
     from simserve.profiles.catalog import load_model
-    from simserve.profiles.engine import load_engine, resolve_engine
-    from simserve.profiles.engine_options import EngineOptions
     from simserve.profiles.hardware import load_hardware
+    from simserve.scenario.load import from_mapping
+    from simserve.scenario.resolve import resolved_engine
 
-    gpu, served = load_hardware(hardware), load_model(model)
-    return resolve_engine(
-        load_engine(name),
-        version=version,
-        gpu_memory_bytes=gpu.memory.total,
-        gpu_name=gpu.name,
-        model_max_len=served.max_position_embeddings,
-        options=EngineOptions(),
-        host_slowdown=gpu.host_slowdown,
-        model_family=served.family,
-        has_linear_layers=served.num_linear_layers > 0,
-        vocab_size=served.vocab_size,
+    traffic = {"arrivals": {"process": "poisson", "rate": 1.0}, "prompt_tokens": 1, "output_tokens": 1}
+    scenario = from_mapping(
+        {
+            "name": "defaults",
+            "model": model,
+            "deployment": {"hardware": hardware, "engine": {"name": name, "version": version}},
+            "workload": {**traffic, "num_requests": 1},
+        }
     )
+    return resolved_engine(scenario, load_hardware(hardware), load_model(model), "both")
 
 
 def print_resolved(resolved: ResolvedEngine) -> None:

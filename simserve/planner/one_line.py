@@ -123,6 +123,7 @@ def ask(
         if is_mac and flags.engine is None and not any("deployment.engine" in each for each in changes):
             overrides.append(Override("deployment.engine.name", MAC_ENGINE, "--engine"))
             notes.append(f"On a Mac the engine is {MAC_ENGINE} unless --engine says another.")
+    notes += _outdone(overrides, changes)
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
     is_bare = flags.like is not None or not base.is_complete
     has_load = not is_bare or _says_load(flags, changes)
@@ -140,6 +141,21 @@ def ask(
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
+
+
+def _outdone(overrides: Sequence[Override], changes: Sequence[str]) -> Iterator[str]:
+    """Yield what ``--set`` says in place of a flag.
+
+    The layout that follows from ``--gpus`` is left out: it is there to be changed.
+    """
+    keys = [change.partition("=")[0].strip() for change in changes]
+    for each in overrides:
+        if not each.label.startswith("--") or (each.label == "--gpus" and each.key != "deployment.hardware"):
+            continue
+        for key in keys:
+            is_part = key.startswith(f"{each.key}.") and isinstance(each.value, Mapping)
+            if key == each.key or each.key.startswith(f"{key}.") or (is_part and key.split(".")[-1] in each.value):
+                yield f"--set {key} is taken in place of {each.label}."
 
 
 def _says_load(flags: OneLine, changes: Sequence[str]) -> bool:

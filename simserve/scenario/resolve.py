@@ -314,7 +314,7 @@ def _shape_as_asked(
         hardware = in_nodes(load_hardware(deployment.hardware, folder), deployment.gpus_per_node)
     with scenario.blaming("model"):
         model = load_model(scenario.model, folder)
-    engine = _resolved_engine(scenario, hardware, model, role, started_with)
+    engine = resolved_engine(scenario, hardware, model, role, started_with)
     model = _with_state_format(model, engine)
     backend = _all2all_backend(deployment, hardware, model, engine.features)
     overlaps = deployment.enable_two_batch_overlap
@@ -484,7 +484,7 @@ def engine_of(scenario: Scenario) -> ResolvedEngine:
         hardware = in_nodes(known, scenario.deployment.gpus_per_node)
     with scenario.blaming("model"):
         model = load_model(scenario.model, scenario.folder)
-    return _resolved_engine(scenario, hardware, model, "both")
+    return resolved_engine(scenario, hardware, model, "both")
 
 
 @lru_cache(maxsize=KEPT_ENGINES)
@@ -492,9 +492,16 @@ def _engine(profile: Itself[EngineProfile], **options: Any) -> ResolvedEngine:
     return resolve_engine(profile.profile, **options)
 
 
-def _resolved_engine(
+def resolved_engine(
     scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, role: Role, started_with: int | None = None
 ) -> ResolvedEngine:
+    """Return every option of the scenario's engine, whether the model fits or not.
+
+    ``started_with``: context length with which the server starts, if requests have room for less.
+
+    Raises:
+        InputError: The engine does not run there, or not this model, or an option contradicts another.
+    """
     deployment = scenario.deployment
     with scenario.blaming("deployment.engine.name"):
         profile = load_engine(deployment.engine.name, scenario.folder)

@@ -10,7 +10,9 @@ import yaml
 
 import simserve as ss
 from simserve.profiles import catalog
+from simserve.scenario.resolve import replica_shape
 from tests.cli.conftest import Simserve
+from tests.scenario.builders import make_scenario
 
 _COMMANDS = ("run", "memory", "cost", "validate", "scenarios", "gpus", "models", "engines", "apis", "schema")
 
@@ -197,3 +199,22 @@ def test_help_is_grouped_by_what_one_wants(simserve: Simserve) -> None:
     assert panels[1:] == ["Answer a question", "Bring your own, take it away", "Check it against measurements", "Look"]
     assert [each for each in commands if commands.count(each) > 1] == []
     assert commands.index("run") < commands.index("import") < commands.index("validate") < commands.index("explore")
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "model"),
+    [
+        ("sglang", "mi300x-192gb", "llama-3.1-8b"),
+        ("sglang", "h200-sxm-141gb", "deepseek-v3"),
+        ("tensorrt-llm", "h100-sxm-80gb", "qwen3-30b-a3b"),
+    ],
+)
+def test_the_knobs_of_an_engine_are_those_of_a_run(simserve: Simserve, engine: str, gpu: str, model: str) -> None:
+    """What depends on the model's kind and on the GPU's maker too: memory share, graphs, formats."""
+    shown = json.loads(simserve("engines", engine, "--hardware", gpu, "--model", model, "--json").stdout)
+    deployment = {"hardware": gpu, "engine": {"name": engine}, "tensor_parallel_size": 1}
+
+    asked = make_scenario(model=model, deployment=deployment)
+    known = json.loads(json.dumps(replica_shape(asked).engine.model_dump()).replace("Infinity", "null"))
+
+    assert {key for key in known if shown[key] != known[key]} <= {"max_model_len", "sources"}

@@ -255,6 +255,14 @@ def test_the_day_that_is_given_also_judges_the_api_of_a_scenario(cost: Any, toda
     assert sum("gpt-4 is no longer served" in each for each in summary["warnings"]) == is_told
 
 
+@pytest.mark.parametrize(("api", "is_told"), [("", True), (" --api gpt-4o", False)])
+def test_an_api_that_is_not_compared_with_is_not_warned_of(cost: Any, api: str, is_told: bool) -> None:
+    """The scenario's own has been withdrawn, and the flag names another."""
+    summary = cost(f"api-vs-self-host --set pricing.api=deepseek-r1 --set workload.num_requests=50{api}")
+
+    assert any("deepseek-r1 is no longer served" in each for each in summary["warnings"]) == is_told
+
+
 @pytest.mark.parametrize(("today", "is_told"), [("2027-01-13", False), ("2027-01-14", True)])
 def test_an_api_that_is_no_longer_served_is_told_with_its_successor(
     simserve: Simserve, today: str, is_told: bool

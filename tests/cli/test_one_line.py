@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from simserve.cli.one_line import _rate, _written
+from simserve.api import load
+from simserve.cli.one_line import _written
 from simserve.errors import InputError, UsageError
 from simserve.planner.layout import OneLine
 from simserve.planner.one_line import ask, gpu_and_count, kinds_of_gpus, weight_format
 from simserve.profiles import catalog
 from simserve.profiles.engine_profile import load_engine
+from simserve.units import requests_per_second
 from tests.cli.conftest import Simserve
 
 pytestmark = pytest.mark.usefixtures("page_alone")
@@ -285,6 +287,38 @@ def test_flags_change_a_bundled_scenario(simserve: Simserve) -> None:
     assert by_flags == answer(simserve, f"run chatbot {sets} --out two")
     assert answer(simserve, "memory chatbot --gpus 4xH200 --set deployment.tensor_parallel_size=8")["num_gpus"] == 8
     assert answer(simserve, "memory qwen3-8b --gpus 2xv6e-4")["num_gpus"] == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--rate 3 --set workload.arrivals.rate=4", "--set workload.arrivals.rate is taken in place of --rate"),
+        ("--rate 3 --set workload.num_requests=9", ""),
+        ("--tp 2 --set deployment.tensor_parallel_size=4", "deployment.tensor_parallel_size is taken in place of --tp"),
+        ("--slo ttft=1s --set slo={ttft: 2 s}", "--set slo is taken in place of --slo"),
+        ("--gpus 4xH100 --set deployment.tensor_parallel_size=2", ""),
+        ("--gpus 4xH100 --set deployment.hardware=h200", "--set deployment.hardware is taken in place of --gpus"),
+    ],
+)
+def test_a_key_that_set_takes_from_a_flag_is_said_once(line: str, told: str) -> None:
+    """Whatever the flag sets, alone or within a block."""
+    flags, _, change = line.partition(" --set ")
+    flag, value = flags.split()
+    given: dict[str, Any] = {flag[2:]: {"--tp": int, "--rate": float}.get(flag, str)(value)}
+    question = ask("chatbot", OneLine(**given), [change])
+
+    notes = [each for each in question.notes if "in place of" in each]
+
+    assert len(notes) == bool(told)
+    assert told in "".join(notes)
+
+
+def test_rates_are_the_same_words_in_python() -> None:
+    """What the flag takes, or a number; other words are refused as the flag refuses them."""
+    assert load("chatbot", rate="90/min").workload.arrivals.rate == 1.5  # type: ignore[union-attr]
+    assert load("chatbot", rate=1.5) == load("chatbot", rate="90/min")
+    with pytest.raises(UsageError, match="is no rate; write 3"):
+        load("chatbot", rate="often")
 
 
 @pytest.mark.parametrize(
@@ -1034,4 +1068,4 @@ def test_engines_of_gguf_files_ask_whether_16_bit_are_meant(
 @pytest.mark.parametrize("text", ["249482/month", "90000/week", "3"])
 def test_a_rate_is_told_as_it_was_given(text: str) -> None:
     """In commands that are printed: a month's rate was told with seventeen digits a second."""
-    assert _written(_rate(text)) == text
+    assert _written(requests_per_second(text)) == text

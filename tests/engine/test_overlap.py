@@ -89,3 +89,35 @@ def test_the_ratio_begins_anew_only_if_nothing_comes_while_the_last_step_runs(ar
     first = max(arrival, 5.0)
     assert records.scheduled_time[1] == pytest.approx(first)
     assert (records.scheduled_time[2] > first + 2.5) == waits
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "prompts", "outputs", "limits", "finishes"),
+    [
+        (  # who does not fit into the next step is retracted before the last one's results are known
+            *([0.0, 4.1, 4.1], [1, 10, 12], [7, 7, 5]),
+            {"max_num_batched_tokens": 8, "block_size": 4, "num_blocks": 9, "strikes_at_once": True},
+            [9.0, 16.0, 19.0],
+        ),
+        (  # a retraction raises what others are expected to generate: it comes back behind the fourth
+            *([0.0, 4.1, 4.1, 14.4], [1, 10, 12, 5], [7, 7, 5, 7]),
+            {"max_num_batched_tokens": 8, "block_size": 4, "num_blocks": 9, "strikes_at_once": True}
+            | {"reserves_page": True, "new_token_ratio_decay": 0.017320508},
+            [9.0, 16.0, 27.0, 24.0],
+        ),
+        (  # nobody is retracted while the blocks of one that max_tokens has ended are about to be free
+            *([0.0, 1.1], [7, 8], [6, 5]),
+            {"max_num_batched_tokens": 4, "block_size": 4, "num_blocks": 7, "skips_ended": True, "max_num_seqs": 3},
+            [9.0, 9.0],
+        ),
+    ],
+)
+def test_loads_in_which_a_retraction_decides(
+    arrivals: list[float], prompts: list[int], outputs: list[int], limits: dict[str, Any], finishes: list[float]
+) -> None:
+    """Found by a search for small loads that differ where the rule is left out; the walker says when they end."""
+    config = make_config(**{**SGLANG, "max_model_len": 24, **limits})
+
+    records = assert_agrees(config, SECOND, make_specs(arrivals, prompts, outputs)).records
+
+    assert records.finish_time.tolist() == pytest.approx(finishes)

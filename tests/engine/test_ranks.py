@@ -275,6 +275,16 @@ DECAYING: dict[str, object] = {
             DECAYING | NEWEST | {"new_token_ratio_initial": 0.6, "max_num_batched_tokens": 4, "num_blocks": 12},
             [1.5, 4.5, 3.5, 8.5, 16.5],
         ),
+        (  # a budget that the chunk of a running prompt spends hides that memory is short: the rank has a prompt
+            [0.0, 0.0, 0.0],
+            [8, 1, 8],
+            [7, 1, 9],
+            {"prefill_delayer_max_delay_passes": 3, "max_num_seqs": 3, "max_num_batched_tokens": 4, "block_size": 2}
+            | {"admission": "estimate", "new_token_ratio_initial": 0.7, "new_token_ratio_minimum": 0.7}
+            | {"num_blocks": 16, "max_model_len": 24, "strikes_at_once": True}
+            | {"async_scheduling": True, "overlaps_results": True},
+            [2.0, 1.0, 5.0],
+        ),
     ],
 )
 def test_loads_in_which_one_rule_decides(

@@ -191,6 +191,17 @@ def test_heads_of_512_run_at_tritons_pace_where_flash_attention_has_none(hardwar
     assert 0.9 * measured < reached < 2.5 * measured
 
 
+def test_heads_of_512_take_twice_as_long_where_kernels_are_half_as_good() -> None:
+    """The share that Triton's kernels reach is a part of what the engine's kernels reach."""
+    shape = make_shape("rtx-pro-6000-96gb", "gemma-4-31b", version="0.30")
+    half = shape.engine.model_copy(update={"compute_efficiency": 0.5 * shape.engine.compute_efficiency})
+    contexts = (100_000.0, 120_000.0)
+
+    whole, slow = (price(replace(shape, engine=each, contexts=contexts), 600) for each in (shape.engine, half))
+
+    assert slow.step_times.prefill_pair_seconds == pytest.approx(2 * whole.step_times.prefill_pair_seconds)
+
+
 def test_other_heads_and_engines_keep_the_gpus_share() -> None:
     """Heads of 256 (Gemma's windows), llama.cpp's own kernels."""
     served = make_shape("gb10-128gb", "gemma-4-31b", version="0.30")

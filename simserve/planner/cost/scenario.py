@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from simserve.planner.cost.month import (
 from simserve.planner.load_curve import NUM_REQUESTS, LoadCurve
 from simserve.planner.scaling import at_most, is_scaled, steady_rate
 from simserve.profiles import catalog
-from simserve.profiles.api import load_api
+from simserve.profiles.api import load_api, withdrawal_note
 from simserve.profiles.catalog import weights_name
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.gpu_prices import offers
@@ -371,6 +371,14 @@ def _electricity(resolved: ResolvedScenario, day: _Day) -> float:
     return site.site_watts(day.watts_per_gpu) / 1000 * HOURS_PER_MONTH * site.usd_per_kwh
 
 
+def _of_compared(scenario: Scenario, model: Comparison, warnings: Sequence[str]) -> list[str]:
+    """Return the warnings without that on the scenario's API, if another is compared with."""
+    own, overflow = scenario.pricing.api, scenario.deployment.overflow
+    is_used = (model.api is not None and model.api.name == own) or (overflow is not None and overflow.api == own)
+    left_out = None if own is None or is_used else withdrawal_note(load_api(own, scenario.folder), None)
+    return [each for each in warnings if each != left_out]
+
+
 def _summary(
     resolved: ResolvedScenario,
     curve: LoadCurve,
@@ -391,7 +399,7 @@ def _summary(
     ladder_rows = ladder(model.beside_overflow(), assumed=cost_model.ASSUMED_OPERATIONS_USD)
     simulated = next(iter(curve.results.values())).summary["simserve"]
     return {
-        "warnings": simulated["warnings"],
+        "warnings": _of_compared(resolved.scenario, model, simulated["warnings"]),
         "scenario": resolved.scenario.name,
         "question": _question(resolved, day),
         "formats": resolved.formats,
