@@ -103,7 +103,7 @@ def load(
         routing: How requests are shared out: ``round_robin``.
         engine: ``vllm==0.20``, or a name alone.
         quantization: Weight format.
-        rate: Requests a second, Poisson.
+        rate: Requests a second, Poisson; infinite: all at once.
         concurrency: Clients of a closed loop.
         trace: File of recorded traffic.
         columns: Columns of the trace: ``prompt_tokens=in,output_tokens=out``.

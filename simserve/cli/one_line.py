@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -34,12 +35,16 @@ def _option(*names: str, help: str, metavar: str | None = None, **limits: Any) -
 def _rate(text: str | float) -> float:
     """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day``, ``40M/week``, ``150M/month``.
 
+    ``inf`` is what `vllm bench serve --request-rate inf` sends: all requests at once.
+
     Raises:
         UsageError: It is not a rate, or is 0.
     """
+    if str(text).strip().lower() == "inf":
+        return math.inf
     found = _RATE.fullmatch(str(text).strip().replace(",", ""))
     if found is None or not float(found[1]):
-        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h, 5M/day, 40M/week or 150M/month"
+        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h, 5M/day, 40M/week or 150M/month; inf: all at once"
         raise UsageError("is no rate" if found is None else "must be above 0", key="--rate", value=text, remedy=remedy)
     multiple, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
     return float(found[1]) * _MULTIPLES[multiple] / _SECONDS["month" if unit == "month" else unit[0]]
@@ -47,6 +52,8 @@ def _rate(text: str | float) -> float:
 
 def _written(rate: float) -> str:
     """Return a rate in the unit with the shortest text that `_rate` reads back exactly."""
+    if math.isinf(rate):
+        return "inf"
     units = {"": 1, "/min": 60, "/h": 3600, "/d": 86400, "/week": 7 * 86400, "/month": 30 * 86400}
     whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in units.items())
     return min((text + unit for text, unit in whole if _rate(text + unit) == rate), key=len, default=repr(rate))
@@ -144,8 +151,9 @@ class Asked:
         needs_traffic: bool = True,
         needs_load: bool = True,
         is_plan: bool = False,
+        is_told: bool = True,
     ) -> Question:
-        """Return the question, and say on stderr how short input was understood.
+        """Return the question, and say on stderr how short input was understood, unless ``is_told`` is False.
 
         Unless ``quiet``, reading a long trace is shown.
         """
@@ -156,7 +164,7 @@ class Asked:
         needs = {"needs_traffic": needs_traffic, "needs_load": needs_load}
         with progress(is_shown=not quiet, label="reading the traffic"):
             asked = ask(self.scenario, flags, changes, is_plan=is_plan, **needs)
-        for note in asked.notes:
+        for note in asked.notes if is_told else ():
             print(f"simserve: {note}", file=sys.stderr)
         return asked
 

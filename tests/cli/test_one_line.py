@@ -1035,3 +1035,34 @@ def test_engines_of_gguf_files_ask_whether_16_bit_are_meant(
 def test_a_rate_is_told_as_it_was_given(text: str) -> None:
     """In commands that are printed: a month's rate was told with seventeen digits a second."""
     assert _written(_rate(text)) == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "unsloth/Qwen3-8B-GGUF --gpus 4090",
+        "unsloth/Qwen3-8B-GGUF:Q4_K_M --gpus 4090",
+        "Qwen/Qwen3-8B --gpus 4090 --quantization q4_k_m",
+    ],
+)
+def test_gguf_weights_have_the_engine_that_runs_them(simserve: Simserve, line: str) -> None:
+    """llama.cpp, where nothing names an engine; the newest vLLM refuses them."""
+    outcome = simserve("memory", *shlex.split(line), "--json")
+
+    assert outcome.code == 0, outcome.stderr
+    assert "For GGUF weights the engine is llama.cpp unless --engine says another." in outcome.stderr
+    told = simserve("memory", *shlex.split(line), "--engine", "vllm")
+    assert told.code != 0
+    assert "does not run under vllm" in told.stderr
+
+
+def test_an_infinite_rate_sends_all_requests_at_once(simserve: Simserve) -> None:
+    """As `vllm bench serve --request-rate inf` does; the advice asks for it again."""
+    words = "run llama-3.1-8b --gpus H100 --prompt-tokens 100 --output-tokens 5 --rate inf --num-requests 10 --out out"
+
+    outcome = simserve(*shlex.split(words))
+
+    assert outcome.code == 0, outcome.stderr
+    resolved = yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))
+    assert resolved["workload"]["arrivals"]["process"] == "all_at_once"
+    assert "--rate inf" in outcome.stdout
