@@ -1066,3 +1066,20 @@ def test_an_infinite_rate_sends_all_requests_at_once(simserve: Simserve) -> None
     resolved = yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))
     assert resolved["workload"]["arrivals"]["process"] == "all_at_once"
     assert "--rate inf" in outcome.stdout
+
+
+@pytest.mark.parametrize("flag", ["--model Qwen/Qwen3-8B", "--model=Qwen/Qwen3-8B"])
+def test_a_model_may_be_named_by_a_flag(simserve: Simserve, flag: str) -> None:
+    """As engines name it; beside a scenario it is still refused, with what to write."""
+    outcome = simserve("memory", *shlex.split(flag), "--gpus", "H100")
+
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stdout.startswith("qwen3-8b on 1 x h100-sxm-80gb: fits")
+    assert "--model is the first word" in simserve("memory", "chatbot", *shlex.split(flag)).error_line
+
+
+def test_the_version_of_an_engine_stands_behind_its_name(simserve: Simserve) -> None:
+    """It is no flag of its own."""
+    outcome = simserve("memory", "Qwen/Qwen3-8B", "--gpus", "H100", "--engine-version", "0.20")
+
+    assert "--engine-version is --engine NAME==VERSION, such as vllm==0.20 here" in outcome.error_line
