@@ -223,7 +223,8 @@ def manifest(
         typer.Argument(
             metavar="FILE...",
             readable=False,
-            help="Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack; or the scripts "
+            help="Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack, a configuration "
+            "of Ray Serve; or the scripts "
             "that start servers and their router, with the files that these read.",
         ),
     ],
