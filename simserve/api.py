@@ -104,7 +104,7 @@ def load(
         routing: How requests are shared out: ``round_robin``.
         engine: ``vllm==0.20``, or a name alone.
         quantization: Weight format.
-        rate: Requests a second, Poisson: 3, ``90/min`` or ``5M/day``.
+        rate: Requests a second, Poisson: 3, ``90/min`` or ``5M/day``; infinite: all at once.
         concurrency: Clients of a closed loop.
         trace: File of recorded traffic.
         columns: Columns of the trace: ``prompt_tokens=in,output_tokens=out``.

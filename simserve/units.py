@@ -201,12 +201,16 @@ _MULTIPLES = {"": 1, "k": 1000, "m": 1_000_000}
 def requests_per_second(text: str | float) -> float:
     """Return requests a second from ``3``, ``3/s``, ``90/min``, ``10k/h``, ``5M/day``, ``40M/week``, ``150M/month``.
 
+    ``inf`` is what `vllm bench serve --request-rate inf` sends: all requests at once.
+
     Raises:
         UsageError: It is not a rate, or is 0.
     """
+    if str(text).strip().lower() == "inf":
+        return math.inf
     found = _RATE.fullmatch(str(text).strip().replace(",", ""))
     if found is None or not float(found[1]):
-        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h, 5M/day, 40M/week or 150M/month"
+        remedy = "write 3 (requests a second), 3/s, 90/min, 10k/h, 5M/day, 40M/week or 150M/month; inf: all at once"
         raise UsageError("is no rate" if found is None else "must be above 0", key="--rate", value=text, remedy=remedy)
     multiple, unit = found[2].lower(), (found[3] or ("m" if found[4] else "s")).lower()
     return float(found[1]) * _MULTIPLES[multiple] / _SECONDS["month" if unit == "month" else unit[0]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from simserve.cli.apis import TodayOption
@@ -11,6 +13,7 @@ from simserve.cli.one_line import Asked
 from simserve.cli.options import SetOption, Shown, option, set_words, takes_flags, variants_of
 from simserve.cli.progress import progress_bar
 from simserve.errors import UsageError
+from simserve.units import SECONDS_PER_MONTH
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -126,6 +129,8 @@ def cost(
         "--output-tokens-per-second": output_tokens_per_second,
     }
     is_simulated = asked.scenario is not None or asked.like is not None
+    if is_simulated and requests_per_month is not None:
+        asked = _with_volume(asked, requests_per_month, overrides or ())
     if not is_simulated:
         arithmetic |= _numbers(asked)
     _check_positive({**arithmetic, "--requests-per-month": requests_per_month})
@@ -217,6 +222,14 @@ def _api(
     if input_usd is None or output_usd is None:
         return None
     return ApiPrices(name="given", price=TokenPrice(input=input_usd, output=output_usd))
+
+
+def _with_volume(asked: Asked, requests_per_month: float, changes: Sequence[str]) -> Asked:
+    """Return what is asked, with the volume that is priced as the load of a model for which nothing gives one."""
+    is_told = not {"--rate", "--concurrency", "--trace"}.isdisjoint(asked.flags)
+    if is_told or requests_per_month <= 0 or asked.question(changes, needs_load=False, is_told=False).has_load:
+        return asked
+    return replace(asked, rate=requests_per_month / SECONDS_PER_MONTH)
 
 
 def _by_arithmetic(

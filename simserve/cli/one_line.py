@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -25,6 +26,8 @@ def _option(text: str, *names: str, **settings: Any) -> Any:
 
 def _written(rate: float) -> str:
     """Return a rate in the unit with the shortest text that `requests_per_second` reads back exactly."""
+    if math.isinf(rate):
+        return "inf"
     units = {"": 1, "/min": 60, "/h": 3600, "/d": 86400, "/week": 7 * 86400, "/month": 30 * 86400}
     whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in units.items())
     return min(
@@ -122,8 +125,9 @@ class Asked:
         needs_traffic: bool = True,
         needs_load: bool = True,
         is_plan: bool = False,
+        is_told: bool = True,
     ) -> Question:
-        """Return the question, and say on stderr how short input was understood.
+        """Return the question, and say on stderr how short input was understood, unless ``is_told`` is False.
 
         Unless ``quiet``, reading a long trace is shown.
         """
@@ -134,7 +138,7 @@ class Asked:
         needs = {"needs_traffic": needs_traffic, "needs_load": needs_load}
         with progress(is_shown=not quiet, label="reading the traffic"):
             asked = ask(self.scenario, flags, changes, is_plan=is_plan, **needs)
-        for note in asked.notes:
+        for note in asked.notes if is_told else ():
             print(f"simserve: {note}", file=sys.stderr)
         return asked
 

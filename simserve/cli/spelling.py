@@ -28,6 +28,7 @@ MEANT = {
     **dict.fromkeys(("--ttft", "--tpot"), "--slo 'ttft=1s,tpot=50ms'"),
     "--dtype": "--quantization",
     "--model": "the first word: simserve COMMAND MODEL",
+    "--engine-version": "--engine NAME==VERSION, such as vllm==0.20",
 }
 """A flag of other tools -> what means the same here, for the error message."""
 
@@ -39,6 +40,10 @@ def said_here(words: Sequence[str], refused: str | None) -> list[str]:
         words: The words after ``simserve``.
         refused: The flag that its command does not have; None if something else was wrong.
     """
+    if refused == "--model" and words[1:] and words[1].startswith("-"):
+        named = next(place for place, word in enumerate(words) if word.partition("=")[0] == refused)
+        _, equals, value = words[named].partition("=")
+        return [*words[:named], *([value] if equals else []), *words[named + 1 :]]
     if refused not in _SAME or words[:1] == ["import"]:
         return list(words)
     found: list[str] = []

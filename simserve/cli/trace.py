@@ -197,16 +197,19 @@ def _media(recorded: RecordedMedia | None) -> dict[str, float] | None:
 
 
 def _show(answer: dict[str, Any], columns: str | None) -> None:
+    from simserve.report.quantities import counted
     from simserve.units import format_seconds
 
     out = console()
     arrivals, prefixes = answer["arrivals"], answer["prefixes"]
     head, bursts = "", "The format holds no arrival times: give a scenario its own workload.arrivals"
-    if arrivals is not None:
+    if arrivals is not None and not arrivals["span_s"]:
+        head, bursts = " at one moment", "That is too little for a rate or burstiness"
+    elif arrivals is not None:
         rates = f"{_figure(arrivals['mean_rate'])} a second on average, {_figure(arrivals['peak_rate'])}"
         head = f" over {format_seconds(arrivals['span_s'])}: {rates} in the busiest minute"
         bursts = _burstiness(arrivals)
-    out.print(f"[bold]{answer['requests']:,} requests{head}[/bold]")
+    out.print(f"[bold]{counted(answer['requests'], 'request')}{head}[/bold]")
     out.print(bursts)
     lengths = [(key, answer[key]) for key in ("prompt_tokens", "output_tokens")]
     names = [name for name in lengths[0][1] if name != "total"]

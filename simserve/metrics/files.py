@@ -7,8 +7,10 @@ ever created from a file. Knows where a result goes, not how it came about or ho
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -393,6 +395,8 @@ def _write_parquet(
             f"COPY (SELECT {selected} FROM rows_of_table) TO {target} (FORMAT parquet, {_ENCODING}{options})"
         )
     except duckdb.IOException as failure:
+        if os.strerror(errno.ENOSPC) in str(failure):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
         raise OSError(f"{path}: {failure}") from None
     finally:
         database.unregister("rows_of_table")

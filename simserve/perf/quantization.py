@@ -384,6 +384,8 @@ def resolve_precision(
         chosen = WEIGHT_FORMATS["gptq-int4-exllama"]
     if name not in engine_formats:
         remedy = _remedy(engine_formats, model_dtype, peaks)
+        if name.startswith("gguf"):
+            remedy = f"llama.cpp and Ollama run it (deployment.engine.name=llama.cpp); for this engine {remedy}"
         raise InputError(f"does not run under {engine_name}", key="quantization", value=name, remedy=remedy)
     wide = _wide_dtype(name, model_dtype, peaks)
     arithmetic = wide if chosen.arithmetic == "model" else chosen.arithmetic

@@ -33,7 +33,7 @@ class OneLine:
     routing: str | None = None  # Which replica takes a request: ``round_robin``.
     engine: str | None = None  # ``vllm==0.20``, or a name alone.
     quantization: str | None = None  # Format of the weights.
-    rate: float | None = None  # Requests a second, Poisson.
+    rate: float | None = None  # Requests a second, Poisson; infinite: all at once.
     concurrency: int | None = None  # Clients of a closed loop.
     trace: str | None = None  # A file of recorded traffic.
     columns: str | None = None  # ``arrival_time=timestamp,...``: which column of the trace holds what.

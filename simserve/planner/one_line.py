@@ -6,6 +6,7 @@ rest, or override it. Knows no command.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from simserve.workload.traces.trace import Trace
 
 DEFAULT_HARDWARE = "h100-sxm-80gb"  # GPU of a scenario that is only planned for: the plan chooses its own.
-MAC_ENGINE = "llama.cpp"  # Engine of a model on a Mac, where nothing names one.
+LLAMA_CPP = "llama.cpp"  # Engine on a Mac and of GGUF weights, where nothing names one.
 _GGUF_ENGINES = ("llamacpp", "ollama")
 _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacppserver": "llama.cpp"}
 """Short names of engines, without hyphens -> the profile."""
@@ -119,10 +120,10 @@ def ask(
     if not base.is_complete:
         _check_complete(base, flags, changes, needs_traffic=needs_traffic, needs_load=needs_load, is_plan=is_plan)
         overrides = [*_filled(flags, mapping, gpu, needs_traffic=needs_traffic, needs_load=needs_load), *overrides]
-        is_mac = gpu is not None and load_hardware(gpu).vendor == "Apple"
-        if is_mac and flags.engine is None and not any("deployment.engine" in each for each in changes):
-            overrides.append(Override("deployment.engine.name", MAC_ENGINE, "--engine"))
-            notes.append(f"On a Mac the engine is {MAC_ENGINE} unless --engine says another.")
+        is_free = flags.engine is None and not any("deployment.engine" in each for each in changes)
+        if is_free and (where := _where_llama_cpp(word, mapping, flags, gpu)):
+            overrides.append(Override("deployment.engine.name", LLAMA_CPP, "--engine"))
+            notes.append(f"{where} the engine is {LLAMA_CPP} unless --engine says another.")
     notes += _outdone(overrides, changes)
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
     is_bare = flags.like is not None or not base.is_complete
@@ -156,6 +157,16 @@ def _outdone(overrides: Sequence[Override], changes: Sequence[str]) -> Iterator[
             is_part = key.startswith(f"{each.key}.") and isinstance(each.value, Mapping)
             if key == each.key or each.key.startswith(f"{key}.") or (is_part and key.split(".")[-1] in each.value):
                 yield f"--set {key} is taken in place of {each.label}."
+
+
+def _where_llama_cpp(word: str | None, mapping: Mapping[str, Any], flags: OneLine, gpu: str | None) -> str | None:
+    """Return where a bare model is served by llama.cpp, as its GPU or its weights tell; None: neither does."""
+    if gpu is not None and load_hardware(gpu).vendor == "Apple":
+        return "On a Mac"
+    told = flags.quantization or _block(mapping, "deployment").get("quantization") or ""
+    is_repository = word is not None and "gguf" in word.lower() and not os.path.exists(word)
+    is_gguf = (format_of(told) or told).startswith("gguf") if told else is_repository
+    return "For GGUF weights" if is_gguf else None
 
 
 def _says_load(flags: OneLine, changes: Sequence[str]) -> bool:
@@ -564,7 +575,9 @@ def _traffic(flags: OneLine, workload: Mapping[str, Any], folder: Path | None) -
         found.append(Override("workload.trace.columns", trace_columns(flags.columns, "auto"), "--columns"))
     if flags.rate is not None:
         process = _block(workload, "arrivals").get("process")
-        if process in _RATED:
+        if math.isinf(flags.rate):
+            found.append(Override("workload.arrivals", {"process": "all_at_once"}, "--rate"))
+        elif process in _RATED:
             found.append(Override("workload.arrivals.rate", flags.rate, "--rate"))
         else:
             found.append(Override("workload.arrivals", {"process": "poisson", "rate": flags.rate}, "--rate"))

@@ -102,14 +102,19 @@ def worst_moment(result: RunResult) -> Moment:
         at, why = waited[0], f"the longest queue: {counted(waited[1], 'request')} waiting"
     else:
         at, why = running[0], f"the most requests in hand: {running[1]:,}"
-    starts = max((log.steps(replica).start_time for replica in log.replicas), key=len)
+    of_all = [log.steps(replica).start_time for replica in log.replicas]
+    # One that started later has no steps before the moment: its film would be the whole run until then.
+    starts = max([each for each in of_all if len(each) and each[0] <= at] or of_all, key=len)
     if not len(starts):
         return Moment(0.0, max(result.simulation.end_time, 1e-3), "the whole run")
     place = int(np.searchsorted(starts, at))
     first = max(0, min(place - int(BEFORE * MOST_STEPS), len(starts) - MOST_STEPS))
     last = first + MOST_STEPS
     end = float(starts[last]) if last < len(starts) else result.simulation.end_time
-    begin = float(starts[first]) if first else min(float(starts[0]), float(np.nanmin(records.arrival_time)))
+    is_first = starts[0] == min(float(each[0]) for each in of_all if len(each))
+    begin = float(starts[first])
+    if first == 0 and is_first:
+        begin = min(begin, float(np.nanmin(records.arrival_time)))
     return Moment(begin, max(end, begin + 1e-3), why)
 
 

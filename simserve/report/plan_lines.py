@@ -188,7 +188,10 @@ def robustness_lines(summary: Mapping[str, Any]) -> list[str]:
             lines.append("It has no headroom: more traffic breaks the SLO.")
     lost = best["lost_replica"]
     without = lost["without_spares"]
-    price = f"; a spare one costs {dollars(lost['spare_usd_per_month'])} a month (--spare-replicas 1)"
+    spare = lost["spare_usd_per_month"]
+    price = "; --spare-replicas 1 plans a spare one"
+    if spare is not None:
+        price = f"; a spare one costs {dollars(spare)} a month (--spare-replicas 1)"
     if summary["spare_replicas"]:
         spares = counted(summary["spare_replicas"], "replica")
         lines.append(f"It holds with {spares} lost: the spares are in the price.")

@@ -241,7 +241,8 @@ def _remedy(model: ModelProfile, engine: ResolvedEngine, hardware: HardwareProfi
     others = [each for each in formats_available(model, engine, hardware) if each.how != "stored"]
     others.sort(key=lambda each: weights_bytes(model, each.format))
     found += [f"deployment.quantization={each.format} ({each.label})" for each in others]
-    found.append("another engine or GPU runs it")
+    is_gguf = model.stored.format.startswith("gguf")
+    found.append("deployment.engine.name=llama.cpp runs it" if is_gguf else "another engine or GPU runs it")
     return "; ".join(found)
 
 
@@ -255,8 +256,11 @@ def _later_versions(name: WeightFormatName, engine: ResolvedEngine) -> str | Non
         return f"has it in versions {profile.versions_with(name)}" if is_lacking else None
     if name in profile.nearest_version(engine.version).kernels.quantizations:
         return None  # The maker's devices lack it, and no other version is known to add it.
-    since = next((known.version for known in profile.versions if name in known.kernels.quantizations), None)
-    return None if since is None else f"runs it from {since} on, on GPUs that have its arithmetic"
+    having = [known.version for known in profile.versions if name in known.kernels.quantizations]
+    if not having:
+        return None
+    span = f"from {having[0]} on" if having[-1] == profile.versions[-1].version else f"from {having[0]} to {having[-1]}"
+    return f"runs it {span}, on GPUs that have its arithmetic"
 
 
 def formats_available(

@@ -329,3 +329,14 @@ def test_a_deployment_that_does_not_fit_prints_its_memory(simserve: Simserve) ->
 
     assert outcome.code == 3
     assert json.loads(outcome.stdout)["fits"] is False
+
+
+def test_the_volume_of_a_month_is_the_load_of_a_model(simserve: Simserve) -> None:
+    """It asked for --rate beside --requests-per-month; the advice asks for the same load."""
+    line = "cost llama-3.1-8b --gpus H100 --requests-per-month 1M --prompt-tokens 100 --output-tokens 10"
+
+    outcome = simserve(*line.split(), "--num-requests", "20")
+
+    assert outcome.code == 0, outcome.stderr
+    assert "1 M requests a month, 0.386 a second" in outcome.stdout
+    assert "--rate 1000000/month" in outcome.stdout

@@ -1069,3 +1069,51 @@ def test_engines_of_gguf_files_ask_whether_16_bit_are_meant(
 def test_a_rate_is_told_as_it_was_given(text: str) -> None:
     """In commands that are printed: a month's rate was told with seventeen digits a second."""
     assert _written(requests_per_second(text)) == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "unsloth/Qwen3-8B-GGUF --gpus 4090",
+        "unsloth/Qwen3-8B-GGUF:Q4_K_M --gpus 4090",
+        "Qwen/Qwen3-8B --gpus 4090 --quantization q4_k_m",
+    ],
+)
+def test_gguf_weights_have_the_engine_that_runs_them(simserve: Simserve, line: str) -> None:
+    """llama.cpp, where nothing names an engine; the newest vLLM refuses them."""
+    outcome = simserve("memory", *shlex.split(line), "--json")
+
+    assert outcome.code == 0, outcome.stderr
+    assert "For GGUF weights the engine is llama.cpp unless --engine says another." in outcome.stderr
+    told = simserve("memory", *shlex.split(line), "--engine", "vllm")
+    assert told.code != 0
+    assert "does not run under vllm" in told.stderr
+
+
+def test_an_infinite_rate_sends_all_requests_at_once(simserve: Simserve) -> None:
+    """As `vllm bench serve --request-rate inf` does; the advice asks for it again."""
+    words = "run llama-3.1-8b --gpus H100 --prompt-tokens 100 --output-tokens 5 --rate inf --num-requests 10 --out out"
+
+    outcome = simserve(*shlex.split(words))
+
+    assert outcome.code == 0, outcome.stderr
+    resolved = yaml.safe_load(Path("out/scenario.resolved.yaml").read_text(encoding="utf-8"))
+    assert resolved["workload"]["arrivals"]["process"] == "all_at_once"
+    assert "--rate inf" in outcome.stdout
+
+
+@pytest.mark.parametrize("flag", ["--model Qwen/Qwen3-8B", "--model=Qwen/Qwen3-8B"])
+def test_a_model_may_be_named_by_a_flag(simserve: Simserve, flag: str) -> None:
+    """As engines name it; beside a scenario it is still refused, with what to write."""
+    outcome = simserve("memory", *shlex.split(flag), "--gpus", "H100")
+
+    assert outcome.code == 0, outcome.stderr
+    assert outcome.stdout.startswith("qwen3-8b on 1 x h100-sxm-80gb: fits")
+    assert "--model is the first word" in simserve("memory", "chatbot", *shlex.split(flag)).error_line
+
+
+def test_the_version_of_an_engine_stands_behind_its_name(simserve: Simserve) -> None:
+    """It is no flag of its own."""
+    outcome = simserve("memory", "Qwen/Qwen3-8B", "--gpus", "H100", "--engine-version", "0.20")
+
+    assert "--engine-version is --engine NAME==VERSION, such as vllm==0.20 here" in outcome.error_line

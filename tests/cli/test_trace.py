@@ -173,3 +173,12 @@ def test_a_run_of_a_log_says_what_it_left_out_and_how_it_was_read(simserve: Sims
     assert "prompt_tokens in usage.prompt_tokens" in done.stderr
     assert "the rows are sorted by received_at" in done.stderr
     assert "model names 2 models (small 50%, large 50%)" in done.stderr
+
+
+def test_a_single_request_has_no_rate(simserve: Simserve) -> None:
+    """It was "1 requests over 0 s: - a second"."""
+    Path("t.csv").write_text("timestamp,prompt_tokens,output_tokens\n0,100,20\n", encoding="utf-8")
+
+    lines = simserve("trace", "t.csv").stdout.splitlines()
+
+    assert lines[:2] == ["1 request at one moment", "That is too little for a rate or burstiness"]

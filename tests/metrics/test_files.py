@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 import yaml
 
-from simserve.metrics.files import write_result
+from simserve.metrics.files import _write_parquet, write_result
 from simserve.metrics.latency import SLO
-from simserve.metrics.result import RunResult
+from simserve.metrics.result import Column, RunResult
 from simserve.metrics.summary import frozen, summarize
 from tests.metrics.builders import make_facts, make_simulation, make_slo, single_server_queue
 
@@ -107,3 +108,24 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 
     assert not (tmp_path / "result.json").exists()
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_said_in_four_words(tmp_path: Path) -> None:
+    """Not by the range and the JSON of DuckDB's message."""
+
+    class Full:
+        """A database whose disk is full."""
+
+        def register(self, *_: object) -> None:
+            """Take a table."""
+
+        unregister = register
+
+        def execute(self, _: str) -> None:
+            """Fail as DuckDB does."""
+            raise duckdb.IOException('Async write failed for range [..]: {"message":"No space left on device"}')
+
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        _write_parquet(Full(), tmp_path / "t.parquet", [Column("a", np.array([1]), "BIGINT")])
+
+    assert (caught.value.errno, caught.value.strerror) == (errno.ENOSPC, "No space left on device")

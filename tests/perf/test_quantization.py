@@ -63,6 +63,14 @@ def test_a_format_the_engine_does_not_run_is_refused() -> None:
         _ = shape.precision
 
 
+def test_a_gguf_format_names_the_engine_that_runs_it() -> None:
+    """Where this one does not."""
+    shape = make_shape(engine="fastertransformer", quantization="gguf-q4_k_m")
+
+    with pytest.raises(InputError, match=r"llama\.cpp and Ollama run it \(deployment\.engine\.name=llama\.cpp\)"):
+        _ = shape.precision
+
+
 @pytest.mark.parametrize(("name", "size"), [("auto", 2.0), ("bf16", 2.0), ("fp8", 1.0), ("int8", 1.0)])
 def test_kv_element_bytes(name: str, size: float) -> None:
     """Bits over eight; 16-bit by default."""

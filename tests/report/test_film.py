@@ -292,6 +292,24 @@ def test_the_moment_is_the_longest_queue_or_the_first_preemption() -> None:
     assert {"preempted", "recompute"} <= names
 
 
+@pytest.mark.parametrize("delay", ["8 s", "20 s"], ids=["starts at the moment", "starts after it"])
+def test_a_replica_that_starts_late_does_not_lengthen_the_film(delay: str) -> None:
+    """It has the most steps of all, but none before the moment: the film was the whole run until then."""
+    spike = "[{rate: 2, duration: 4 s}, {rate: 160, duration: 12 s}, {rate: 4, duration: 110 s}]"
+    startup = f"{{schedule: {delay}, image: 1 s, load_bandwidth: 20 GB/s, engine: 1 s}}"
+    scaling = f"{{metric: queue_depth, target: 2, max_replicas: 3, interval: 1 s, startup: {startup}}}"
+    changes = [f"workload.arrivals={{process: steps, steps: {spike}}}", "workload.duration=126 s"]
+    fleet = ["deployment.replicas=1", f"deployment.autoscaling={scaling}"]
+
+    result = ss.run(ss.load("cold-start", [*changes, *fleet]), steps=True)
+    moment, log = worst_moment(result), result.simulation.steps
+
+    assert "longest queue" in moment.why
+    assert isinstance(log, StepLog)
+    shown = [log.steps(each).between(moment.start, moment.end) for each in log.replicas]
+    assert max(len(each.start_time) for each in shown) <= MOST_STEPS + 1
+
+
 def test_a_film_is_bounded() -> None:
     """A run of thousands of requests on more replicas than are shown."""
     result = ss.run(ss.load("chatbot", ["deployment.replicas=6", "workload.num_requests=3000"]), steps=True)

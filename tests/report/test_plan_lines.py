@@ -260,3 +260,13 @@ def test_what_was_not_searched_is_named_with_its_reason() -> None:
         ("Route", "one replica"),
         ("Cache prefixes", "no prompt begins like another"),
     ]
+
+
+def test_a_spare_replica_without_a_price_has_none() -> None:
+    """A Mac has no price; it was a dash a month."""
+    summary = planned(1.0)
+    summary["best"]["lost_replica"]["spare_usd_per_month"] = None
+
+    (line,) = [each for each in robustness_lines(summary) if each.startswith("One replica")]
+
+    assert line == "One replica: while it is down, nothing answers; --spare-replicas 1 plans a spare one."

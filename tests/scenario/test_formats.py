@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,16 @@ def test_without_another_checkpoint_a_later_version_is_named(tmp_path: Path) -> 
 
     with pytest.raises(ScenarioError, match=r"vllm runs it from 0\.4\.3 on"):
         resolved("engine.version=0.2.7", model=str(config))
+
+
+def test_versions_that_no_longer_run_a_format_are_not_promised() -> None:
+    """vLLM has GGUF up to 0.23 alone; llama.cpp runs it."""
+    with pytest.raises(ScenarioError) as refusal:
+        resolved("engine.version=0.33", model="unsloth/Qwen3-8B-GGUF")
+
+    text = str(refusal.value)
+    assert re.search(r"vllm runs it from 0\.5\.5 to 0\.2\d", text)
+    assert text.endswith("deployment.engine.name=llama.cpp runs it")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from simserve.planner.importers.start_script import (
     host_of,
     is_front,
     is_script,
+    parts_of,
     roles_by_address,
     slurm_job,
     split_variables,
@@ -328,15 +329,22 @@ def _of_pod(name: str, pod: Mapping[str, Any], replicas: int) -> Iterator[_Serve
 def _in_pod(
     name: str, words: list[str], pod: Mapping[str, Any], container: Mapping[str, Any], replicas: int, role: str = "both"
 ) -> _Server:
+    variables = _variables(container)
     return _Server(
         name=name,
-        words=words,
+        words=[
+            _VARIABLE.sub(lambda found: variables.get(found[found.lastindex or 0], found[0]), word) for word in words
+        ],
         replicas=replicas,
         role=role,
         version=_tag(container.get("image", "")),
         product=_selected(pod),
-        variables=_variables(container),
+        variables=variables,
     )
+
+
+_VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
+"""A variable in a command, as Kubernetes and shells write it."""
 
 
 def _dynamo_components(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -683,7 +691,7 @@ def _started(words: list[str], image: str) -> list[str]:
     arguments."""
     if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and re.match("-.*c", words[1]):
         lines = words[2].replace("\\\n", " ").splitlines()
-        told = (shlex.split(part) for line in lines for part in line.split("&&"))
+        told = (part for line in lines for part in parts_of(line))
         return next((part for part in told if engine_of(part) is not None), words)
     is_bare = not words or words[0].startswith("-")
     return ["vllm", "serve", *words] if is_bare and _OWN_IMAGE.search(image) else words

@@ -5,6 +5,7 @@ Also the start of a batch job under Slurm, whose directives name the job and its
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,6 +65,19 @@ def commands_of(text: str) -> Iterator[tuple[str, list[str]]]:
         while words and words[-1] == "&":
             words.pop()
         yield above, words[1:] if words[:1] == ["exec"] else words
+
+
+def parts_of(line: str) -> Iterator[list[str]]:
+    """Yield the commands of a shell's line, which `;`, `&&` or a pipe separate, without `exec`."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=_SEPARATORS)
+    words.whitespace_split, words.commenters = True, ""
+    for is_between, part in itertools.groupby(words, key=lambda word: set(word) <= set(_SEPARATORS)):
+        if not is_between:
+            found = list(part)
+            yield found[1:] if found[0] == "exec" else found
+
+
+_SEPARATORS = ";&|"
 
 
 def is_front(words: Sequence[str]) -> bool:

@@ -535,3 +535,21 @@ def test_a_batch_job_names_its_gpus(directive: str) -> None:
 def test_a_script_without_a_job_is_called_after_its_model() -> None:
     """Not after the role of its server."""
     assert "qwen3-8b" in import_manifest(["#!/bin/sh\nvllm serve Qwen/Qwen3-8B\n"]).scenario.name.lower()
+
+
+@pytest.mark.parametrize("written", ["$(TP)", "${TP}", "$TP"])
+def test_a_command_has_the_variables_of_its_container(written: str) -> None:
+    """Behind what its shell runs first; a variable without a value stays."""
+    line = f"export HF_HOME=/data; exec vllm serve Qwen/Qwen3-32B --tensor-parallel-size {written} --host $(POD_IP)"
+    container = {
+        "name": "vllm",
+        "image": "vllm/vllm-openai:v0.24.0",
+        "command": ["/bin/bash", "-lc"],
+        "args": [line],
+        "env": [{"name": "TP", "value": "4"}, {"name": "POD_IP", "valueFrom": {}}],
+    }
+    pod = {"kind": "Deployment", "metadata": {"name": "a"}, "spec": {"template": {"spec": {"containers": [container]}}}}
+
+    deployment = import_manifest([yaml.safe_dump(pod)]).scenario.deployment
+
+    assert (deployment.tensor_parallel_size, deployment.engine.version) == (4, "0.24.0")
