@@ -226,8 +226,8 @@ def manifest(
     files: Annotated[
         list[Path],
         argument(
-            "Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack, a configuration of Ray "
-            "Serve; or the scripts that start servers and their router, with the files that these read.",
+            "Kubernetes manifests, a Compose file, values of llm-d or of vLLM's production stack, a configuration of "
+            "Ray Serve; or the scripts that start servers and their router, with the files that these read.",
             metavar="FILE...",
             readable=False,
         ),
