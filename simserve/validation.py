@@ -287,11 +287,15 @@ def _union_error(
 def _resolve(
     model: type[BaseModel], location: tuple[int | str, ...], *, ends_in_key: bool
 ) -> tuple[list[int | str], list[type[BaseModel]]]:
-    """Return the key path of a pydantic location, without tags of unions, and the models at its last mapping."""
-    # The models are those with keys next to the last key; for an error on a whole union, its members.
-    # ``model``: model at which the location starts.
-    # ``location``: keys and tags of unions.
-    # ``ends_in_key``: whether its last part is a key as written, whatever it looks like.
+    """Return the key path of a pydantic location, without tags of unions, and the models at its last mapping.
+
+    The models are those with keys next to the last key; for an error on a whole union, its members.
+
+    Args:
+        model: Model at which the location starts.
+        location: Keys and tags of unions.
+        ends_in_key: Whether its last part is a key as written, whatever it looks like.
+    """
     path: list[int | str] = []
     models, inner, discriminator = [model], [model], None
     for place, part in enumerate(location, 1):

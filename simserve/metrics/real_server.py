@@ -209,11 +209,15 @@ def evidence_of(
 
 
 def _with_tasks(evidence: Evidence, task: TaskLatencies, begun: NDArray[np.bool_], slo: SLO, most: float) -> Evidence:
-    """Return evidence with a row for each task after those of requests, like one request that lasts as long."""
-    # The time that a task is blocked on the model grows as its calls do, and is assumed to have the same parts as the
-    # calls of the run on average: an estimate. The time that it is blocked on tools is the same on any server.
-    # ``begun``: the first call of each that counts.
-    # ``most``: its limit on tasks, seconds.
+    """Return evidence with a row for each task after those of requests, like one request that lasts as long.
+
+    The time that a task is blocked on the model grows as its calls do, and is assumed to have the same parts as the
+    calls of the run on average: an estimate. The time that it is blocked on tools is the same on any server.
+
+    Args:
+        begun: The first call of each that counts.
+        most: Its limit on tasks, seconds.
+    """
     model, makespan = task.model[begun], task.makespan[begun]
     parts = (evidence.wait, evidence.base, evidence.rest)
     whole = sum(float(part.sum()) for part in parts)

@@ -511,9 +511,12 @@ def _priced_load(summary: Mapping[str, Any]) -> str:
 
 
 def _both(summary: Mapping[str, Any], held: str, *, is_served: bool) -> str:
-    """Return dollars a month of both sides; for an unknown side, how to provide it."""
-    # ``held``: note about the GPUs that are priced.
-    # ``is_served``: whether they serve all of the traffic within the SLO.
+    """Return dollars a month of both sides; for an unknown side, how to provide it.
+
+    Args:
+        held: Note about the GPUs that are priced.
+        is_served: Whether they serve all of the traffic within the SLO.
+    """
     own, api = summary["self_host"], summary["api"]
     if own["usd_per_month"] is None:
         return answer(summary).rstrip(".")

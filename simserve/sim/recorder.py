@@ -596,10 +596,13 @@ class Recorder:
         return seconds
 
     def _add(self, rows: Floats, advances: Floats, counts: Sequence[int]) -> None:
-        """Add leaps."""
-        # ``rows``: one replica after another, shape [fields, leaps].
-        # ``advances``: the tokens that a step of each leap adds to the contexts.
-        # ``counts``: leaps of each replica, at least one.
+        """Add leaps.
+
+        Args:
+            rows: One replica after another, shape [fields, leaps].
+            advances: The tokens that a step of each leap adds to the contexts.
+            counts: Leaps of each replica, at least one.
+        """
         if not counts:
             return
         (start, steps, first, increment, decoding, context, prefill, prefilling, priced, alike) = rows[:10]

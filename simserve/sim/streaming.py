@@ -106,10 +106,13 @@ def events_of(
 
 
 def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, pace: Integers | None) -> Events:
-    """Return the events, without `Events.answer`."""
-    # ``own``: requests that the replica has completed, ascending.
-    # ``spec``: how tokens are sent.
-    # ``pace``: speculative decoding: parts of a token that each of ``own`` gains per step; None without it.
+    """Return the events, without `Events.answer`.
+
+    Args:
+        own: Requests that the replica has completed, ascending.
+        spec: How tokens are sent.
+        pace: Speculative decoding: parts of a token that each of ``own`` gains per step; None without it.
+    """
     output, first, last = records.output_tokens[own], records.first_token_time[own], records.finish_time[own]
     size, sends_first = spec.tokens_per_event, spec.sends_first
     if not spec.stream:
@@ -516,11 +519,14 @@ def _together(
 
 
 def _send_some(sent: Sent, rows: Integers, counts: Integers, at: Integers, instants: Floats, cost: float) -> None:
-    """Send some events."""
-    # ``rows``: answers that they belong to, ascending.
-    # ``at``: when they are ready, answer by answer, as places among ``instants``.
-    # ``instants``: seconds, ascending.
-    # ``cost``: seconds per event.
+    """Send some events.
+
+    Args:
+        rows: Answers that they belong to, ascending.
+        at: When they are ready, answer by answer, as places among ``instants``.
+        instants: Seconds, ascending.
+        cost: Seconds per event.
+    """
     # Numbers of a few bytes are sorted in linear time.
     order = at.astype(np.uint16 if len(instants) <= 65_536 else np.int64).argsort(kind="stable")
     when = np.empty(len(at))

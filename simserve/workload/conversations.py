@@ -241,10 +241,13 @@ def draw_dialogues(
 def _begun(
     draw: Callable[..., _Begun], starting: Arrivals, spec: WorkloadSpec, draws: Draws, *, is_alone: bool
 ) -> tuple[_Begun, NDArray[np.float64]]:
-    """Return conversations, or tasks, and when each of them begins, seconds."""
-    # ``draw``: draws as many as have ``num_requests`` requests, or ``num_sessions``.
-    # ``starting``: when they begin.
-    # ``is_alone``: whether some must begin; of several sources, one may have no arrivals.
+    """Return conversations, or tasks, and when each of them begins, seconds.
+
+    Args:
+        draw: Draws as many as have ``num_requests`` requests, or ``num_sessions``.
+        starting: When they begin.
+        is_alone: Whether some must begin; of several sources, one may have no arrivals.
+    """
     if spec.duration is None or isinstance(starting, ClosedLoopArrivals):
         made = draw(num_requests=spec.num_requests)
         starts = start_times(starting, draws, num_requests=made.num_sessions, duration=None)

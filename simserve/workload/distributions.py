@@ -657,11 +657,15 @@ def _with_mean(
 
 
 def _log_masses(edges: NDArray[np.float64], location: float) -> NDArray[np.float64]:
-    """Return logarithms of the probabilities between neighbouring edges, all shifted by one constant."""
-    # Far from the location a mass is a difference of tails whose logarithms are large and nearly equal: their
-    # quadratic parts are subtracted analytically, so that nothing cancels.
-    # ``edges``: ascending, in standard deviations, shape [n + 1]; the result has shape [n].
-    # ``location``: mean of the distribution, in standard deviations.
+    """Return logarithms of the probabilities between neighbouring edges, all shifted by one constant.
+
+    Far from the location a mass is a difference of tails whose logarithms are large and nearly equal: their
+    quadratic parts are subtracted analytically, so that nothing cancels.
+
+    Args:
+        edges: Ascending, in standard deviations, shape [n + 1]; the result has shape [n].
+        location: Mean of the distribution, in standard deviations.
+    """
     scores = edges - location
     scaled = _log_scaled_tail(np.abs(scores))
     is_above = scores[:-1] > 0

@@ -596,12 +596,16 @@ class _SteadySearch(_Search):
         parts: int = QUARTERS,
         num_requests: int | None = None,
     ) -> float:
-        """Return a lower bound of how much one more run at a load has to spare."""
-        # In square roots of the share that misses, whose spread hardly depends on the load, over the quarters of all
-        # runs: Student's t for the mean of four further quarters.
-        # ``confidence``: two-sided confidence of the bound.
-        # ``parts``: number of parts into which a run is divided.
-        # ``num_requests``: requests of the one more run; None: as many as in those at the load.
+        """Return a lower bound of how much one more run at a load has to spare.
+
+        In square roots of the share that misses, whose spread hardly depends on the load, over the quarters of all
+        runs: Student's t for the mean of four further quarters.
+
+        Args:
+            confidence: Two-sided confidence of the bound.
+            parts: Number of parts into which a run is divided.
+            num_requests: Requests of the one more run; None: as many as in those at the load.
+        """
         shares = [part.mean() for trial in level.trials for part in np.array_split(trial.met, parts) if len(part)]
         missed = np.sqrt(1 - np.array(shares, dtype=np.float64))
         if len(missed) < 2:

@@ -159,9 +159,13 @@ def _tensors(reading: Reading, flag: str, value: Any) -> None:
 
 
 def _layers_of(overrides: str, profile: ModelProfile) -> int | None:
-    """Return how many first layers leave their experts on the CPU by patterns of tensors; None: that is not all."""
-    # Which layers they are changes nothing: so many of the first ones that have experts stand for them.
-    # ``overrides``: ``PATTERN=CPU``, several with commas; a pattern is searched for in the tensors' names.
+    """Return how many first layers leave their experts on the CPU by patterns of tensors; None: that is not all.
+
+    Which layers they are changes nothing: so many of the first ones that have experts stand for them.
+
+    Args:
+        overrides: ``PATTERN=CPU``, several with commas; a pattern is searched for in the tensors' names.
+    """
     places = [each.rpartition("=") for each in overrides.split(",")]
     try:
         patterns = [re.compile(pattern) for pattern, _, place in places if place == "CPU"]

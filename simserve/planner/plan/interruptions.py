@@ -95,11 +95,14 @@ def start_up(fleet: Fleet) -> float:
 
 
 def _spot(fleet: Fleet, rate: float, interruptions: Interruptions, away: float, replicas: int) -> tuple[float, float]:
-    """Return the share of requests within the SLO of spot replicas, and of replicas that nobody takes back."""
-    # ``fleet``: the deployment, under the traffic of all replicas.
-    # ``rate``: requests/s of that.
-    # ``away``: seconds that one is away, including its notice.
-    # ``replicas``: how many there are.
+    """Return the share of requests within the SLO of spot replicas, and of replicas that nobody takes back.
+
+    Args:
+        fleet: The deployment, under the traffic of all replicas.
+        rate: Requests/s of that.
+        away: Seconds that one is away, including its notice.
+        replicas: How many there are.
+    """
     seldom = interruptions.mtbf + away
     between = min(replicas * away / AWAY, seldom)
     requests = round(min(max(rate * EPISODES * between / replicas, FEWEST_REQUESTS), MOST_REQUESTS))

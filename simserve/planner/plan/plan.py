@@ -234,12 +234,16 @@ class _Planning:
             found.miss = self._missed(spaces)
 
     def _close(self, spaces: Sequence[Space], limits: list[float], search: _SearchKinds) -> None:
-        """Confirm the best, then search again each kind of GPU whose search stopped below the value confirmed."""
-        # A search leaves out what is more expensive than the best it knows. If that best fails to be confirmed,
-        # fleets between the two were passed over; if nothing was confirmed, so was every more expensive one. From
-        # here on the searches know what failed.
-        # ``limits``: the value up to which each was searched.
-        # ``search``: searches some kinds again, up to the value of what was confirmed, and returns the new limits.
+        """Confirm the best, then search again each kind of GPU whose search stopped below the value confirmed.
+
+        A search leaves out what is more expensive than the best it knows. If that best fails to be confirmed, fleets
+        between the two were passed over; if nothing was confirmed, so was every more expensive one. From here on the
+        searches know what failed.
+
+        Args:
+            limits: The value up to which each was searched.
+            search: Searches some kinds again, up to the value of what was confirmed, and returns the new limits.
+        """
         self._choose(spaces)
         for _ in range(AGAIN_AT_MOST):
             places = [place for place, limit in enumerate(limits) if self._is_below(limit)]
@@ -283,11 +287,17 @@ class _Planning:
         return [min(each) for each in zip(worth, limits, strict=True)]
 
     def _search_shapes(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
-        """Search the shapes of kinds of GPU up to the value of what was confirmed, without what failed."""
-        # Where nothing was confirmed, the first kind, the scenario's own, is searched first: what costs several times
-        # its plan is not worth sizing.
-        # ``places``: indices of the kinds that are searched; None: all.
-        # Returns the value up to which each was searched.
+        """Search the shapes of kinds of GPU up to the value of what was confirmed, without what failed.
+
+        Where nothing was confirmed, the first kind, the scenario's own, is searched first: what costs several times its
+        plan is not worth sizing.
+
+        Args:
+            places: Indices of the kinds that are searched; None: all.
+
+        Returns:
+            The value up to which each was searched.
+        """
         places, ceiling = range(len(spaces)) if places is None else places, self._ceiling()
         if math.isfinite(ceiling):
             return self._search_up_to(spaces, places, replace(self.goal, ceiling=ceiling, is_tight=True))
@@ -315,9 +325,12 @@ class _Planning:
     def _each(
         self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str, *, hears: bool = False
     ) -> Iterator[Any]:
-        """Yield the results of tasks in their order, and tell what is being done."""
-        # ``doing``: what they do, in words.
-        # ``hears``: whether the function tells how far its search is.
+        """Yield the results of tasks in their order, and tell what is being done.
+
+        Args:
+            doing: What they do, in words.
+            hears: Whether the function tells how far its search is.
+        """
         self._heard = {}
         if not tasks:
             return
@@ -399,9 +412,14 @@ class _Planning:
         return spaces
 
     def _refine(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
-        """Search engine knobs and options as well, where a shape could still beat the best of all shapes."""
-        # ``places``: indices of the kinds that are searched; None: all.
-        # Returns the value up to which each was searched; infinite where there was nothing but the shapes.
+        """Search engine knobs and options as well, where a shape could still beat the best of all shapes.
+
+        Args:
+            places: Indices of the kinds that are searched; None: all.
+
+        Returns:
+            The value up to which each was searched; infinite where there was nothing but the shapes.
+        """
         groups = self.findings.groups
         asked = range(len(groups)) if places is None else places
         order = [place for place in asked if self._shapes[place].method == "shapes"]

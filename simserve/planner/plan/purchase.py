@@ -253,11 +253,14 @@ def api_usd(need: Need, horizon: Horizon) -> float | None:
 def _level(
     used: Sequence[int], price: float, falls: Sequence[float], committed: Mapping[int, Sequence[float]]
 ) -> list[int]:
-    """Return, for each month in which something is bought for a level, the years of its term; 0: by the hour."""
-    # ``used``: hours of each month in which the level is needed.
-    # ``price``: dollars of an hour at the prices of the first month.
-    # ``falls``: price of each month over that of the first.
-    # ``committed``: years of a commitment, ascending -> a month's dollars by the month in which it begins.
+    """Return, for each month in which something is bought for a level, the years of its term; 0: by the hour.
+
+    Args:
+        used: Hours of each month in which the level is needed.
+        price: Dollars of an hour at the prices of the first month.
+        falls: Price of each month over that of the first.
+        committed: Years of a commitment, ascending -> a month's dollars by the month in which it begins.
+    """
     least = [0.0] * (len(used) + 1)
     chosen = [BY_THE_HOUR] * len(used)
     for month in reversed(range(len(used))):

@@ -196,8 +196,11 @@ class _Group:
         return max(held, key=lambda each: value_of(each.held, is_closed=self.is_closed), default=None)
 
     def _try(self, overrides: dict[str, Any] | Any, *, is_drawn: bool = False) -> bool:
-        """Judge a deployment once; return whether it was run."""
-        # ``is_drawn``: whether to look at it under all loads, whatever the best does.
+        """Judge a deployment once; return whether it was run.
+
+        Args:
+            is_drawn: Whether to look at it under all loads, whatever the best does.
+        """
         key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
         if key in self._seen:
             return False

@@ -273,11 +273,16 @@ def _is_too_many(misses: NDArray[np.bool_], attainment: float, latest_start: int
 
 
 def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | None] | None:
-    """Return when a request that meets the SLO must be done, and how long its decoding may take; None: no limit."""
-    # ``output``: output tokens of each request.
-    # ``ttft``: least seconds to the first token of each.
-    # Returns seconds after the arrival of each, and seconds from the first token to the last; the latter is None if
-    # no limit applies to it.
+    """Return when a request that meets the SLO must be done, and how long its decoding may take; None: no limit.
+
+    Args:
+        output: Output tokens of each request.
+        ttft: Least seconds to the first token of each.
+
+    Returns:
+        Seconds after the arrival of each, and seconds from the first token to the last; the latter is None if no limit
+        applies to it.
+    """
     if slo.ttft is None and slo.e2e is None:
         return None
     decoding = None if slo.tpot is None else slo.tpot * np.maximum(output - 1, 0.0)

@@ -113,9 +113,12 @@ def _tasks(calls: list[_Call], spans: list[_Span], path: Path) -> RecordedTasks 
 
 
 def _agents_around(span: _Span, known: Mapping[_Key, _Span], agents: dict[_Key, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the two innermost agents that contain a span; one of them may be the trace itself."""
-    # ``known``: all spans, by trace and name.
-    # ``agents``: the agents around the direct children of each span, as far as known; filled in.
+    """Return the two innermost agents that contain a span; one of them may be the trace itself.
+
+    Args:
+        known: All spans, by trace and name.
+        agents: The agents around the direct children of each span, as far as known; filled in.
+    """
     trace, inner = span.named(_TRACE_KEYS), dict[_Key, None]()
     key = (trace, span.named(_PARENT_KEYS))
     while key in known and key not in agents and key not in inner:
