@@ -1,6 +1,6 @@
 """The tour: six stops that ask for a prediction, and what simserve computes for each of them.
 
-The questions are text and all in this module; the answers are computed on request by the functions behind the tabs.
+The questions are texts of ``tour.yaml``; the answers are computed on request by the functions behind the tabs.
 Each stop leads to a tab with exactly the settings that it used.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from simserve.documents import read_document
 from simserve.explore.batching import batching, paging
 from simserve.explore.lessons import decode_ms, kv_growth, memory_wall, resolved_query
 from simserve.explore.queries import (
@@ -68,82 +70,18 @@ _FORMATS: tuple[tuple[str, dict[str, Any]], ...] = (
 _FLEETS = (("L40S", _L40S), ("A100", "a100-sxm-80gb"), ("H100", _H100))
 _RATES = (2.0, 5.0, 10.0, 20.0, 40.0, 80.0)
 
-STOPS: tuple[Stop, ...] = (
-    Stop(
-        id="decoding",
-        title="Why decoding is slow",
-        setting="Llama 3.1 8B with 16-bit weights answers a single request on one H100. A token takes about 16 billion "
-        "floating-point operations. The data sheet of this GPU promises 989 trillion a second, which would be 0.016 ms "
-        "a token.",
-        ask="How long does one token take, in milliseconds?",
-        unit="ms",
-        low=0.01,
-        high=100.0,
-        start=0.1,
-        tab="memory-wall",
-        values={"model": _SMALL, "hardware": _H100, "batch": 1},
-    ),
-    Stop(
-        id="kv-cache",
-        title="What the KV cache costs",
-        setting="The same model on the same H100 of 80 GB. Its weights take 16 GB. Every request is 8,000 tokens long, "
-        "and keys and values of all of them stay in memory while it is answered.",
-        ask="How many such requests fit at once?",
-        unit="requests",
-        low=1.0,
-        high=10_000.0,
-        start=1000.0,
-        tab="kv-growth",
-        values={"model": _SMALL, "hardware": _H100, "context_tokens": 8000},
-    ),
-    Stop(
-        id="batching",
-        title="Batching",
-        setting="A batch has eight slots. Twenty-four requests wait: of every eight, seven want 50 tokens and one "
-        "wants 500. A static batch ends when its longest answer does; continuous batching gives a free slot to the "
-        "next request at once.",
-        ask="How many times as fast is continuous batching?",
-        unit="times",
-        low=1.0,
-        high=10.0,
-        start=1.2,
-        tab="batching",
-        values={"lengths": 3 * LONG_TAIL, "slots": _SLOTS},
-    ),
-    Stop(
-        id="paging",
-        title="Paged KV memory",
-        setting="An L40S of 48 GB serves Llama 3.1 8B to requests of up to 16,384 tokens. Most have about 500: prompts "
-        "of 300, answers of 200. The engine reserves the longest request for each of them, or hands out blocks of "
-        "16 tokens as they are needed.",
-        ask="How many times as many tokens a second do blocks on demand bring?",
-        unit="times",
-        low=1.0,
-        high=100.0,
-        start=1.5,
-        tab="paging",
-        values={"model": _SMALL, "hardware": _L40S, "max_model_len": 16_384},
-    ),
-    Stop(
-        id="formats",
-        title="Quantisation and parallelism",
-        setting="Llama 3.1 70B answers a single request on four H100, with 16-bit weights that all four share (tensor "
-        "parallel). It should answer faster.",
-        ask="Which change of GPUs or weights shortens the time per token most?",
-        choices=tuple(name for name, _ in _FORMATS[1:]),
-        tab="parallel",
-        values={"batch": 1},
-    ),
-    Stop(
-        id="fleet",
-        title="What to deploy",
-        setting="40 requests a second arrive for Llama 3.1 8B, prompts of 1,000 and answers of 200 tokens. 95% of them "
-        "must have their first token within 1 s and each further one within 50 ms, with 20% more traffic to spare.",
-        ask="Which GPU does it for the fewest dollars a month?",
-        choices=tuple(name for name, _ in _FLEETS),
-        tab="wizard",
-        values={"rate": _FLEET_RATE},
-    ),
+_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "decoding": {"model": _SMALL, "hardware": _H100, "batch": 1},
+    "kv-cache": {"model": _SMALL, "hardware": _H100, "context_tokens": 8000},
+    "batching": {"lengths": 3 * LONG_TAIL, "slots": _SLOTS},
+    "paging": {"model": _SMALL, "hardware": _L40S, "max_model_len": 16_384},
+    "formats": {"batch": 1},
+    "fleet": {"rate": _FLEET_RATE},
+}
+_CHOICES = {"formats": tuple(name for name, _ in _FORMATS[1:]), "fleet": tuple(name for name, _ in _FLEETS)}
+STOPS = tuple(
+    Stop(**text, values=_VALUES[text["id"]], choices=_CHOICES.get(text["id"], ()))
+    for text in read_document(Path(__file__).with_suffix(".yaml"))
 )
 
 

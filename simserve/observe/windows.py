@@ -1,8 +1,7 @@
 """What an engine did between two scrapes, in common terms for vLLM, SGLang and TensorRT-LLM.
 
 A counter that falls was reset: it then shows what was counted since. Invalid figures (negative and infinite counters)
-are left out and counted. Names: docs.vllm.ai (design/metrics), docs.sglang.io (references/ production_metrics), the
-TensorRT-LLM metrics of docs.nvidia.com/dynamo and of trtllm-serve.
+are left out and counted. Names and their sources: ``metric_names.yaml``.
 """
 
 from __future__ import annotations
@@ -11,55 +10,21 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.documents import read_mapping
 from simserve.errors import InputError
 from simserve.observe.scrapes import START, Sample, Scrape
 
 ENGINES = {"vllm:": "vllm", "sglang:": "sglang", "trtllm_": "tensorrt-llm"}
 
-COUNTERS = {
-    "finished": ("vllm:request_success", "sglang:num_requests", "trtllm_request_success"),
-    "prompt": ("vllm:prompt_tokens", "sglang:prompt_tokens", "trtllm_prompt_tokens"),
-    "generated": ("vllm:generation_tokens", "sglang:generation_tokens", "trtllm_generation_tokens"),
-    "queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
-    "hits": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", "sglang:cached_tokens"),
-    "preemptions": ("vllm:num_preemptions", "sglang:num_retracted_requests"),
-}
-GAUGES = {
-    "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "trtllm_num_requests_running"),
-    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "trtllm_num_requests_waiting"),
-    "kv_usage": (
-        "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc",
-        "sglang:token_usage",
-        "trtllm_kv_cache_utilization",
-    ),
-    "hit_rate": ("sglang:cache_hit_rate", "trtllm_kv_cache_hit_rate"),
-}
-HISTOGRAMS = {
-    "prompt_tokens": ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram"),
-    "output_tokens": ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram"),
-    "ttft": (
-        "vllm:time_to_first_token_seconds",
-        "sglang:time_to_first_token_seconds",
-        "trtllm_time_to_first_token_seconds",
-    ),
-    "itl": (
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-        "sglang:inter_token_latency_seconds",
-        "sglang:time_per_output_token_seconds",
-    ),
-    "tpot": ("vllm:request_time_per_output_token_seconds", "trtllm_time_per_output_token_seconds"),
-    "e2e": (
-        "vllm:e2e_request_latency_seconds",
-        "sglang:e2e_request_latency_seconds",
-        "trtllm_e2e_request_latency_seconds",
-    ),
-}
+_NAMES = read_mapping(Path(__file__).with_name("metric_names.yaml"))
+COUNTERS, GAUGES, HISTOGRAMS = (
+    {what: tuple(names) for what, names in _NAMES[kind].items()} for kind in ("counters", "gauges", "histograms")
+)
 """Measured quantity -> the engines' names for it, counters without ``_total``; of an engine's names the first one
 present is used."""
 _SUMMED = ("running", "waiting")  # Gauges that are added up over engines; others are averaged.

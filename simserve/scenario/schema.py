@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, get_args
 
@@ -27,6 +28,7 @@ from pydantic import (
 )
 
 from simserve import units
+from simserve.documents import read_mapping
 from simserve.errors import InputError, ScenarioError, nearest
 from simserve.metrics.cost import PricingSpec
 from simserve.metrics.latency import SLO
@@ -39,7 +41,6 @@ from simserve.workload.class_spec import LatencyLimits
 from simserve.workload.spec import WorkloadSpec
 
 UseCase = Literal["chat", "rag", "code-completion", "summarisation", "agents", "batch"]
-_GUIDELLM = "GuideLLM, docs/guides/service_level_objectives.md (vllm-project/guidellm, 2026)"
 _HASH_LENGTH = 12
 _DEPLOYMENT_KEY = re.compile(r"\bdeployment(?:\.\w+)+")
 MAX_REPLICATIONS = 1000
@@ -57,44 +58,11 @@ class SLOPreset:
     source: str  # Where they are published.
 
 
-SLO_PRESETS: dict[str, SLOPreset] = {
-    "chat": SLOPreset(
-        limits={"ttft": "200 ms", "tpot": "50 ms"},
-        attainment=0.99,
-        reason="an answer that starts at once and streams faster than it is read",
-        source=_GUIDELLM,
-    ),
-    "rag": SLOPreset(
-        limits={"ttft": "300 ms", "tpot": "100 ms", "e2e": "3 s"},
-        attainment=0.99,
-        reason="a short answer over long context; retrieval comes on top of it",
-        source=_GUIDELLM,
-    ),
-    "code-completion": SLOPreset(
-        limits={"e2e": "2 s"},
-        attainment=0.99,
-        reason="a suggestion is of use only whole, and before the next key",
-        source=_GUIDELLM,
-    ),
-    "summarisation": SLOPreset(
-        limits={"ttft": "15 s", "tpot": "150 ms"},
-        attainment=0.9,
-        reason="long prompts that nobody expects to be read at once",
-        source="DistServe (Zhong et al., OSDI 2024), table 1: summarization with OPT-66B on LongBench, 90% attainment",
-    ),
-    "agents": SLOPreset(
-        limits={"e2e": "5 s"},
-        attainment=0.99,
-        reason="the next call waits for the whole answer, so only its end counts",
-        source=_GUIDELLM,
-    ),
-    "batch": SLOPreset(
-        limits={"e2e": "1 d"},
-        attainment=0.99,
-        reason="nobody waits: done within a day",
-        source="the completion window of hosted batch APIs: OpenAI's completion_window is 24h",
-    ),
-}
+@cache
+def slo_presets() -> Mapping[str, SLOPreset]:
+    """Return the objectives of use cases, by the name of the preset."""
+    known = read_mapping(Path(__file__).with_name("slo_presets.yaml"))
+    return {name: SLOPreset(**each) for name, each in known.items()}
 
 
 def _of_preset(slo: object) -> object:
@@ -107,7 +75,7 @@ def _of_preset(slo: object) -> object:
     if not isinstance(given, dict) or given.get("preset") is None:
         return given
     name = given["preset"]
-    preset = SLO_PRESETS.get(name) if isinstance(name, str) else None
+    preset = slo_presets().get(name) if isinstance(name, str) else None
     if preset is None:
         shown = "" if isinstance(slo, str) else f"{name!r} "
         raise ValueError(f"{shown}is not a preset; {nearest(str(name), get_args(UseCase))}")

@@ -246,7 +246,8 @@ def shuffled_rows(folder: Path) -> pd.DataFrame:
     tables = pd.concat([pd.read_csv(folder / name) for name in SHUFFLED_TABLES])
     chosen = tables[tables["cu_num"] == CDNA4_UNITS].rename(columns={"M": "m", "N": "n", "K": "k"})
     fastest = chosen.groupby(["m", "n", "k"], as_index=False)["us"].min()
-    return fastest.assign(seconds=fastest["us"] * SECONDS)[["m", "n", "k", "seconds"]]
+    rows: pd.DataFrame = fastest.assign(seconds=fastest["us"] * SECONDS)[["m", "n", "k", "seconds"]]
+    return rows
 
 
 def token_rows(folder: Path) -> pd.DataFrame:
