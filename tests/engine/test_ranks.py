@@ -285,6 +285,17 @@ DECAYING: dict[str, object] = {
             | {"async_scheduling": True, "overlaps_results": True},
             [2.0, 1.0, 5.0],
         ),
+        (  # a token that is on its way is still expected: memory refuses the prompt, and the rank has none
+            [0.0, 2.1, 2.1],
+            [7, 1, 6],
+            [8, 1, 3],
+            {"prefill_delayer_max_delay_passes": 5, "max_num_seqs": 2, "max_num_batched_tokens": 40, "block_size": 1}
+            | {"admission": "estimate", "new_token_ratio_initial": 0.31830988, "new_token_ratio_minimum": 0.042}
+            | {"new_token_ratio_decay": 0.0010033333, "num_blocks": 25, "max_model_len": 24, "reserves_page": True}
+            | {"expects_max_tokens": True, "delays_for_seats": True, "bounds_prompt_delay": True}
+            | {"async_scheduling": True, "overlaps_results": True},
+            [1.0, 9.0, 11.0],
+        ),
     ],
 )
 def test_loads_in_which_one_rule_decides(

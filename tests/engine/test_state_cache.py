@@ -14,6 +14,7 @@ from simserve.sim.simulate import replay
 from simserve.workload.prefixes import PrefixSegments
 from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
+from tests.engine.test_prefix_cache import with_paths
 from tests.real_engines.compare import RULES, as_vllm, config_of, requests_of, times_of
 from tests.real_engines.workloads import STATEFUL, draw_case
 
@@ -110,3 +111,25 @@ def test_blocks_that_ranks_divide_are_cut_where_the_walker_cuts_them(kind: str, 
         config = config_of(case, {**RULES[release], "state_block_size": size // 2})
 
         assert_agrees(config, times_of(case), requests_of(case))
+
+
+def test_a_leap_counts_a_second_state_beside_the_blocks_of_its_step() -> None:
+    """Two that decode cross the end of a block in other steps than the one in which most blocks are taken.
+
+    Found by a search for small loads that differ where blocks taken later count too; the walker says when they end.
+    """
+    config = stateful(
+        **dict.fromkeys(("exports_states", "reserve_full_prompt", "lifts_chunk_limit", "caches_decoded"), True),
+        block_size=2,
+        num_blocks=29,
+        max_num_batched_tokens=16,
+        max_model_len=36,
+        window_groups=2,
+        releases_late=True,
+        pads_lone_token=True,
+    )
+    specs = with_paths(make_specs([0.0] * 3, [8, 9, 21], [7, 5, 5]), [[(0, 9)]] * 3)
+
+    records = assert_agrees(config, constant_step_times(), specs).records
+
+    assert records.finish_time.tolist() == [7.0, 7.0, 9.0]
