@@ -359,10 +359,12 @@ def _refuse_several(hardware: str | None) -> None:
 def _resolved(name: str, version: str | None, hardware: str, model: str) -> ResolvedEngine:
     """Return an engine as a run resolves it that sets nothing but engine, GPU and model."""
     from simserve.profiles.catalog import load_model
+    from simserve.profiles.engine import load_engine
     from simserve.profiles.hardware import load_hardware
     from simserve.scenario.load import from_mapping
     from simserve.scenario.resolve import resolved_engine
 
+    name, gpu, served = load_engine(name).name, load_hardware(hardware), load_model(model)  # Errors name no key.
     traffic = {"arrivals": {"process": "poisson", "rate": 1.0}, "prompt_tokens": 1, "output_tokens": 1}
     scenario = from_mapping(
         {
@@ -372,7 +374,7 @@ def _resolved(name: str, version: str | None, hardware: str, model: str) -> Reso
             "workload": {**traffic, "num_requests": 1},
         }
     )
-    return resolved_engine(scenario, load_hardware(hardware), load_model(model), "both")
+    return resolved_engine(scenario, gpu, served, "both")
 
 
 def print_resolved(resolved: ResolvedEngine) -> None:
