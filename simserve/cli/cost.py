@@ -13,7 +13,6 @@ from simserve.cli.one_line import Asked
 from simserve.cli.options import SetOption, Shown, option, set_words, takes_flags, variants_of
 from simserve.cli.progress import progress_bar
 from simserve.errors import UsageError
-from simserve.units import SECONDS_PER_MONTH
 
 if TYPE_CHECKING:
     from simserve.metrics.api_cost import ApiPrices
@@ -226,6 +225,8 @@ def _api(
 
 def _with_volume(asked: Asked, requests_per_month: float, changes: Sequence[str]) -> Asked:
     """Return what is asked, with the volume that is priced as the load of a model for which nothing gives one."""
+    from simserve.units import SECONDS_PER_MONTH
+
     is_told = not {"--rate", "--concurrency", "--trace"}.isdisjoint(asked.flags)
     if is_told or requests_per_month <= 0 or asked.question(changes, needs_load=False, is_told=False).has_load:
         return asked

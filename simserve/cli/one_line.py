@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from simserve.cli.options import argument, option
 from simserve.cli.progress import progress
 from simserve.errors import UsageError
-from simserve.units import requests_per_second
 
 if TYPE_CHECKING:
     from simserve.planner.one_line import Question
@@ -24,15 +23,24 @@ def _option(text: str, *names: str, **settings: Any) -> Any:
     return option(text, *names, rich_help_panel=_PANEL, **settings)
 
 
+def _rate(text: str | float) -> float:
+    """Return requests a second from what the flag says.
+
+    Raises:
+        UsageError: It is not a rate, or is 0.
+    """
+    from simserve.units import requests_per_second  # with pydantic, which help and version need not wait for
+
+    return requests_per_second(text)
+
+
 def _written(rate: float) -> str:
-    """Return a rate in the unit with the shortest text that `requests_per_second` reads back exactly."""
+    """Return a rate in the unit with the shortest text that `_rate` reads back exactly."""
     if math.isinf(rate):
         return "inf"
     units = {"": 1, "/min": 60, "/h": 3600, "/d": 86400, "/week": 7 * 86400, "/month": 30 * 86400}
     whole = ((f"{rate * seconds:.10g}", unit) for unit, seconds in units.items())
-    return min(
-        (text + unit for text, unit in whole if requests_per_second(text + unit) == rate), key=len, default=repr(rate)
-    )
+    return min((text + unit for text, unit in whole if _rate(text + unit) == rate), key=len, default=repr(rate))
 
 
 ColumnsOption = Annotated[
@@ -74,9 +82,7 @@ class Asked:
     ] = None
     rate: Annotated[
         float | None,
-        _option(
-            "Requests a second (Poisson): 3, 90/min or 5M/day.", "--rate", metavar="RATE", parser=requests_per_second
-        ),
+        _option("Requests a second (Poisson): 3, 90/min or 5M/day.", "--rate", metavar="RATE", parser=_rate),
     ] = None
     concurrency: Annotated[
         int | None, _option("Clients, each with one request at a time; also --users.", "--concurrency", min=1)

@@ -283,6 +283,23 @@ def test_decimal_commas_of_a_spreadsheet_are_times(tmp_path: Path) -> None:
     assert list(read_trace(file).arrival_time) == [0.25, 1.75]
 
 
+def test_a_spreadsheet_that_begins_at_zero_writes_it_without_a_comma(tmp_path: Path) -> None:
+    """Whole numbers stand between those with a comma."""
+    rows = [("0", 500, 50), ("1,5", 600, 60), ("3", 700, 70)]
+    file = write(tmp_path / "t.csv", "timestamp;prompt;completion", rows, sign=";")
+
+    assert list(read_trace(file).arrival_time) == [0.0, 1.5, 3.0]
+
+
+def test_a_comma_in_a_table_of_commas_is_no_decimal_point(tmp_path: Path) -> None:
+    """There it may separate thousands: 1,500 seconds would be read as 1.5."""
+    file = tmp_path / "t.csv"
+    file.write_text('timestamp,prompt,completion\n"1,500",500,50\n"2,500",600,60\n', encoding="utf-8")
+
+    with pytest.raises(TraceError, match="is not a time"):
+        read_trace(file)
+
+
 def parquet(path: Path, query: str) -> Path:
     """Write the rows of a query."""
     duckdb.sql(f"COPY ({query}) TO '{path}' (FORMAT parquet)")

@@ -507,6 +507,20 @@ def test_ray_serve_without_a_target_does_not_say_how_it_scales() -> None:
     assert any("How Ray Serve scales from 1 to 4 replicas" in note for note in draft.notes)
 
 
+@pytest.mark.parametrize("scaling", [{}, {"autoscaling_config": {"target_ongoing_requests": 8}}])
+def test_ray_serve_that_scales_by_its_own_defaults_says_so(scaling: dict[str, object]) -> None:
+    """``auto`` is no number of replicas: one is simulated, which nobody asked for."""
+    config = {
+        "model_loading_config": {"model_id": "Qwen/Qwen3-8B"},
+        "deployment_config": {"num_replicas": "auto", **scaling},
+    }
+
+    draft = import_manifest([yaml.safe_dump({"applications": [{"args": {"llm_configs": [config]}}]})])
+
+    assert draft.scenario.deployment.replicas == 1
+    assert any("num_replicas: auto" in note for note in draft.notes)
+
+
 def test_ray_serve_s_prefill_and_decode_are_pools() -> None:
     """As `build_pd_openai_app` takes them."""
     loading = {"model_loading_config": {"model_id": "Qwen/Qwen3-8B"}, "accelerator_type": "L40S"}
