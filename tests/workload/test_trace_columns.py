@@ -319,6 +319,35 @@ def test_a_parquet_table_is_read_as_its_text_would_be(tmp_path: Path) -> None:
     assert list(trace.prompt_tokens) == [500, 501, 502]
 
 
+def test_a_parquet_table_that_repeats_itself_is_counted_as_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a few kilobytes may hold any number of equal rows."""
+    query = "SELECT n * 0.5 AS timestamp, 100 AS prompt_tokens, 20 AS output_tokens, repeat('x', 999) AS text"
+    file = parquet(tmp_path / "t.parquet", f"{query} FROM range(9000) AS rows(n)")
+    monkeypatch.setattr("simserve.workload.traces.table.MAX_TRACE_BYTES", 8 * 1000 * 1000)
+    assert file.stat().st_size < 1_000_000
+
+    with pytest.raises(TraceError, match="holds more than 8 MB; cut it"):
+        read_trace(file)
+
+
+def test_a_column_of_a_parquet_table_may_be_called_rows(tmp_path: Path) -> None:
+    """Beside lists, for which rows are read as JSON."""
+    query = "SELECT n * 0.5 AS timestamp, [n] AS rows, 100 AS prompt_tokens, 20 AS output_tokens FROM range(3) AS t(n)"
+
+    assert list(read_trace(parquet(tmp_path / "t.parquet", query)).arrival_time) == [0.0, 0.5, 1.0]
+
+
+def test_packed_text_in_another_coding_is_unpacked_first(tmp_path: Path) -> None:
+    """The remedy works as it stands."""
+    file = tmp_path / "t.csv.gz"
+    file.write_bytes(gzip.compress("timestamp,prompt,completion,nom\n0,5,6,Zoé\n".encode("latin-1")))
+
+    with pytest.raises(TraceError, match=r"gzip -dc t.csv.gz \| iconv -f ISO-8859-1 -t UTF-8 > t-utf8.csv"):
+        read_trace(file)
+
+
 def test_lists_in_a_parquet_table_are_read_as_json(tmp_path: Path) -> None:
     """Mooncake's prefix blocks."""
     columns = "(n * 1000) AS timestamp, 1000 AS input_length, 20 AS output_length, [7, 8 + n] AS hash_ids"
