@@ -499,6 +499,18 @@ def test_ray_serve_starts_vllm_with_the_arguments_of_its_engine(text: str) -> No
     assert not any("secret" in note for note in draft.notes)
 
 
+@pytest.mark.parametrize(("told", "replicas"), [("min_replicas: 2", 2), ("min_replicas: 0, initial_replicas: 3", 3)])
+def test_ray_serve_begins_with_the_fewest_replicas_or_those_it_is_told(told: str, replicas: int) -> None:
+    """It looks every 10 s, and takes a replica away after ten minutes, unless told (AutoscalingConfig)."""
+    text = RAY_SERVE.replace("min_replicas: 1", told).replace(", downscale_delay_s: 120", "")
+
+    deployment = import_manifest([text], version="0.20").scenario.deployment
+
+    assert deployment.replicas == replicas
+    assert deployment.autoscaling is not None
+    assert (deployment.autoscaling.interval, deployment.autoscaling.stabilization) == (10, 600)
+
+
 def test_ray_serve_without_a_target_does_not_say_how_it_scales() -> None:
     """The fewest replicas are simulated, and it is said."""
     draft = import_manifest([RAY_SERVE.replace("target_ongoing_requests: 64, ", "")])
