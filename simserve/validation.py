@@ -210,7 +210,7 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
     kind, message, value = detail["type"], detail["msg"], detail.get("input")
     if kind == "extra_forbidden":
         siblings = {name for each in models for name in each.model_fields}
-        places = _places(model, str(path[-1]))
+        places = [place for place in _places(model, str(path[-1])) if place != key]  # there it is another kind's
         is_told = 0 < len(places) <= _MOST_PLACES
         remedy = f"it stands at {' or '.join(places)}" if is_told else nearest(str(path[-1]), siblings)
         return error("is not a known key", file=file, key=key, remedy=remedy)

@@ -198,6 +198,10 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         ("thresholds.ttft_ms[4]=avg<1", "is not an element of the list; use a number from 0 to 0"),
         ("deployment.replicas", "--set: 'deployment.replicas' must be KEY=VALUE"),
         (".a=1", "--set: '.a=1' must be KEY=VALUE"),
+        (
+            "workload.arrivals={process: all_at_once, rate: 3}",
+            "workload.arrivals.rate: is not a known key; choose from process",
+        ),
         ("max_num_seqs=64", "--set max_num_seqs: is not a known key; it stands at deployment.engine.max_num_seqs"),
         ("deployment.replica=2", "--set deployment.replica: is not a known key; did you mean 'replicas'?"),
         ("deploy.replicas=2", "--set deploy.replicas: deploy: is not a known key"),
