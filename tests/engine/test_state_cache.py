@@ -139,8 +139,13 @@ def test_a_request_that_is_done_holds_no_state_besides_its_own() -> None:
     """The last chunk of request 1 ends with it and with a block: nobody needs a block, and nobody gives way."""
     config = stateful(
         **RULES["0.20.2"],
-        **{"async_scheduling": True, "block_size": 2, "num_blocks": 19, "window_groups": 3},
-        **{"max_num_seqs": 2, "max_num_batched_tokens": 4, "max_model_len": 30},
+        async_scheduling=True,
+        block_size=2,
+        num_blocks=19,
+        window_groups=3,
+        max_num_seqs=2,
+        max_num_batched_tokens=4,
+        max_model_len=30,
     )
     specs = with_paths(make_specs([0.0, 8.0], 20, [2, 1]), [[(1, 15)], [(0, 14)]])
 
@@ -154,8 +159,12 @@ def test_a_block_that_is_copied_as_its_request_leaves_is_free_again() -> None:
     """Request 0 ends with the block that request 2 has cached: both blocks are counted, and both come back."""
     config = stateful(
         **RULES["0.20.2"],
-        **{"async_scheduling": True, "block_size": 8, "num_blocks": 37, "window_groups": 4},
-        **{"max_num_seqs": 5, "max_model_len": 50},
+        async_scheduling=True,
+        block_size=8,
+        num_blocks=37,
+        window_groups=4,
+        max_num_seqs=5,
+        max_model_len=50,
     )
     paths = [[(100, 9)], [(0, 18)], [(100, 9)], [(0, 18)]]
     specs = with_paths(make_specs([1.125, 2.5, 2.5, 2.5], [5, 39, 14, 31], [4, 3, 2, 5]), paths)
@@ -167,8 +176,12 @@ def test_a_lone_request_gives_way_and_comes_back_as_the_walker_has_it() -> None:
     """Four tokens a step and memory for little more than one request: the last one waits for a seat, and ends last."""
     config = stateful(
         **RULES["0.20.2"],
-        **{"async_scheduling": True, "block_size": 2, "num_blocks": 31, "window_groups": 2},
-        **{"max_num_batched_tokens": 4, "max_model_len": 40},
+        async_scheduling=True,
+        block_size=2,
+        num_blocks=31,
+        window_groups=2,
+        max_num_batched_tokens=4,
+        max_model_len=40,
     )
     specs = with_paths(
         make_specs([4.1, 12.2, 16.3, 16.3], [5, 15, 16, 13], [9, 8, 2, 2]), [[], [], [(0, 12)], [(0, 12)]]
