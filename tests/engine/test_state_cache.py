@@ -92,9 +92,14 @@ def test_the_kernel_agrees_with_the_walker(kind: str, is_async: bool, release: s
     """Prefixes, conversations and preemptions as in the comparison with vLLM's own scheduler.
 
     The later seeds found copies that stand in for blocks where empty ones age, states of chunks that are not computed,
-    decodes that take cached blocks before a prompt gives way, and a lone request that gives back states before it asks.
+    decodes that take cached blocks before a prompt gives way, a lone request that gives back states before it asks (200
+    took a block that was not there), and requests that are done as they give way.
     """
-    for seed in (20, 21, *((34, 84, 100, 101, 102, 104, 106, 109) if kind.startswith("states_prefix") else ())):
+    for seed in (
+        20,
+        21,
+        *((34, 84, 100, 101, 102, 104, 106, 109, 200, 306) if kind.startswith("states_prefix") else ()),
+    ):
         case = as_vllm(draw_case(kind, seed, is_async=is_async), release)
         config = config_of(case, {**RULES[release], "exports_states": exports})
 
