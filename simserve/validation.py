@@ -213,6 +213,7 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
         places = _places(model, str(path[-1]))
         if key in places and (told := _of_other_member(model, path, models)):
             return error(told[0], file=file, key=key, remedy=told[1])
+        places = [place for place in places if place != key]
         is_told = 0 < len(places) <= _MOST_PLACES
         remedy = f"it stands at {' or '.join(places)}" if is_told else nearest(str(path[-1]), siblings)
         return error("is not a known key", file=file, key=key, remedy=remedy)

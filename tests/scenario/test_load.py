@@ -200,7 +200,7 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         (".a=1", "--set: '.a=1' must be KEY=VALUE"),
         (
             "workload.arrivals={process: all_at_once, rate: 3}",
-            "workload.arrivals.rate: is not a known key; choose from process",
+            "workload.arrivals.rate: is not a key where process is all_at_once; its keys",
         ),
         ("max_num_seqs=64", "--set max_num_seqs: is not a known key; it stands at deployment.engine.max_num_seqs"),
         ("deployment.replica=2", "--set deployment.replica: is not a known key; did you mean 'replicas'?"),
