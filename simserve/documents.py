@@ -242,8 +242,11 @@ def decoded(content: bytes, path: Path, error: type[InputError] = InputError) ->
         return content.decode("utf-16" if is_wide else "utf-8-sig")
     except UnicodeDecodeError as failure:
         line = content.count(b"\n", 0, failure.start) + 1
-        copied = path.with_stem(f"{path.stem}-utf8").name
-        remedy = f"save it as UTF-8, such as with iconv -f ISO-8859-1 -t UTF-8 {quote(path.name)} > {quote(copied)}"
+        is_packed, plain = path.suffix == ".gz", path.with_suffix("") if path.suffix == ".gz" else path
+        words = "iconv -f ISO-8859-1 -t UTF-8"
+        words = f"gzip -dc {quote(path.name)} | {words}" if is_packed else f"{words} {quote(path.name)}"
+        copied = plain.with_stem(f"{plain.stem}-utf8").name
+        remedy = f"save it as UTF-8, such as with {words} > {quote(copied)}"
         raise error("is not UTF-8 text", file=path, key=f"line {line}", remedy=remedy) from None
 
 

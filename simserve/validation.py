@@ -211,6 +211,9 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
     if kind == "extra_forbidden":
         siblings = {name for each in models for name in each.model_fields}
         places = _places(model, str(path[-1]))
+        if key in places and (told := _of_other_member(model, path, models)):
+            return error(told[0], file=file, key=key, remedy=told[1])
+        places = [place for place in places if place != key]
         is_told = 0 < len(places) <= _MOST_PLACES
         remedy = f"it stands at {' or '.join(places)}" if is_told else nearest(str(path[-1]), siblings)
         return error("is not a known key", file=file, key=key, remedy=remedy)
@@ -256,6 +259,26 @@ def _places(model: type[BaseModel], name: str, at: str = "") -> list[str]:
         for inner in () if _has_container(field.annotation) else _models_in(field.annotation):
             found |= {place: place.count(".") for place in _places(inner, name, f"{at}{key}.")}
     return [place for place, depth in found.items() if depth == min(found.values())]
+
+
+def _of_other_member(
+    model: type[BaseModel], path: list[int | str], models: list[type[BaseModel]]
+) -> tuple[str, str] | None:
+    """Return rule and remedy for a key that only other members of a union have; None: it is not that."""
+    name = str(path[-1])
+    members = _resolve(model, tuple(path[:-1]), ends_in_key=False)[1]
+    others = [each for each in members if name in each.model_fields]
+    keys = list(dict.fromkeys(key for each in models for key in each.model_fields))
+    for chooser in keys:
+        own, having = _tags(models, chooser), _tags(others, chooser)
+        if len(own) == 1 and having and not own & having:
+            rule = f"is not a key where {chooser} is {min(own)}"
+            rest = ", ".join(key for key in keys if key != chooser)
+            at = ".".join(map(str, path[:-1]))
+            plainest = min(others, key=lambda each: sum(field.is_required() for field in each.model_fields.values()))
+            whole = f"{at}='{{{chooser}: {min(_tags([plainest], chooser))}, {name}: ...}}'"
+            return rule, f"its keys there are {rest}; it goes with {', '.join(sorted(having))}, as in {whole}"
+    return None
 
 
 def _has_container(annotation: Any) -> bool:

@@ -24,7 +24,12 @@ def _option(text: str, *names: str, **settings: Any) -> Any:
 
 
 def _rate(text: str | float) -> float:
-    from simserve.units import requests_per_second  # Needs pydantic, which takes longer than --help does.
+    """Return requests a second from what the flag says.
+
+    Raises:
+        UsageError: It is not a rate, or is 0.
+    """
+    from simserve.units import requests_per_second  # with pydantic, which help and version need not wait for
 
     return requests_per_second(text)
 

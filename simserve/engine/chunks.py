@@ -187,8 +187,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         note_contests(cache, index)
             position += 1
 
-    if replica.has_state_cache:
+    if cache is not None and replica.has_state_cache:
         free += pass_states(replica)
+        evict(cache, free)
     if cache is not None and cache.contested:
         settle_decoders(replica, requests, free)
     waiting = replica.waiting

@@ -491,28 +491,29 @@ def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> N
     """Release a departing request at once, since its blocks are needed; its last token is not in the cache yet."""
     position = replica.departing.index(index)
     tokens = max(replica.departing_tokens[position] - 1, requests.prompt_tokens[index])
-    release_one(replica, requests, index, tokens)
+    release_one(replica, requests, index, tokens, True)
     requests.num_preemptions[index] += 1
 
 
-def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int) -> None:
+def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int, is_preempted: bool = False) -> None:
     """Release a departing request, with ``tokens`` tokens in the cache."""
     position = replica.departing.index(index)
-    _release(replica, requests, position, tokens)
+    _release(replica, requests, position, tokens, is_preempted)
     replica.departing.pop(position)
     replica.departing_tokens.pop(position)
     replica.departing_blocks.pop(position)
     replica.departing_window_blocks.pop(position)
 
 
-def _release(replica: Replica, requests: RequestTable, position: int, tokens: int) -> None:
+def _release(replica: Replica, requests: RequestTable, position: int, tokens: int, is_preempted: bool = False) -> None:
     index, free_blocks = replica.departing[position], replica.free_blocks
     replica.free_blocks += replica.departing_blocks[position]
     replica.free_window_blocks += replica.departing_window_blocks[position]
     if not replica.grows:
         release_fixed(replica, requests, index)
     if replica.cache is not None:
-        leave_prefix(replica, index, tokens, blocks_taken(replica, requests, index, tokens, free_blocks))
+        blocks = blocks_taken(replica, requests, index, tokens, free_blocks)
+        leave_prefix(replica, index, tokens, blocks, is_preempted)
 
 
 def _num_seated(replica: Replica) -> int:

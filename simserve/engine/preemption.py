@@ -84,7 +84,8 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
 def is_short(replica: Replica, requests: RequestTable) -> bool:
     """Return whether the next step's decodes take more blocks than are free."""
     if growth_of_batch(replica, requests) > replica.free_blocks:
-        return True
+        # States that are held a step longer may take more than there is; with nothing left to do nobody gives way.
+        return replica.num_outstanding > 0 or replica.has_overlap
     return replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
 
 

@@ -323,8 +323,6 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
     cache.paths.next_state[index] = 0
     if cache.has_states and not is_preempted:
         let_go_of_states(replica, cache, index)
-    if cache.copiers:
-        num_copied = cache.paths.copied_blocks[index] + hand_over_copies(replica, cache, index)
     if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
     if replica.late_prefixes and index in replica.late_prefixes:
@@ -333,6 +331,8 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
         replica.late_prefix_tokens.pop(position)
     num_given_up = store_behind_copies(replica, index, tokens, blocks) if replica.has_prefix_waits else 0
     cache_blocks(cache, index, tokens)
+    if cache.copiers:
+        num_copied = cache.paths.copied_blocks[index] + hand_over_copies(replica, cache, index)
     if cache.num_decoders:
         note_contests(cache, index)
     store = cache.paths.store

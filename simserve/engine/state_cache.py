@@ -166,12 +166,20 @@ def begin_states(replica: Replica, requests: RequestTable) -> None:
     cache.fresh_states.clear()
     pins = cache.pins
     for position in range(0, len(pins), 4):
-        computed = requests.computed_tokens[pins[position]]
-        if computed > pins[position + 2] * replica.block_size or not computed:
+        index, place = pins[position], pins[position + 2] * replica.block_size
+        computed, end = (
+            requests.computed_tokens[index],
+            requests.prompt_tokens[index] + requests.generated_tokens[index],
+        )
+        if index in replica.departing:
+            end = replica.departing_tokens[replica.departing.index(index)]
+        if computed > place or not computed:
             # A step that is under way has passed it, if the next one is scheduled ahead.
             is_last = pins[position + 3] >= _LATE or not replica.config.async_scheduling
             pins[position + 3] = pins[position + 3] % _LATE + (_PASSED if is_last else _LATE)
-            _charge(replica, cache, pins[position + 1])
+            if place < end:
+                # Behind the whole prompt it is its request's only one, or its second (`windows.second_states`).
+                _charge(replica, cache, pins[position + 1])
     if replica.num_running == 1:
         # One that is alone gives back first, and then asks what it finds (``allocate_slots``).
         pass_states(replica)

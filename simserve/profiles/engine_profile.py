@@ -646,7 +646,8 @@ def complete_versions(document: Mapping[str, Any], file: Path) -> list[dict[str,
         file: Named in errors.
 
     Raises:
-        ProfileError: A part is missing, a changed block has no ``source``, or an empty mapping stands for no change.
+        ProfileError: A part is missing, a changed block has no ``source``, an empty mapping stands for no change, or
+            null for a key that is not there.
     """
     blocks = document.get("defaults")
     changes = document.get("versions")
@@ -681,7 +682,10 @@ def _merged(earlier: Any, changes: Mapping[str, Any], file: Path, where: str) ->
                 raise ProfileError(rule, file=file, key=f"{where}.{key}", remedy=remedy)
             merged[key] = _merged(merged.get(key), value, file, f"{where}.{key}")
         elif value is None:
-            merged.pop(key, None)
+            if key not in merged:
+                rule, remedy = "takes away a key that no earlier version has", "leave it out, or correct its name"
+                raise ProfileError(rule, file=file, key=f"{where}.{key}", remedy=remedy)
+            del merged[key]
         else:
             merged[key] = value
     return merged

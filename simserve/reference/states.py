@@ -28,6 +28,7 @@ class Memory(Protocol):
     num_given_up: int
     capacity: int
     running: list[Request]
+    departing: list[Request]
 
     @property
     def active(self) -> list[Request]:
@@ -129,11 +130,14 @@ class StateCache:
         """A step is scheduled: find the states of the last one, and note those that their requests have passed."""
         self.fresh.clear()
         for pin in self.pins:
-            request = pin.request
-            if request.is_decoding or request.computed > pin.place * self.config.block_size:
+            request, place = pin.request, pin.place * self.config.block_size
+            if request.is_decoding or request.computed > place:
                 pin.is_passed = pin.is_late or not self.config.async_scheduling
                 pin.is_late = True
-                pin.state.is_charged = True
+                # Behind the whole prompt it is its request's only one, or its second, which `growths` counts.
+                is_done = request in self.scheduler.departing
+                if place < (request.computed if is_done else request.target):
+                    pin.state.is_charged = True
         if self.is_used and len(self.scheduler.active) == 1:
             # One that is alone gives back first, and then asks what it finds.
             self.pass_by()

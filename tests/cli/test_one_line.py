@@ -193,22 +193,24 @@ def test_mistral_small_on_an_rtx_4090_names_the_checkpoint_that_fits(simserve: S
     assert answer(simserve, f"{line} {remedy[1]} --out out")["completed"] == 10
 
 
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 2048,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+
+
 def test_a_config_and_its_folder_are_models(simserve: Simserve, folder: Path) -> None:
     """The result bears the folder's name; a scenario in JSON stays one."""
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 1024,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-        "intermediate_size": 2048,
-        "vocab_size": 32000,
-        "max_position_embeddings": 4096,
-        "torch_dtype": "bfloat16",
-    }
     (folder / "tiny").mkdir()
-    (folder / "tiny" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "tiny" / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     Path("mine.json").write_text(json.dumps(FILE), encoding="utf-8")
 
     by_file = answer(simserve, "memory tiny/config.json --gpus L4")
@@ -1088,6 +1090,17 @@ def test_gguf_weights_have_the_engine_that_runs_them(simserve: Simserve, line: s
     told = simserve("memory", *shlex.split(line), "--engine", "vllm")
     assert told.code != 0
     assert "does not run under vllm" in told.stderr
+
+
+def test_a_folder_is_no_gguf_repository_by_its_name(simserve: Simserve, folder: Path) -> None:
+    """Its config.json says what its weights are stored in: 16 bit."""
+    (folder / "tiny-gguf").mkdir()
+    (folder / "tiny-gguf" / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+
+    outcome = simserve("memory", "tiny-gguf", "--gpus", "L4", "--json")
+
+    assert outcome.code == 0, outcome.stderr
+    assert "llama.cpp" not in outcome.stderr
 
 
 def test_an_infinite_rate_sends_all_requests_at_once(simserve: Simserve) -> None:

@@ -110,6 +110,12 @@ def test_the_ratio_begins_anew_only_if_nothing_comes_while_the_last_step_runs(ar
             {"max_num_batched_tokens": 4, "block_size": 4, "num_blocks": 7, "skips_ended": True, "max_num_seqs": 3},
             [9.0, 9.0],
         ),
+        (  # the last step runs as the fourth comes: the ratio goes on falling, and the fifth is let in at once
+            *([0.0, 0.0, 0.0, 8.1, 10.3], [9, 5, 1, 11, 5], [7, 6, 1, 10, 9]),
+            {"max_num_batched_tokens": 16, "block_size": 2, "num_blocks": 16, "skips_ended": True, "max_num_seqs": 3}
+            | {"reserves_page": True, "new_token_ratio_initial": 0.7, "new_token_ratio_decay": 0.2236068},
+            [8.0, 7.0, 9.0, 20.0, 21.0],
+        ),
     ],
 )
 def test_loads_in_which_a_retraction_decides(
@@ -121,3 +127,22 @@ def test_loads_in_which_a_retraction_decides(
     records = assert_agrees(config, SECOND, make_specs(arrivals, prompts, outputs)).records
 
     assert records.finish_time.tolist() == pytest.approx(finishes)
+
+
+def test_a_retraction_of_who_has_ended_raises_the_ratio() -> None:
+    """Where prompts are delayed: request 2 has ended, is retracted before that is known, and the ratio rises.
+
+    Request 3 then waits for all that others may still generate. With the ratio as it was it would end at 31 s.
+    """
+    config = make_config(
+        **{**SGLANG, "max_num_seqs": 4, "max_model_len": 21, "block_size": 1, "num_blocks": 20, "max_chunk_tokens": 4}
+        | {"new_token_ratio_initial": 0.1},
+        strikes_at_once=True,
+        prefill_delayer_max_delay_passes=2,
+        new_token_ratio_decay=0.001,
+    )
+    specs = make_specs([0.0, 1.0, 3.25, 3.75], [2, 3, 1, 1], [14, 8, 8, 14], [15, 11, 9, 14])
+
+    records = assert_agrees(config, SECOND, specs).records
+
+    assert records.finish_time.tolist() == [15.0, 10.0, 24.0, 39.0]

@@ -92,9 +92,14 @@ def test_the_kernel_agrees_with_the_walker(kind: str, is_async: bool, release: s
     """Prefixes, conversations and preemptions as in the comparison with vLLM's own scheduler.
 
     The later seeds found copies that stand in for blocks where empty ones age, states of chunks that are not computed,
-    decodes that take cached blocks before a prompt gives way, and a lone request that gives back states before it asks.
+    decodes that take cached blocks before a prompt gives way, a lone request that gives back states before it asks (200
+    took a block that was not there), and requests that are done as they give way.
     """
-    for seed in (20, 21, *((34, 84, 100, 101, 102, 104, 106, 109) if kind.startswith("states_prefix") else ())):
+    for seed in (
+        20,
+        21,
+        *((34, 84, 100, 101, 102, 104, 106, 109, 200, 306) if kind.startswith("states_prefix") else ()),
+    ):
         case = as_vllm(draw_case(kind, seed, is_async=is_async), release)
         config = config_of(case, {**RULES[release], "exports_states": exports})
 
@@ -133,3 +138,58 @@ def test_a_leap_counts_a_second_state_beside_the_blocks_of_its_step() -> None:
     records = assert_agrees(config, constant_step_times(), specs).records
 
     assert records.finish_time.tolist() == [7.0, 7.0, 9.0]
+
+
+def test_a_request_that_is_done_holds_no_state_besides_its_own() -> None:
+    """The last chunk of request 1 ends with it and with a block: nobody needs a block, and nobody gives way."""
+    config = stateful(
+        **RULES["0.20.2"],
+        async_scheduling=True,
+        block_size=2,
+        num_blocks=19,
+        window_groups=3,
+        max_num_seqs=2,
+        max_num_batched_tokens=4,
+        max_model_len=30,
+    )
+    specs = with_paths(make_specs([0.0, 8.0], 20, [2, 1]), [[(1, 15)], [(0, 14)]])
+
+    records = assert_agrees(config, constant_step_times(), specs).records
+
+    assert records.finish_time.tolist() == [6.0, 13.0]
+    assert records.num_preemptions.tolist()[1] == 0
+
+
+def test_a_block_that_is_copied_as_its_request_leaves_is_free_again() -> None:
+    """Request 0 ends with the block that request 2 has cached: both blocks are counted, and both come back."""
+    config = stateful(
+        **RULES["0.20.2"],
+        async_scheduling=True,
+        block_size=8,
+        num_blocks=37,
+        window_groups=4,
+        max_num_seqs=5,
+        max_model_len=50,
+    )
+    paths = [[(100, 9)], [(0, 18)], [(100, 9)], [(0, 18)]]
+    specs = with_paths(make_specs([1.125, 2.5, 2.5, 2.5], [5, 39, 14, 31], [4, 3, 2, 5]), paths)
+
+    assert_agrees(config, constant_step_times(), specs)
+
+
+def test_a_lone_request_gives_way_and_comes_back_as_the_walker_has_it() -> None:
+    """Four tokens a step and memory for little more than one request: the last one waits for a seat, and ends last."""
+    config = stateful(
+        **RULES["0.20.2"],
+        async_scheduling=True,
+        block_size=2,
+        num_blocks=31,
+        window_groups=2,
+        max_num_batched_tokens=4,
+        max_model_len=40,
+    )
+    specs = with_paths(
+        make_specs([4.1, 12.2, 16.3, 16.3], [5, 15, 16, 13], [9, 8, 2, 2]), [[], [], [(0, 12)], [(0, 12)]]
+    )
+
+    assert_agrees(config, constant_step_times(), specs)

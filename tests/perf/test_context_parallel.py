@@ -15,7 +15,7 @@ from simserve.perf.memory import MemoryPlan, kv_bytes_per_token, plan_memory
 from simserve.perf.operators import COMMUNICATION
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import engine_config, resolve
 from simserve.units import GIB
 from tests.scenario.builders import make_scenario
 
@@ -322,14 +322,17 @@ def test_releases_that_cut_graphs_around_attention_wait_for_the_host() -> None:
 HYBRID = ["model=kimi-linear-48b-a3b", "deployment.hardware=h200-sxm-141gb", "deployment.tensor_parallel_size=4"]
 
 
-def test_states_stay_whole_beside_latent_keys_that_ranks_divide() -> None:
-    """vLLM's one pool: blocks as many as before, four times as long; a request's state takes as many of them."""
+@pytest.mark.parametrize(("hardware", "version"), [("h200", "0.26"), ("b200", "0.26"), ("h200", "0.33")])
+def test_states_stay_whole_beside_latent_keys_that_ranks_divide(hardware: str, version: str) -> None:
+    """vLLM's one pool: blocks as many as before, four times as long; a request's state takes as many of them.
+
+    What each release and GPU round blocks to, they round to on each rank.
+    """
 
     def plan(ranks: int) -> MemoryPlan:
-        engine = "deployment.engine={name: vllm, version: '0.26', max_model_len: 65536}"
-        return plan_memory(
-            resolve(make_scenario([*HYBRID, engine, f"deployment.decode_context_parallel_size={ranks}"])).shape
-        )
+        engine = f"deployment.engine={{name: vllm, version: '{version}', max_model_len: 65536}}"
+        more = [f"deployment.hardware={hardware}", f"deployment.decode_context_parallel_size={ranks}"]
+        return plan_memory(resolve(make_scenario([*HYBRID, engine, *more])).shape)
 
     alone, together = plan(1), plan(4)
     assert alone.windows is not None
@@ -365,3 +368,13 @@ def test_releases_that_divide_no_contexts_beside_states_say_so() -> None:
         InputError, match=r"beside layers that keep a state: vllm 0.25 divides contexts of no such model"
     ):
         resolve(make_scenario([*HYBRID, engine, "deployment.decode_context_parallel_size=4"]))
+
+
+def test_chunks_end_at_the_blocks_of_one_rank() -> None:
+    """``cache_config.block_size`` of vLLM, of which a block of the pool spans one on each rank."""
+    engine = "deployment.engine={name: vllm, version: '0.28', max_model_len: 65536}"
+    resolved = resolve(make_scenario([*HYBRID, engine, "deployment.decode_context_parallel_size=4"]))
+
+    config = engine_config(resolved.shape, resolved.memory)
+
+    assert config.block_size == 4 * config.state_block_size > 0

@@ -204,3 +204,11 @@ def test_small_kernels_that_no_compiler_joins_take_longer(engine: str, version: 
     apart, together = (float(stage_seconds(stage_of(each), np.array([1.0])).parts.sum()) for each in (shape, joined))
 
     assert apart - together == pytest.approx(starts * 1.5e-6, abs=1e-9)
+
+
+def test_one_gpu_has_no_all_reduce_that_holds_its_norms() -> None:
+    """They are kernels of their own there, whatever the family's all-reduce holds over several."""
+    shape = make_shape("h200-sxm-141gb", "qwen3-30b-a3b", engine="sglang", version="0.5.9", tensor_parallel_size=1)
+
+    assert shape.engine.fuses_all_reduce_norm
+    assert not has_fused_all_reduce(shape, np.array([1.0, 8.0])).any()

@@ -856,6 +856,11 @@ def _write(folder: Path, old: str, new: str) -> Path:
             '  - version: "2024"\n    kernels: {own_experts: {}, source: x}',
             r"versions\.2024\.kernels\.own_experts: is empty, .* null takes",
         ),
+        (
+            '  - version: "2022"',
+            '  - version: "2022"\n  - version: "2023"\n    kernels: {own_expert: null, source: x}',
+            r"versions\.2023\.kernels\.own_expert: takes away a key that no earlier version has",
+        ),
         ("defaults:", "standards:", r"defaults: must be a mapping"),
     ],
 )

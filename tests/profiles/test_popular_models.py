@@ -428,3 +428,10 @@ def test_a_name_pasted_from_the_hub_is_its_model_in_its_format(pasted: str, prof
     model = load_model(pasted)
 
     assert (model.catalogue_name, model.stored.format) == (profile, stored)
+
+
+@pytest.mark.parametrize("name", ["sarvamai/sarvam-m", "mistralai/Devstral-Small-2507"])
+def test_weights_tuned_without_the_tower_have_none(name: str) -> None:
+    """The model from which they were tuned sees images."""
+    assert load_model("mistral-small-24b").vision is not None
+    assert load_model(name).vision is None

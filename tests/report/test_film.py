@@ -305,6 +305,7 @@ def test_a_replica_that_starts_late_does_not_lengthen_the_film(delay: str) -> No
     moment, log = worst_moment(result), result.simulation.steps
 
     assert "longest queue" in moment.why
+    assert moment.start < 16 < moment.end + 1, "the queue is longest when the spike ends"
     assert isinstance(log, StepLog)
     shown = [log.steps(each).between(moment.start, moment.end) for each in log.replicas]
     assert max(len(each.start_time) for each in shown) <= MOST_STEPS + 1

@@ -198,6 +198,10 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         ("thresholds.ttft_ms[4]=avg<1", "is not an element of the list; use a number from 0 to 0"),
         ("deployment.replicas", "--set: 'deployment.replicas' must be KEY=VALUE"),
         (".a=1", "--set: '.a=1' must be KEY=VALUE"),
+        (
+            "workload.arrivals={process: all_at_once, rate: 3}",
+            "workload.arrivals.rate: is not a key where process is all_at_once; its keys",
+        ),
         ("max_num_seqs=64", "--set max_num_seqs: is not a known key; it stands at deployment.engine.max_num_seqs"),
         ("deployment.replica=2", "--set deployment.replica: is not a known key; did you mean 'replicas'?"),
         ("deploy.replicas=2", "--set deploy.replicas: deploy: is not a known key"),
@@ -209,6 +213,8 @@ def test_an_element_of_a_list_may_stand_in_brackets(overrides: Overrides) -> Non
         ("deployment.engine=[1", "--set deployment.engine: line 2, column 1: not valid YAML"),
         ("deployment.engine.max_model_len=1e308", "must be less than or equal to 1000000000"),
         ("deployment.engine.max_num_batched_tokens=1" + 30 * "0", "must be less than or equal to 1000000000"),
+        ("workload.arrivals.concurrency=4", "is not a key where process is poisson; its keys there are rate"),
+        ("workload.arrivals.concurrency=4", "as in workload.arrivals='{process: closed_loop, concurrency: ...}'"),
         ("workload.arrivals.rate=-1", "--set workload.arrivals.rate: -1 must be greater than 0"),
         ("workload.prompt_tokens=0", "--set workload.prompt_tokens: 0 must be greater than or equal to 1"),
         ("workload.duration=10 min", "--set workload.duration: workload: has num_requests and duration"),
@@ -228,7 +234,7 @@ def test_changing_only_the_kind_of_a_union_asks_for_the_whole_block() -> None:
         make_scenario(["workload.arrivals.process=closed_loop"])
 
     message = str(caught.value)
-    assert message.startswith("--set workload.arrivals.process: workload.arrivals.rate: is not a known key")
+    assert message.startswith("--set workload.arrivals.process: workload.arrivals.rate: is not a key where process is")
     assert "--set 'workload.arrivals={process: closed_loop, ...}'" in message
 
 

@@ -62,6 +62,19 @@ def test_percentiles_are_within_a_bin(scale: float) -> None:
         assert histogram.percentile(q) == pytest.approx(np.percentile(values, q), rel=1e-2)
 
 
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+def test_the_share_above_a_percentile_is_what_it_leaves(share: float) -> None:
+    """Read back within the bin, whatever part of it lies below; all values are above none, and none above all."""
+    histogram = histogram_of(np.geomspace(1e-3, 1.1e-3, 1000))
+
+    value = histogram.percentile(100 * (1 - share))
+
+    assert histogram.share_above(value) == pytest.approx(share, abs=1e-3)
+    assert histogram.share_above(0.5e-3) == 1.0
+    assert histogram.share_above(2e-3) == 0.0
+    assert math.isnan(Histogram().share_above(1.0))
+
+
 @given(gaps)
 @some
 def test_percentiles_rise_from_the_smallest_to_the_largest(values: list[float]) -> None:

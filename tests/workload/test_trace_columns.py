@@ -283,6 +283,23 @@ def test_decimal_commas_of_a_spreadsheet_are_times(tmp_path: Path) -> None:
     assert list(read_trace(file).arrival_time) == [0.25, 1.75]
 
 
+def test_a_spreadsheet_that_begins_at_zero_writes_it_without_a_comma(tmp_path: Path) -> None:
+    """Whole numbers stand between those with a comma."""
+    rows = [("0", 500, 50), ("1,5", 600, 60), ("3", 700, 70)]
+    file = write(tmp_path / "t.csv", "timestamp;prompt;completion", rows, sign=";")
+
+    assert list(read_trace(file).arrival_time) == [0.0, 1.5, 3.0]
+
+
+def test_a_comma_in_a_table_of_commas_is_no_decimal_point(tmp_path: Path) -> None:
+    """There it may separate thousands: 1,500 seconds would be read as 1.5."""
+    file = tmp_path / "t.csv"
+    file.write_text('timestamp,prompt,completion\n"1,500",500,50\n"2,500",600,60\n', encoding="utf-8")
+
+    with pytest.raises(TraceError, match="is not a time"):
+        read_trace(file)
+
+
 def parquet(path: Path, query: str) -> Path:
     """Write the rows of a query."""
     duckdb.sql(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
@@ -300,6 +317,35 @@ def test_a_parquet_table_is_read_as_its_text_would_be(tmp_path: Path) -> None:
     assert detect(file) == "azure"
     assert [*map(float, trace.arrival_time)] == [0.0, 1.5, 3.0]
     assert list(trace.prompt_tokens) == [500, 501, 502]
+
+
+def test_a_parquet_table_that_repeats_itself_is_counted_as_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a few kilobytes may hold any number of equal rows."""
+    query = "SELECT n * 0.5 AS timestamp, 100 AS prompt_tokens, 20 AS output_tokens, repeat('x', 999) AS text"
+    file = parquet(tmp_path / "t.parquet", f"{query} FROM range(9000) AS rows(n)")
+    monkeypatch.setattr("simserve.workload.traces.table.MAX_TRACE_BYTES", 8 * 1000 * 1000)
+    assert file.stat().st_size < 1_000_000
+
+    with pytest.raises(TraceError, match="holds more than 8 MB; cut it"):
+        read_trace(file)
+
+
+def test_a_column_of_a_parquet_table_may_be_called_rows(tmp_path: Path) -> None:
+    """Beside lists, for which rows are read as JSON."""
+    query = "SELECT n * 0.5 AS timestamp, [n] AS rows, 100 AS prompt_tokens, 20 AS output_tokens FROM range(3) AS t(n)"
+
+    assert list(read_trace(parquet(tmp_path / "t.parquet", query)).arrival_time) == [0.0, 0.5, 1.0]
+
+
+def test_packed_text_in_another_coding_is_unpacked_first(tmp_path: Path) -> None:
+    """The remedy works as it stands."""
+    file = tmp_path / "t.csv.gz"
+    file.write_bytes(gzip.compress("timestamp,prompt,completion,nom\n0,5,6,Zoé\n".encode("latin-1")))
+
+    with pytest.raises(TraceError, match=r"gzip -dc t.csv.gz \| iconv -f ISO-8859-1 -t UTF-8 > t-utf8.csv"):
+        read_trace(file)
 
 
 def test_lists_in_a_parquet_table_are_read_as_json(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ _COUNTS_WAITING = (
     "(30 s); simulated are those that run, without that delay."
 )
 _UNSCALED = "How Ray Serve scales from {} to {} replicas is not in it: set deployment.autoscaling."
+_AUTO = "How far Ray Serve scales with num_replicas: auto is its release's: set deployment.autoscaling."
 
 
 def ray_servers(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -88,6 +89,8 @@ def _server(config: Mapping[str, Any] | str, role: str) -> dict[str, Any]:
         found["notes"] = (_COUNTS_WAITING,)
     elif least != most:
         found["notes"] = (_UNSCALED.format(least, most),)
+    elif fixed == "auto" and "max_replicas" not in scaling:
+        found["notes"] = (_AUTO,)
     return found
 
 

@@ -85,6 +85,11 @@ class _Cells:
     def of(self, what: str) -> Sequence[str]:
         return self.columns[self.names[what]]
 
+    @property
+    def may_have_decimal_commas(self) -> bool:
+        """Whether a comma within a cell can only be that of a number: in a table that other signs separate."""
+        return isinstance(self.source, Table) and delimiter_of(self.source.text) != ","
+
 
 def column_samples(path: Path) -> dict[str, object]:
     """Return the columns of a table, with None, or the fields of the first objects, each with a value.
@@ -292,7 +297,7 @@ def _times(cells: _Cells) -> NDArray[np.float64]:
     """Return arrival times in seconds: dates relative to the earliest one, other numbers unchanged."""
     texts, what = cells.of("arrival_time"), "arrival_time"
     try:
-        if texts and _DECIMAL_COMMA.match(texts[0]):
+        if cells.may_have_decimal_commas:
             texts = [_DECIMAL_COMMA.sub(r"\1.\2", text) for text in texts]
         times = np.array([float(text) for text in texts], dtype=np.float64)
     except ValueError:

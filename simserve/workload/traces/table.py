@@ -26,6 +26,7 @@ from simserve.errors import TraceError
 _GZIP_MAGIC = b"\x1f\x8b"
 _PARQUET_MAGIC = b"PAR1"
 _NESTED = ("STRUCT(", "MAP(", "UNION(")  # Beginnings of DuckDB's types of structures; its lists end in a bracket.
+_ROW = "row_of_the_file"  # Name of a row in queries, which no column has.
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
 MAX_TOKENS = 1_000_000_000
@@ -205,14 +206,15 @@ def _of_parquet(path: Path) -> str:
 
     try:
         with duckdb.connect(":memory:", config={"preserve_insertion_order": True}) as connection:
-            footer = "SELECT sum(total_uncompressed_size) FROM parquet_metadata(?)"
-            (size,) = connection.execute(footer, [str(path)]).fetchall()[0]
-            if (size or 0) > MAX_TRACE_BYTES:
+            # What repeats takes no room in the file: the text of its cells is counted before any is held.
+            counted = "SELECT sum(strlen(COLUMNS(*)::VARCHAR)) FROM read_parquet(?)"
+            sizes = connection.execute(counted, [str(path)]).fetchall()[0]
+            if sum(size or 0 for size in sizes) > MAX_TRACE_BYTES:
                 raise TraceError(f"holds more than {MAX_TRACE_BYTES // MEGABYTE:,} MB", file=path, remedy="cut it")
             columns = connection.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
             is_nested = any(each[1].startswith(_NESTED) or each[1].endswith("]") for each in columns)
-            selected = "to_json(rows)" if is_nested else "COLUMNS(*)::VARCHAR"
-            rows = connection.execute(f"SELECT {selected} FROM read_parquet(?) AS rows", [str(path)]).fetchall()
+            selected = f"to_json({_ROW})" if is_nested else "COLUMNS(*)::VARCHAR"
+            rows = connection.execute(f"SELECT {selected} FROM read_parquet(?) AS {_ROW}", [str(path)]).fetchall()
     except duckdb.Error:
         raise TraceError("is a damaged Parquet file", file=path, remedy="copy or download it again") from None
     if is_nested:

@@ -166,6 +166,28 @@ def test_flags_of_lmdeploy_are_read() -> None:
     assert engine["enable_prefix_caching"] is True
 
 
+@pytest.mark.parametrize(("policy", "stored"), [("4", "int4"), ("8", "int8"), ("0", None)])
+def test_the_quantization_policy_of_lmdeploy_is_the_bits_of_its_cache(policy: str, stored: str | None) -> None:
+    """0 is none."""
+    found = deployment_of(f"lmdeploy serve api_server Qwen/Qwen3-8B --quant-policy {policy}")
+
+    assert found.get("kv_cache_dtype") == stored
+
+
+@pytest.mark.parametrize(
+    ("line", "seats"),
+    [
+        ("vllm serve Qwen/Qwen3-8B --enable-lora", 1),
+        ("vllm serve Qwen/Qwen3-8B --max-loras 3 --enable-lora", 3),
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --enable-lora", 8),
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --enable-lora --max-loras-per-batch 2", 2),
+    ],
+)
+def test_adapters_have_as_many_seats_as_the_server_has_without_a_number(line: str, seats: int) -> None:
+    """vLLM's config/lora.py and SGLang's server_args.py; what another flag says comes first, wherever it stands."""
+    assert deployment_of(line)["engine"]["max_loras"] == seats
+
+
 def test_slots_of_llama_cpp_share_its_context() -> None:
     """--ctx-size is that of all slots together; layers count where some stay on the CPU."""
     found = deployment_of(f"{LLAMA} -c 32768 -np 8 -ngl 20 -b 1024 -ub 256 -ctk q8_0 -ctv q8_0 -fa on --jinja")

@@ -499,12 +499,38 @@ def test_ray_serve_starts_vllm_with_the_arguments_of_its_engine(text: str) -> No
     assert not any("secret" in note for note in draft.notes)
 
 
+@pytest.mark.parametrize(("told", "replicas"), [("min_replicas: 2", 2), ("min_replicas: 0, initial_replicas: 3", 3)])
+def test_ray_serve_begins_with_the_fewest_replicas_or_those_it_is_told(told: str, replicas: int) -> None:
+    """It looks every 10 s, and takes a replica away after ten minutes, unless told (AutoscalingConfig)."""
+    text = RAY_SERVE.replace("min_replicas: 1", told).replace(", downscale_delay_s: 120", "")
+
+    deployment = import_manifest([text], version="0.20").scenario.deployment
+
+    assert deployment.replicas == replicas
+    assert deployment.autoscaling is not None
+    assert (deployment.autoscaling.interval, deployment.autoscaling.stabilization) == (10, 600)
+
+
 def test_ray_serve_without_a_target_does_not_say_how_it_scales() -> None:
     """The fewest replicas are simulated, and it is said."""
     draft = import_manifest([RAY_SERVE.replace("target_ongoing_requests: 64, ", "")])
 
     assert draft.scenario.deployment.autoscaling is None
     assert any("How Ray Serve scales from 1 to 4 replicas" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize("scaling", [{}, {"autoscaling_config": {"target_ongoing_requests": 8}}])
+def test_ray_serve_that_scales_by_its_own_defaults_says_so(scaling: dict[str, object]) -> None:
+    """``auto`` is no number of replicas: one is simulated, which nobody asked for."""
+    config = {
+        "model_loading_config": {"model_id": "Qwen/Qwen3-8B"},
+        "deployment_config": {"num_replicas": "auto", **scaling},
+    }
+
+    draft = import_manifest([yaml.safe_dump({"applications": [{"args": {"llm_configs": [config]}}]})])
+
+    assert draft.scenario.deployment.replicas == 1
+    assert any("num_replicas: auto" in note for note in draft.notes)
 
 
 def test_ray_serve_s_prefill_and_decode_are_pools() -> None:

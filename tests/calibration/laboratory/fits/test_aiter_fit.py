@@ -282,6 +282,17 @@ def test_block_scaled_products_of_cdna_4_are_those_of_another_kernel_too() -> No
     assert profile.gemm_curves_of("sglang")["fp8_block"] == curves[0]
 
 
+def test_an_mi350x_has_the_shares_of_an_mi355x() -> None:
+    """Which of the two was timed is not said; each has them of its own peaks."""
+    first, second = load_hardware("mi350x-288gb"), load_hardware("mi355x-288gb")
+
+    assert first.gemm_curves_of("vllm") == second.gemm_curves_of("vllm")
+    of_experts = [each.grouped_gemm_curves_of("vllm", "aiter")["fp8_block"] for each in (first, second)]
+    assert of_experts[0] == of_experts[1]
+    overlaps = [(each.efficiency.gemm_overlap, each.efficiency.grouped_gemm_overlap) for each in (first, second)]
+    assert overlaps == [(1, 2), (1, 2)]
+
+
 BLOCK_EXPERTS = (
     (256, 16, 112.93),
     (256, 128, 246.41),
