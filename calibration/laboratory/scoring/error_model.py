@@ -57,9 +57,6 @@ FIRST_REPLAY = Path(__file__).resolve().parents[2] / "first_replay.yaml"
 FEWEST_SOURCES = 5
 """Least sources for learning: with fewer, a 90th percentile is the maximum."""
 
-MOST_WIDENED = 4.0
-"""Largest factor by which an error counts more than its current value."""
-
 SMALLEST = 0.005
 """Least size of an error; smaller ones count as this, as figures are published in three digits."""
 
@@ -123,13 +120,13 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
     Raises:
         InputError: There are too few sources.
     """
-    widened = first_replay_factors(predictions)
+    lost = first_replay_losses(predictions)
     measured = _Measured(_families(predictions), _mechanisms(predictions))
     metrics: dict[str, MetricErrors] = {}
     without: dict[str, dict[str, MetricErrors]] = defaultdict(dict)
     pairs: dict[str, PairErrors] = {}
     for metric in SCORED:
-        found = _figures(predictions, metric, widened)
+        found = _figures(predictions, metric, lost)
         of_pairs = _pair_errors(predictions, metric, found)
         if of_pairs is not None:
             pairs[metric] = of_pairs
@@ -161,8 +158,8 @@ def learn(predictions: Sequence[Prediction], date: str) -> ErrorModel:
 
 def counted_errors(predictions: Sequence[Prediction]) -> dict[Metric, list[float]]:
     """Return by metric the errors of the scored figures as they count: of the first replay where they are less now."""
-    widened = first_replay_factors(predictions)
-    return {metric: _figures(predictions, metric, widened).counted.tolist() for metric in SCORED}
+    lost = first_replay_losses(predictions)
+    return {metric: _figures(predictions, metric, lost).counted.tolist() for metric in SCORED}
 
 
 def write_error_model(model: ErrorModel, file: Path) -> None:
@@ -178,28 +175,33 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def first_replay_factors(predictions: Sequence[Prediction]) -> dict[tuple[str, Metric], float]:
-    """Return report and metric -> the factor by which its errors were larger in the first replay, at least 1."""
+def first_replay_losses(predictions: Sequence[Prediction]) -> dict[tuple[str, Metric], float]:
+    """Return report and metric -> what its errors, as logarithms, have lost since the first replay; 0: nothing.
+
+    A recorded error below 0 was of predictions too low: 79 % too low is a logarithm of 1.56. One above 1 was of some
+    too high; where neither is known, the error is taken for the logarithm, which lies between the two.
+    """
     first: Mapping[str, Mapping[Metric, float]] = read_mapping(FIRST_REPLAY, InputError)["reports"]
     errors: dict[tuple[str, Metric], list[float]] = defaultdict(list)
     for each in predictions:
         for metric in each.predicted:
             if each.point.source == UNSEEN and metric not in each.point.shown_only:
-                errors[report_of(each.point), metric].append(
-                    abs(each.predicted[metric] / each.point.measured[metric] - 1)
-                )
+                errors[report_of(each.point), metric].append(abs(log_error(each, metric)))
     return {
-        (report, metric): float(
-            np.clip(first.get(report.partition("/")[2], {}).get(metric, 0.0) / np.median(values), 1.0, MOST_WIDENED)
+        (report, metric): max(
+            _as_logarithm(first.get(report.partition("/")[2], {}).get(metric, 0.0)) - float(np.median(values)), 0.0
         )
         for (report, metric), values in errors.items()
-        if np.median(values) > 0
     }
 
 
-def _figures(
-    predictions: Sequence[Prediction], metric: Metric, widened: Mapping[tuple[str, Metric], float]
-) -> _Figures:
+def _as_logarithm(error: float) -> float:
+    if error < 0:
+        return -math.log1p(error)
+    return math.log1p(error) if error >= 1 else error
+
+
+def _figures(predictions: Sequence[Prediction], metric: Metric, lost: Mapping[tuple[str, Metric], float]) -> _Figures:
     rows = [each for each in predictions if is_scored(each, metric)]
     errors = np.array([log_error(each, metric) for each in rows])
     sources = np.array([source_of(each.point) for each in rows])
@@ -208,23 +210,21 @@ def _figures(
         [each.server for each in rows if each.server is not None],
         sources,
         errors,
-        as_in_first_replay(errors, reports, {report: times for (report, of), times in widened.items() if of == metric}),
+        as_in_first_replay(errors, reports, {report: size for (report, of), size in lost.items() if of == metric}),
         np.array([metric not in each.point.fitted for each in rows], dtype=np.bool_),
     )
 
 
-def as_in_first_replay(errors: Floats, reports: NDArray[np.str_], widened: Mapping[str, float]) -> Floats:
-    """Return errors with their median size multiplied by a factor, by report.
+def as_in_first_replay(errors: Floats, reports: NDArray[np.str_], lost: Mapping[str, float]) -> Floats:
+    """Return errors whose median size is that of the first replay, by report.
 
     Each is moved by the same amount: what was fixed since is common to a report, and does not enlarge the rest of its
     errors.
     """
     counted = errors.copy()
-    for report, factor in widened.items():
+    for report, size in lost.items():
         places = reports == report
-        if places.any():
-            lost = (factor - 1.0) * np.median(np.abs(errors[places]))
-            counted[places] += np.copysign(lost, errors[places])
+        counted[places] += np.copysign(size, errors[places])
     return counted
 
 
@@ -407,8 +407,8 @@ def attainable(predictions: Sequence[Prediction], model: ErrorModel, draws: int 
         model: As `learn` returns it.
         draws: Number of draws.
     """
-    widened = first_replay_factors(predictions)
-    return tuple(_attainable(_figures(predictions, metric, widened), metric, model, draws) for metric in SCORED)
+    lost = first_replay_losses(predictions)
+    return tuple(_attainable(_figures(predictions, metric, lost), metric, model, draws) for metric in SCORED)
 
 
 def _attainable(found: _Figures, metric: Metric, model: ErrorModel, draws: int) -> Attainable:

@@ -13,11 +13,10 @@ import pytest
 
 from calibration.laboratory.scoring import error_model
 from calibration.laboratory.scoring.error_model import (
-    MOST_WIDENED,
     as_in_first_replay,
     attainable,
     counted_errors,
-    first_replay_factors,
+    first_replay_losses,
     fit_scale,
     learn,
     weighted_quantile,
@@ -280,11 +279,29 @@ def test_reports_count_as_in_their_first_replay() -> None:
         for report in ("gpustack-gpt-oss-20b-a100", "a-new-report")
     )
 
-    factors = first_replay_factors([near, far])
+    lost = first_replay_losses([near, far])
 
-    assert factors[report_of(near.point), "tpot"] == MOST_WIDENED
-    assert factors[report_of(far.point), "tpot"] == 1.0
+    assert lost[report_of(near.point), "tpot"] == pytest.approx(0.64 - math.log(1.01))
+    assert lost[report_of(far.point), "tpot"] == 0.0
     assert source_of(near.point) == "unseen/gpustack-gpt-oss-20b-a100"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "size"), [(0.3, 0.3), (-0.5, math.log(2)), (3.0, math.log(4)), (0.005, math.log(1.01))]
+)
+def test_errors_of_the_first_replay_are_logarithms_by_their_side(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recorded: float, size: float
+) -> None:
+    """Half of what was measured is as far off as twice; an error that was smaller than now takes nothing back."""
+    monkeypatch.setattr(error_model, "FIRST_REPLAY", tmp_path / "first.yaml")
+    (tmp_path / "first.yaml").write_text(f"reports: {{one: {{tpot: {recorded}}}}}\n", encoding="utf-8")
+    told = Prediction(
+        point=make_point(source="unseen", label="one: a row"), predicted={"tpot": 0.0101}, server=make_server()
+    )
+
+    lost = first_replay_losses([told])
+
+    assert math.log(1.01) + lost["unseen/one", "tpot"] == pytest.approx(size)
 
 
 def test_what_two_servers_of_a_source_share_cancels_in_their_ratio() -> None:
@@ -328,10 +345,10 @@ def test_what_a_report_has_lost_is_added_to_each_of_its_errors() -> None:
     errors = np.array([0.02, -0.04, 0.06, -1.0, 0.3])
     sources = np.array(["unseen/a"] * 4 + ["b"])
 
-    counted = as_in_first_replay(errors, sources, {"unseen/a": 3.0, "unseen/c": 2.0})
+    counted = as_in_first_replay(errors, sources, {"unseen/a": 0.1, "unseen/c": 2.0})
 
     assert counted == pytest.approx([0.12, -0.14, 0.16, -1.1, 0.3])
-    assert np.median(np.abs(counted[:4])) == pytest.approx(3.0 * np.median(np.abs(errors[:4])))
+    assert np.median(np.abs(counted[:4])) == pytest.approx(0.1 + np.median(np.abs(errors[:4])))
 
 
 def test_too_few_sources_are_refused() -> None:
@@ -408,7 +425,7 @@ def test_intervals_are_held_against_the_errors_that_they_are_learnt_from(monkeyp
     """Those of the first replay where they are less now: today's would lie inside, which tells nothing of servers."""
     predictions = drawn(40, each=6)
     today = next(row for row in learn(predictions, "x").coverage if row.group == "all")
-    monkeypatch.setattr(error_model, "as_in_first_replay", lambda errors, reports, widened: 3.0 * errors)
+    monkeypatch.setattr(error_model, "as_in_first_replay", lambda errors, reports, lost: 3.0 * errors)
 
     model = learn(predictions, "x")
     then = next(row for row in model.coverage if row.group == "all")
