@@ -47,6 +47,15 @@ MISSES = {
     "manasvardhan-h100-qwen3-30b-a3b-drafts: eagle3-k2",
     "manasvardhan-h100-qwen3-30b-a3b-drafts: eagle3-k4",
     "aidxhxr-rtx-5090-llama-3-8b: batches",
+    "amp-mi355x-kimi-k3-vllm-0.29: dcp1",
+    "amp-mi355x-kimi-k3-vllm-0.29: dcp8",
+    "caiovicentino-b200-glm-5.3-flash-sglang: tp2",
+    "inferlint-rtx-4090-qwen3-8b-three-engines: sglang",
+    "inferlint-rtx-4090-qwen3-8b-three-engines: tensorrt-llm",
+    "inferlint-rtx-4090-qwen3-8b-three-engines: vllm",
+    "rtx-3090-qwen3-8b-trtllm-vllm: tensorrt-llm",
+    "rtx-3090-qwen3-8b-trtllm-vllm: vllm",
+    "runara-mi300x-llama-3.3-70b-one-client: vllm",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 
