@@ -216,3 +216,15 @@ def test_several_pages_without_times_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="not when each was made"):
         observed(read_scrapes(tmp_path), tmp_path)
+
+
+def test_sglang_tells_prefix_hits_by_tokens_of_prompts() -> None:
+    """It has no counter of queries: 300 of 1,200 tokens between the scrapes were in its cache."""
+    pages = (
+        f'sglang:num_requests_total{{model_name="m"}} {requests}\n'
+        f'sglang:prompt_tokens_total{{model_name="m"}} {prompts}\n'
+        f'sglang:cached_tokens_total{{model_name="m"}} {cached}\n'
+        for requests, prompts, cached in ((2, 500, 100), (5, 900, 250), (8, 1700, 400))
+    )
+
+    assert observed(scrapes_of(_series(*pages), "x"), "x").hit_rate == pytest.approx(0.25)

@@ -211,6 +211,27 @@ def test_a_name_alone_is_an_objective(name: str) -> None:
     assert from_mapping(scenario.as_mapping()).hash == scenario.hash
 
 
+@pytest.mark.parametrize("name", slo_presets())
+def test_presets_have_the_values_of_their_sources(name: str) -> None:
+    """In seconds, written down a second time: GuideLLM's guide, DistServe's table 1, the day of hosted batches."""
+    limits, attainment = {
+        "chat": ({"ttft": 0.2, "tpot": 0.05}, 0.99),
+        "rag": ({"ttft": 0.3, "tpot": 0.1, "e2e": 3.0}, 0.99),
+        "code-completion": ({"e2e": 2.0}, 0.99),
+        "summarisation": ({"ttft": 15.0, "tpot": 0.15}, 0.9),
+        "agents": ({"e2e": 5.0}, 0.99),
+        "batch": ({"e2e": 86_400.0}, 0.99),
+    }[name]
+
+    slo = make_scenario(slo=name).slo
+
+    assert slo is not None
+    assert {term: limits.get(term) for term in ("ttft", "tpot", "e2e")} == {
+        term: getattr(slo, term) for term in ("ttft", "tpot", "e2e")
+    }
+    assert slo.attainment == attainment
+
+
 def test_keys_beside_a_preset_come_first() -> None:
     """Also to leave a limit out."""
     slo = make_scenario(slo={"preset": "rag", "ttft": "1 s", "e2e": None, "attainment": 0.9}).slo
