@@ -260,7 +260,7 @@ def log(
     set_: SetOption = None,
     delivery: Delivery,
 ) -> None:
-    """Read the size of the KV cache and the settings from the start-up log of vLLM, SGLang or TensorRT-LLM.
+    """Read the settings, and the size of the KV cache, from a log of vLLM, SGLang, TensorRT-LLM or llama.cpp.
 
     Prints them as options of other commands, and how far simserve's own estimate is from them; --out writes a scenario.
 
@@ -308,6 +308,7 @@ def _log_answer(found: LogImport) -> dict[str, Any]:
         if found.estimated_tokens is None
         else {"tokens": found.estimated_tokens, "difference": found.difference},
         "scenario": None if found.draft is None else dict(found.draft.mapping),
+        "served": None if found.log.served is None else asdict(found.log.served),
         "notes": list(found.notes),
         "unread_lines": found.log.num_unread_lines,
     }
@@ -320,10 +321,10 @@ def _print_log(found: LogImport, file: Path, out: Path | None) -> None:
     room = [
         f"{value:,}{unit}"
         for value, unit in ((kv.tokens, " tokens"), (kv.blocks, f" blocks of {kv.block_size}"))
-        if value is not None
+        if value is not None and unit != " blocks of 1"
     ]
     if kv.bytes is not None:
-        room.append(f"{kv.bytes / 2**30:.2f} GiB a GPU")
+        room.append(f"{kv.bytes / 2**30:.2f} GiB" + ("" if reading.engine == "llama.cpp" else " a GPU"))
     if room:
         print(f"KV cache: {', '.join(room)}")
     if found.difference is not None and found.estimated_tokens is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ from simserve.cli.options import (
     share,
     takes_flags,
 )
-from simserve.cli.progress import progress_bar
+from simserve.cli.progress import Tell, counted, progress
 from simserve.errors import EXIT_DONE, EXIT_THRESHOLD_FAILED, InterruptedRunError
 
 if TYPE_CHECKING:
@@ -121,6 +122,16 @@ def run(
     raise typer.Exit(_run(loaded, out, how, shown))
 
 
+_SIMULATING, _AFTERWARDS = "simulating", "weighing what to change, and writing the report"
+
+
+def _told(tell: Tell) -> Callable[[int, int], None]:
+    """Return the progress of a run; once its requests are done, what follows, which may take longer, is named."""
+    return lambda done, total: (
+        tell(done, total, _SIMULATING, counted(done, total)) if done < total else tell(done, total, _AFTERWARDS)
+    )
+
+
 def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], shown: Shown) -> int:
     from simserve import api
     from simserve.metrics.files import summary_text
@@ -130,8 +141,8 @@ def _run(scenario: Scenario, out: Path | None, files: dict[str, Any], shown: Sho
     folder = out if out is not None else api.default_folder(scenario)
     if len(shlex.join(files["reference"])) > _LONGEST_REFERENCE:
         files = {**files, "reference": (str(folder / STORED[0]),)}
-    with shown.misfit_printed(scenario), progress_bar(is_shown=not shown.quiet) as told:
-        result = api.run(scenario, out=folder, progress=told, **files)
+    with shown.misfit_printed(scenario), progress(is_shown=not shown.quiet, label=_SIMULATING) as tell:
+        result = api.run(scenario, out=folder, progress=None if tell is None else _told(tell), **files)
     if shown.as_json:
         sys.stdout.write(summary_text(result.summary))
     elif shown.is_printed:

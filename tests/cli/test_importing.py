@@ -212,7 +212,19 @@ def test_a_log_goes_into_a_scenario_file(simserve: Simserve, folder: Path) -> No
     done = simserve("import", "log", "server.log", "--scenario", "chatbot", "--out", "mine.yaml", "--json")
     answer = json.loads(done.stdout)
     assert list(answer) == [
-        *("engine", "version", "model", "settings", "kv", "estimate", "scenario", "notes", "unread_lines", "file"),
+        *(
+            "engine",
+            "version",
+            "model",
+            "settings",
+            "kv",
+            "estimate",
+            "scenario",
+            "served",
+            "notes",
+            "unread_lines",
+            "file",
+        ),
     ]
     assert answer["kv"] == {"tokens": 524_288, "blocks": 32_768, "bytes": None, "block_size": 16}
     assert (answer["unread_lines"], answer["file"]) == (1, "mine.yaml")
@@ -233,7 +245,7 @@ def test_a_log_without_a_model_makes_no_file(simserve: Simserve, folder: Path) -
     assert (unnamed.code, unnamed.error_line.split("; ")[-1]) == (2, "name it with --model")
     assert not (folder / "mine.yaml").exists()
     assert (nothing.code, nothing.stdout) == (104, "")
-    assert "no.log: holds no start-up line of vLLM, SGLang or TensorRT-LLM" in nothing.error_line
+    assert "no.log: holds no start-up line of vLLM, SGLang, TensorRT-LLM or llama.cpp" in nothing.error_line
 
 
 @pytest.mark.parametrize(

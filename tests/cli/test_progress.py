@@ -13,6 +13,7 @@ import pytest
 from rich.progress import Progress
 
 from simserve.cli import progress as shown
+from simserve.cli import run as running
 from simserve.cli.progress import Steps, counted, progress
 from simserve.workload.traces import formats
 from tests.cli.conftest import Simserve
@@ -147,6 +148,17 @@ def test_long_commands_say_in_a_log_what_they_do(
     assert told.code == quiet.code == 0, told.stderr
     assert re.match(rf"simserve: \d+ s: {begins}", told.stderr), told.stderr
     assert quiet.stderr == ""
+
+
+def test_a_run_says_what_it_does_after_its_last_request() -> None:
+    """The search for changes took ten seconds, all of them "simulating, 5,000 of 5,000"."""
+    told: list[str] = []
+    say = running._told(lambda done, total, doing, detail="": told.append(f"{doing} {detail}"))
+
+    say(4, 5)
+    say(5, 5)
+
+    assert told == ["simulating 4 of 5", "weighing what to change, and writing the report "]
 
 
 def test_reading_a_long_trace_is_shown(monkeypatch: pytest.MonkeyPatch, simserve: Simserve, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""Reads the start-up logs of vLLM, SGLang and TensorRT-LLM: the size of the KV cache and the settings.
+"""Reads the start-up logs of vLLM, SGLang, TensorRT-LLM and llama.cpp: the size of the KV cache and the settings.
 
 Each line is read once, by itself; lines that match no pattern are counted, not kept. Of a log with several starts the
 last one counts. Sources of the lines: vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py and
 vllm/executor/executor_base.py; sglang/srt/mem_cache/memory_pool.py and sglang/srt/managers/scheduler.py;
-tensorrt_llm's kvCacheManager.cpp and commands/serve.py.
+tensorrt_llm's kvCacheManager.cpp and commands/serve.py; llama.cpp's src/llama-context.cpp, src/llama-kv-cache.cpp,
+src/llama-model.cpp and tools/server/server-context.cpp, of b4000 (llama_new_context_with_model) to b11549 (a time and a
+level in front of each line).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from simserve.errors import InfeasibleError, InputError, ScenarioError, TraceErr
 from simserve.perf.kv_layout import pool_block_bytes
 from simserve.planner.export.flags import flags_of
 from simserve.planner.importers.draft import Draft, moved
+from simserve.planner.importers.llama_cpp_command import LLAMA_CPP, gguf_format
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.importers.server import (
     ASSUMED_HARDWARE,
@@ -37,6 +40,7 @@ from simserve.planner.importers.server import (
 from simserve.planner.importers.sglang_command import SGLANG
 from simserve.planner.importers.vllm_command import VLLM
 from simserve.profiles.engine_profile import load_engine
+from simserve.profiles.hardware import hardware_name, is_known_gpu
 from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
@@ -58,6 +62,17 @@ class KVRoom:
     block_size: int | None = None  # Tokens per block.
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Requests that a log gives the times of (llama.cpp), those with answers of one token left out."""
+
+    num_requests: int
+    mean_prompt_tokens: float  # Computed, without those that the prefix cache had.
+    mean_output_tokens: float
+    mean_prompt_ms: float  # Time in which a prompt was computed.
+    tpot_ms: float  # Time per output token: that of all answers over their tokens.
+
+
 @dataclass(slots=True)
 class EngineLog:
     """Contents of a log."""
@@ -66,6 +81,8 @@ class EngineLog:
     kv: KVRoom  # Size of the KV cache.
     num_unread_lines: int  # Lines that match no pattern.
     was_cut: bool  # Whether the log is longer than `MAX_BYTES`.
+    hardware: str | None = None  # The GPU that it names, as the driver calls it (llama.cpp); None: it names none.
+    served: Served | None = None  # What it says of the requests that it served; None: nothing.
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -89,6 +106,8 @@ class _Lines:
     arguments: dict[str, Any] = field(default_factory=dict)
     resolved: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+    prompts: list[tuple[float, int]] = field(default_factory=list)  # Milliseconds and tokens of each prompt.
+    answers: list[tuple[float, int]] = field(default_factory=list)  # The same of each answer.
 
     def least(self, name: str, value: float) -> None:
         """Keep the smallest figure of all ranks: the rank with the least room is the limit."""
@@ -126,13 +145,15 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
         unread += not known and bool(line.strip())
     said = next((each for each in reversed(starts) if each.figures or each.arguments), None)
     if said is None:
-        known_engines = "vLLM, SGLang or TensorRT-LLM"
+        known_engines = "vLLM, SGLang, TensorRT-LLM or llama.cpp"
         rule = f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB"
         raise TraceError(rule, file=path, remedy="log the server from its start, with its lines of level INFO")
     if version is not None:
         said.version = version
     reading = _FINISH[said.engine](said, str(path))
     kv = _room(said, reading)
+    if said.engine == "llama.cpp":  # its context and slots decide how large the cache is
+        return EngineLog(reading, kv, unread, source.was_cut, said.resolved.get("device"), _served(said))
     if kv.blocks is not None:
         reading.options["num_gpu_blocks_override"] = kv.blocks
     elif kv.bytes is not None:
@@ -141,7 +162,10 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
 
 
 def _start_of(starts: list[_Lines], engine: str, line: str) -> None:
-    """Begin another start where a line marks one, or where the engine changes."""
+    """Begin another start where a line marks one, or where the engine changes.
+
+    llama.cpp says its build and its GPU before that line.
+    """
     if not starts or starts[-1].engine != engine:
         starts.append(_Lines(engine))
         return
@@ -151,6 +175,9 @@ def _start_of(starts: list[_Lines], engine: str, line: str) -> None:
         _LATER_BEGIN in line and has_room and not said.arguments
     ):
         starts.append(_Lines(engine))
+        if engine == "llama.cpp":
+            starts[-1].version = said.version
+            starts[-1].resolved |= {key: value for key, value in said.resolved.items() if key == "device"}
 
 
 class _Source:
@@ -297,10 +324,51 @@ def _trtllm_reuse(said: _Lines, match: re.Match[str]) -> None:
     said.resolved["enable_prefix_caching"] = match[1] == "enabled"
 
 
+def _llama_version(said: _Lines, match: re.Match[str]) -> None:
+    said.version = f"b{match[1]}"
+
+
+def _llama_first(*names: str) -> Read:
+    """Return a reader that keeps the first: the context of a draft model prints the same lines later."""
+
+    def read(said: _Lines, match: re.Match[str]) -> None:
+        for name, value in zip(names, match.groups(), strict=True):
+            said.figures.setdefault(name, _number(value))
+
+    return read
+
+
+def _llama_text(name: str) -> Read:
+    def read(said: _Lines, match: re.Match[str]) -> None:
+        (said.arguments if name == "model" else said.resolved).setdefault(name, match[1].strip())
+
+    return read
+
+
+def _llama_each(name: str) -> Read:
+    return lambda said, match: said.resolved.setdefault(name, set()).add(match[1])
+
+
+def _llama_cache(said: _Lines, match: re.Match[str]) -> None:
+    size = re.search(rf"size = +{_GIBS} MiB \( *{_COUNT}$", match.string[: match.start()])
+    if size is None or "n_slots" in said.figures:  # the latter: of a draft model
+        return
+    said.figures["kv_gib"] = said.figures.get("kv_gib", 0.0) + float(size[1]) / 2**10
+    if "tokens" not in said.figures:  # later ones are of layers with a window
+        said.figures["tokens"] = _number(size[2]) * int(match[1])
+        said.resolved |= {"type_k": match[2], "type_v": match[3]}
+
+
+def _llama_time(said: _Lines, match: re.Match[str]) -> None:
+    is_prompt = match.string[: match.start()].endswith("prompt ")
+    (said.prompts if is_prompt else said.answers).append((float(match[1]), int(_number(match[2]))))
+
+
 _BEGINS = {
     "vllm": "vLLM API server version",
     "sglang": "server_args=ServerArgs(",
     "tensorrt-llm": "TensorRT-LLM version:",
+    "llama.cpp": "load_model: loading model",
 }
 """Engine -> text that marks the beginning of a start."""
 _LATER_BEGIN = "LLM engine ("
@@ -339,6 +407,27 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
         ("tensorrt-llm", "TRTGptModel maxNumTokens:", rf" {_COUNT}", _last("max_num_tokens")),
         ("tensorrt-llm", "TRTGptModel maxSequenceLen:", rf" {_COUNT}", _last("max_seq_len")),
         ("tensorrt-llm", "KV cache block reuse is", r" (enabled|disabled)", _trtllm_reuse),
+        ("llama.cpp", "build_info: b", r"(\d+)-", _llama_version),
+        ("llama.cpp", "build", r":? (\d+) \([0-9a-f]{6,}\)", _llama_version),
+        ("llama.cpp", "load_model: loading model", r" '(.+)'", _llama_text("model")),
+        ("llama.cpp", "loaded meta data with", r" .* tensors from (.+) \(version GGUF", _llama_text("model")),
+        ("llama.cpp", " general.name ", r" *(?:str *)?= (.+)", _llama_text("name")),
+        ("llama.cpp", "print_info: file type ", r" *= (.+)", _llama_text("file_type")),
+        ("llama.cpp", "model ftype ", r" *= (.+)", _llama_text("file_type")),
+        ("llama.cpp", ": using device ", r"\w+ \((.+?)\)(?: \(| - |$)", _llama_text("device")),
+        ("llama.cpp", " Device 0: ", r"(.+?), ", _llama_text("device")),
+        ("llama.cpp", " offloaded ", rf"{_COUNT}/{_COUNT} layers to GPU", _llama_first("layers", "of_layers")),
+        ("llama.cpp", "load_tensors: ", r" *([A-Za-z]+\d+)\w* model buffer size", _llama_each("devices")),
+        ("llama.cpp", "tensor blk.", r"(\d+)\.ffn_\w+_exps.* overrid+en to CPU", _llama_each("experts_on_cpu")),
+        ("llama.cpp", " n_seq_max ", rf" *= {_COUNT}", _llama_first("n_seq_max")),
+        ("llama.cpp", " n_slots = ", _COUNT, _llama_first("n_slots")),
+        ("llama.cpp", " n_ctx ", rf" *= {_COUNT}", _llama_first("n_ctx")),
+        ("llama.cpp", " new slot", rf",? n_ctx(?:_slot)? = {_COUNT}", _llama_first("slot_ctx")),
+        ("llama.cpp", " n_batch ", rf" *= {_COUNT}", _llama_first("n_batch")),
+        ("llama.cpp", " n_ubatch ", rf" *= {_COUNT}", _llama_first("n_ubatch")),
+        ("llama.cpp", " kv_unified ", r" *= '?(true|false)", _llama_text("kv_unified")),
+        ("llama.cpp", " cells, ", r".*?(?:\d+/)?(\d+) seqs\), *K \((\w+)\):.*V \((\w+)\):", _llama_cache),
+        ("llama.cpp", "eval time ", rf" *= +{_GIBS} ms / +{_COUNT} (?:tokens|runs)", _llama_time),
     )
     for anchor_pattern in [re.escape(anchor)]
 )
@@ -415,12 +504,61 @@ def _finish_trtllm(said: _Lines, where: str) -> Reading:
     return reading
 
 
+_GGUF_SIZES = {"Small": "_S", "Medium": "_M", "Large": "_L"}
+_BLOB = re.compile(r"(?:^|[/\\])sha256[-:]")  # How Ollama calls a model's file.
+
+
+def _finish_llama_cpp(said: _Lines, where: str) -> Reading:
+    """Read the log as the line that would have started its server."""
+    version = said.version or load_engine("llama.cpp").newest.version
+    reading = Reading("llama.cpp", version, where)
+    figures, resolved = said.figures, said.resolved
+    file = str(said.arguments.get("model", ""))
+    if _BLOB.search(file) or not file:
+        file = re.sub(r"\s+", "-", resolved.get("name", "")) or file
+    seats = figures.get("n_slots", figures.get("n_seq_max", 1))
+    is_shared = resolved.get("kv_unified") == "true"
+    contexts = 1 if is_shared else seats
+    words: dict[str, Any] = {
+        "--model": file,
+        "--parallel": seats,
+        "--ctx-size": figures.get("slot_ctx", figures.get("n_ctx", 0) / contexts) * contexts,
+        "--batch-size": figures.get("n_batch"),
+        "--ubatch-size": figures.get("n_ubatch"),
+        "--gpu-layers": figures["layers"] if figures.get("layers", 0) < figures.get("of_layers", 0) else None,
+        "--n-cpu-moe": len(resolved.get("experts_on_cpu", ())),
+    }
+    given = [(flag, value if isinstance(value, str) else str(int(value))) for flag, value in words.items() if value]
+    if resolved.get("type_k", "f16") != "f16":
+        given += [("--cache-type-k", resolved["type_k"]), ("--cache-type-v", resolved["type_v"])]
+    read_server(LLAMA_CPP, [word for each in given for word in each] + ["--kv-unified"] * is_shared, reading)
+    if reading.quantization is None and "file_type" in resolved:
+        name, _, size = resolved["file_type"].partition(" - ")
+        reading.quantization, note = gguf_format(name.split()[0] + _GGUF_SIZES.get(size.split(" ")[0], ""))
+        reading.notes += [] if note is None else [note]
+    if len(resolved.get("devices", ())) > 1:  # --split-mode layer, the default
+        reading.deployment["pipeline_parallel_size"] = len(resolved["devices"])
+    reading.version = said.version
+    return reading
+
+
+def _served(said: _Lines) -> Served | None:
+    """Return what llama.cpp printed of the requests that it finished; None: nothing."""
+    answers = [each for each in said.answers if each[1] > 1]
+    if not answers or not said.prompts:
+        return None
+    milliseconds, tokens = (sum(each) for each in zip(*answers, strict=True))
+    prompt_ms, prompt_tokens = (sum(each) / len(said.prompts) for each in zip(*said.prompts, strict=True))
+    return Served(len(answers), prompt_tokens, tokens / len(answers), prompt_ms, milliseconds / tokens)
+
+
 _FINISH: Mapping[str, Callable[[_Lines, str], Reading]] = {
     "vllm": _finish_vllm,
     "sglang": _finish_sglang,
     "tensorrt-llm": _finish_trtllm,
+    "llama.cpp": _finish_llama_cpp,
 }
-_DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
+_DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32, "llama.cpp": 1}
 """Engine -> tokens per block where a log does not give them."""
 
 
@@ -497,11 +635,16 @@ def import_log(
     """
     log = read_engine_log(path, version)
     notes = list(log.reading.notes)
+    named = None if log.hardware is None else hardware_name(log.hardware)
+    if hardware is None and scenario is None and named is not None and is_known_gpu(named):
+        hardware = named
     if log.was_cut:
         notes.append(f"Only the first {MAX_BYTES // 2**20} MiB of the log are read.")
     if log.reading.version is None:
         notes.append(f"The log does not say {log.reading.engine}'s version; --engine-version names it.")
-    if log.kv.tokens is None and log.kv.bytes is None:
+    if log.served is not None:
+        notes.append(_served_note(log.served))
+    if log.kv.tokens is None and log.kv.bytes is None and log.reading.engine != "llama.cpp":
         notes.append("The log does not say the size of the KV cache: it is estimated.")
 
     def drafted() -> Draft | None:
@@ -512,7 +655,10 @@ def import_log(
             reading.model = reading.model or model
             reading.notes = []
             if hardware is None:
-                notes.append(f"The log does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
+                said = (
+                    "does not say its GPU" if log.hardware is None else f"names a GPU without profile, {log.hardware}"
+                )
+                notes.append(f"The log {said}: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
             return draft_of(reading, model, hardware=hardware, title="What does the server of this log, {}, do?")
         notes.append("The log does not say its model: --model or --scenario names it, and makes a scenario of it.")
         return None
@@ -524,11 +670,20 @@ def import_log(
         draft = drafted()
     is_complete = draft is not None and (scenario is not None or hardware is not None)
     roomy = _without_room(draft) if is_complete and draft is not None else None
-    estimated = None if roomy is None else roomy.memory.logged_tokens
+    estimated = None if roomy is None or log.reading.engine == "llama.cpp" else roomy.memory.logged_tokens
     if draft is not None:
         draft = replace(draft, notes=tuple(dict.fromkeys([*notes, *draft.notes]))).checked()
         notes = list(draft.notes)
     return LogImport(log, draft, estimated, tuple(notes))
+
+
+def _served_note(served: Served) -> str:
+    return (
+        f"Requests served: {served.num_requests:,}. On average {served.mean_prompt_tokens:,.0f} prompt tokens were "
+        f"computed in {served.mean_prompt_ms:,.0f} ms, and {served.mean_output_tokens:,.0f} output tokens took "
+        f"{served.tpot_ms:.3g} ms each. To compare, run it with --concurrency N "
+        f"--prompt-tokens {max(served.mean_prompt_tokens, 1):.0f} --output-tokens {served.mean_output_tokens:.0f}."
+    )
 
 
 def _of_scenario(

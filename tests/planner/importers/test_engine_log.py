@@ -66,6 +66,50 @@ TRTLLM = """\
 [TensorRT-LLM][INFO] [MemUsageChange] Allocated 26.91 GiB for max tokens in paged KV cache (220480).
 [02/14/2025-09:38:53] [TRT-LLM] [I] max_seq_len=131072, max_num_requests=2048, max_num_tokens=8192
 """
+LLAMA_CPP = """\
+  Device 0: NVIDIA A100-PCIE-40GB, compute capability 8.0, VMM: yes
+build: 7342 (2fbe3b7bb) with GNU 11.4.0 for Linux x86_64
+srv    load_model: loading model '/models/Qwen3-Coder-30B-A3B-Instruct-Q8_0.gguf'
+print_info: file type   = Q8_0
+load_tensors: offloaded 49/49 layers to GPU
+load_tensors:        CUDA0 model buffer size = 30658.12 MiB
+llama_context: n_seq_max     = 4
+llama_context: n_ctx         = 65536
+llama_context: n_batch       = 2048
+llama_context: n_ubatch      = 512
+llama_context: kv_unified    = true
+llama_kv_cache: size = 6144.00 MiB ( 65536 cells,  48 layers,  4/1 seqs), K (f16): 3072.00 MiB, V (f16): 3072.00 MiB
+srv          init: initializing slots, n_slots = 4
+slot         init: id  0 | task -1 | new slot, n_ctx = 65536
+prompt eval time =     751.87 ms /  1025 tokens (    0.73 ms per token,  1363.25 tokens per second)
+       eval time =    1913.19 ms /   192 tokens (    9.96 ms per token,   100.36 tokens per second)
+"""
+LLAMA_CPP_LATER = """\
+0.00.023.100 I common_params_print_info: build 11146 (961e4b26a) with GNU 13.3.0 for Linux x86_64
+0.00.030.316 I srv    load_model: loading model '/models/gemma-3-27b-it-Q4_K_M.gguf'
+0.01.819.829 I llama_prepare_model_devices: using device CUDA0 (NVIDIA GeForce RTX 3090) (0000:c1:00.0) - 23733 MiB free
+0.02.903.538 I load_tensors:      CUDA0 model buffer size = 8755.36 MiB
+0.02.903.538 I load_tensors:      CUDA1 model buffer size = 8755.36 MiB
+0.06.511.228 I llama_context: n_ctx         = 16384
+0.06.511.229 I llama_context: kv_unified    = false
+0.06.726.103 I srv    load_model: initializing, n_slots = 2, n_ctx_slot = 8192, kv_unified = 'false'
+0.06.726.118 I slot   load_model: id  0 | task -1 | new slot, n_ctx = 8192
+2.29.118.072 I slot print_timing: id  0 | task 9 | prompt eval time =  100.00 ms /    50 tokens (    2.0 ms per token
+2.29.118.072 I slot print_timing: id  0 | task 9 |        eval time =  800.00 ms /   100 tokens (    8.0 ms per token
+2.39.118.072 I slot print_timing: id  1 | task 10 | prompt eval time =  300.00 ms /   150 tokens (    2.0 ms per token
+2.39.118.072 I slot print_timing: id  1 | task 10 |        eval time =  2400.00 ms /   200 tokens (    12.0 ms per token
+2.49.118.072 I slot print_timing: id  1 | task 11 |        eval time =  0.01 ms /     1 tokens (    0.0 ms per token
+"""
+LLAMA_CPP_OF_OLLAMA = """\
+llama_model_loader: loaded meta data with 27 key-value pairs and 707 tensors from /root/.ollama/models/blobs/\
+sha256-3291abe70f16 (version GGUF V3 (latest))
+print_info: file type   = Q4_K - Medium
+print_info: general.name     = Qwen3 32B
+load_tensors: offloaded 29/65 layers to GPU
+llama_context: n_seq_max     = 1
+llama_context: n_ctx         = 8192
+llama_kv_cache: size = 1088.00 MiB (  8192 cells,  64 layers,  1/1 seqs), K (q8_0):  544.00 MiB, V (q8_0):  544.00 MiB
+"""
 
 
 def logged(folder: Path, text: str) -> EngineLog:
@@ -398,7 +442,7 @@ def test_a_scenario_with_pools_takes_no_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no start-up line of vLLM, SGLang or TensorRT-LLM in its first 64 MiB"),
+        (b"", "holds no start-up line of vLLM, SGLang, TensorRT-LLM or llama.cpp in its first 64 MiB"),
         (b"INFO: Started server process\n" * 10, "holds no start-up line"),
         (b"\0" * 1000, "is no text: it holds zero bytes"),
         (b"\x1f\x8b\x08rubbish", "cannot be read"),
@@ -497,3 +541,81 @@ def test_no_log_of_thousands_ends_in_a_traceback(
 ) -> None:
     """As above, longer."""
     assert is_answered(tmp_path_factory.getbasetemp(), mutated(text, places))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            LLAMA_CPP,
+            {
+                "engine.name": "llama.cpp",
+                "engine.version": "b7342",
+                "quantization": "gguf-q8_0",
+                "engine.max_num_seqs": 4,
+                "engine.max_num_batched_tokens": 2048,
+                "engine.ubatch_size": 512,
+                "engine.kv_unified": True,
+                "engine.max_model_len": 65_536,
+            },
+        ),
+        (
+            LLAMA_CPP_LATER,
+            {
+                "engine.name": "llama.cpp",
+                "engine.version": "b11146",
+                "quantization": "gguf-q4_k_m",
+                "pipeline_parallel_size": 2,
+                "engine.max_num_seqs": 2,
+                "engine.max_model_len": 8_192,
+            },
+        ),
+        (
+            LLAMA_CPP_OF_OLLAMA,
+            {
+                "engine.name": "llama.cpp",
+                "quantization": "gguf-q4_k_m",
+                "kv_cache_dtype": "int8",
+                "engine.max_num_seqs": 1,
+                "engine.max_model_len": 8_192,
+                "engine.n_gpu_layers": 29,
+            },
+        ),
+    ],
+    ids=["b7342", "b11146", "Ollama's"],
+)
+def test_llama_cpp_says_slots_context_layers_and_formats(tmp_path: Path, text: str, said: dict[str, Any]) -> None:
+    """Also the log of one that Ollama started, whose file has no name of its own."""
+    log = logged(tmp_path, text)
+
+    assert log.settings == {f"deployment.{key}": value for key, value in said.items()}
+
+
+def test_llama_cpp_says_what_its_cache_takes_as_simserve_does(tmp_path: Path) -> None:
+    """Four slots share 65,536 tokens of 98,304 bytes."""
+    found = import_log(written(tmp_path, LLAMA_CPP), hardware="a100-sxm-40gb")
+
+    assert found.draft is not None
+    assert found.log.kv.bytes == 6144 * 2**20
+    assert resolve(found.draft.scenario).memory.kv_bytes == found.log.kv.bytes
+
+
+def test_requests_that_llama_cpp_served_are_summed_up(tmp_path: Path) -> None:
+    """Times per output token weigh with the tokens; an answer of one token has none."""
+    found = import_log(written(tmp_path, LLAMA_CPP_LATER))
+
+    served = found.log.served
+    assert served is not None
+    assert (served.num_requests, served.mean_prompt_tokens, served.mean_output_tokens) == (2, 100, 150)
+    assert (served.mean_prompt_ms, served.tpot_ms) == (pytest.approx(200), pytest.approx(3200 / 300))
+    assert any("--prompt-tokens 100 --output-tokens 150" in note for note in found.notes)
+
+
+def test_the_gpu_that_llama_cpp_names_is_taken(tmp_path: Path) -> None:
+    """One that has no profile is named beside the assumed one."""
+    known = import_log(written(tmp_path, LLAMA_CPP_LATER))
+    unknown = import_log(written(tmp_path, LLAMA_CPP))
+
+    assert known.draft is not None
+    assert known.draft.mapping["deployment"]["hardware"] == "rtx-3090-24gb"
+    assert any("without profile, NVIDIA A100-PCIE-40GB: h100-sxm-80gb is assumed" in note for note in unknown.notes)
