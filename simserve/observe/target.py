@@ -44,7 +44,6 @@ def url_of(text: str, *, example: str, secret: str) -> httpx.URL:
     """Return the parsed address of a server.
 
     Args:
-        text: As typed.
         example: A correct address, for the message.
         secret: Where a secret belongs, for the message.
 

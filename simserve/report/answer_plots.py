@@ -189,7 +189,6 @@ def latency_against_load(
         ttft: One value per load, NaN where undefined.
         tpot: As ``ttft``.
         bounds: Of the SLO, seconds.
-        label: Of the load.
         marks: What else is drawn, below.
     """
     drawn: list[Mark] = list(marks)
@@ -238,7 +237,6 @@ def goodput_against_load(
             lower, the line is drawn at ``good``.
         good: As ``answered``.
         knee: Load and requests/s where ``good`` is highest.
-        label: Of the load.
         marks: What else is drawn, below.
     """
     drawn: list[Mark] = list(marks)
@@ -359,7 +357,6 @@ def sweep_curves(sweep: Sweep, figure_name: str) -> Sketch | None:
     """Return a figure of the points against the first numeric key, one line for each value of the next key.
 
     Args:
-        sweep: The rows.
         figure_name: Column of the table, such as ``p95_ttft_ms``.
 
     Returns:

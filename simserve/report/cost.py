@@ -424,7 +424,6 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
     """Return the answer as a page: its parts, and the break-even.
 
     Args:
-        command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
     told = answer(summary)

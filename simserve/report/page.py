@@ -84,8 +84,6 @@ class Paged:
         """Write the answer as one self-contained page.
 
         Args:
-            file: Path of the page.
-            command: The command that reproduces it.
             brief: The brief at the top of the page; None: it is made here.
         """
         write_page(self._page(command, brief), file)
@@ -174,11 +172,7 @@ def html_sections(lines: Sequence[str], sections: Iterable[Section]) -> str:
 def html_table(
     lines: Sequence[str], header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
 ) -> str:
-    """Return an answer of one table, as `html_sections` does.
-
-    Args:
-        notes: What limits the answer.
-    """
+    """Return an answer of one table, as `html_sections` does."""
     return html_sections(lines, [Section(header=header, rows=rows, notes=notes)])
 
 

@@ -146,7 +146,6 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     """Return the plan as a page: what the terminal shows, and the fleets that were tried.
 
     Args:
-        command: The command that reproduces it.
         brief: The brief at the top of the page; None: one from the summary alone.
     """
     is_fixed = summary["objective"] == "throughput"

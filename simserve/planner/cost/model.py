@@ -265,7 +265,6 @@ def outlook(
     The fleet grows with the traffic and never becomes smaller than it is. None without a volume or an API price.
 
     Args:
-        model: Today's month.
         api_fall: Share by which the API's price falls in a year; None: as assumed.
         gpu_fall: Share by which a rented GPU-hour falls in a year; None: as assumed.
         growth: Share by which traffic grows in a year.

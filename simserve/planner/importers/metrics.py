@@ -52,7 +52,6 @@ def import_metrics(
     """Return a scenario with the engine and the traffic that metrics show.
 
     Args:
-        seen: What was observed.
         where: Name of the metrics in errors and in the scenario.
         gpus: GPUs of an engine, such as ``2xH100``; metrics do not name them.
         model: Profile or config.json; None: from the name that the server reports.

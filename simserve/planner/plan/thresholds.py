@@ -307,10 +307,8 @@ def autoscaler_of(
 
     Args:
         scenario: The traffic and the SLO (`check_autoscaler`).
-        overrides: The deployment.
         replicas: Replicas with which the search for the fixed fleet begins.
         usd_per_hour: Price of a replica; None: unknown.
-        metrics: Metrics that may be scaled on.
         fresh_runs: Runs on seeds that the search has not seen, all of which must hold.
     """
     deployment = with_overrides(scenario, overrides).deployment

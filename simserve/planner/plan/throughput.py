@@ -103,12 +103,7 @@ class Able:
 
 
 class _Group:
-    """The search on one kind of GPU.
-
-    Args:
-        most: Most settings of engine knobs that are tried.
-        tell: Told how far it is; None: nobody asks.
-    """
+    """The search on one kind of GPU."""
 
     def __init__(self, space: Space, goal: Goal, most: int, tell: Tell | None = None) -> None:
         self.space = space
@@ -200,7 +195,6 @@ class _Group:
         """Judge a deployment once; return whether it was run.
 
         Args:
-            overrides: The deployment.
             is_drawn: Whether to look at it under all loads, whatever the best does.
         """
         key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
@@ -328,12 +322,7 @@ def _needed(probe: LoadProbe, look: Look | None, load: float, least: int) -> int
 
 
 def able_group(space: Space, goal: Goal, most: int, tell: Tell | None = None) -> list[Able]:
-    """Return what every deployment on a kind of GPU can do, by short looks.
-
-    Args:
-        most: Most settings of engine knobs that are tried.
-        tell: Told how far it is; None: nobody asks.
-    """
+    """Return what every deployment on a kind of GPU can do, by short looks."""
     return _Group(space, goal, most, tell).run()
 
 
