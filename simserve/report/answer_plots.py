@@ -114,8 +114,8 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
             marks.append(Box(left=low, right=end, y=row, thickness=_RANGE, color=GREY, words=words))
         if seconds.limit is not None:
             ends = (seconds.limit * (1 - _LIMIT), seconds.limit * (1 + _LIMIT))
-            told = f"{each.label}\nlimit: {format_seconds(seconds.limit)}"
-            marks.append(Box(left=ends[0], right=ends[1], y=row, thickness=0.8, color=VERMILION, words=told))
+            limit_words = f"{each.label}\nlimit: {format_seconds(seconds.limit)}"
+            marks.append(Box(left=ends[0], right=ends[1], y=row, thickness=0.8, color=VERMILION, words=limit_words))
     marks.append(
         Dots(
             x=[each.seconds.mean or math.nan for each in known],

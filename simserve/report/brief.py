@@ -174,7 +174,7 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
     words = reference or ("SCENARIO.yaml",)
     named = " ".join(shlex.quote(word) for word in words)
     summary, inner = result.summary, result.summary["simserve"]
-    found = [Way(told, command) for told, command in advice_lines(summary)]
+    found = [Way(sentence, command) for sentence, command in advice_lines(summary)]
     if found:
         return found
     if result.simulation.was_interrupted:
@@ -202,19 +202,23 @@ def _longer_context(result: RunResult, words: Sequence[str], longest: int) -> Wa
     """Return the remedy for prompts that are too long: split them, raise the limit that was set, or add memory."""
     engine, named = result.summary["simserve"]["engine_resolved"], " ".join(shlex.quote(word) for word in words)
     if longest <= engine["max_model_len"]:
-        told = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
-        return Way(told, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")
+        sentence = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
+        return Way(sentence, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")
     limit = count(engine["max_model_len"])
     if result.scenario["deployment"].get("engine", {}).get("max_model_len") is not None:
-        told = f"The prompts are longer than max_model_len ({limit}). Raise it:"
-        return Way(told, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
+        sentence = f"The prompts are longer than max_model_len ({limit}). Raise it:"
+        return Way(sentence, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
     if any("max_model_len" in each for each in result.summary["simserve"].get("warnings", ())):
-        told = f"The prompts are longer than the KV cache has room for ({limit} tokens). To find GPUs that hold them:"
-        return Way(told, plan_command(words, needs_more=True))
+        sentence = (
+            f"The prompts are longer than the KV cache has room for ({limit} tokens). To find GPUs that hold them:"
+        )
+        return Way(sentence, plan_command(words, needs_more=True))
     source = engine["sources"]["max_model_len"]
     if " default on " in source and "the model's" not in source:
-        told = f"The prompts are longer than what the engine leaves a request by default ({limit} tokens). Raise it:"
-        return Way(told, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
+        sentence = (
+            f"The prompts are longer than what the engine leaves a request by default ({limit} tokens). Raise it:"
+        )
+        return Way(sentence, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
     return Way(f"The prompts are longer than the model's context ({limit} tokens). Longer ones:", "simserve models")
 
 
@@ -324,8 +328,8 @@ def load_text(result: RunResult) -> str:
     mean, peak, most = inner["load_ratio"], inner["peak_load_ratio"], inner["finishable_throughput"]
     if mean is None or most is None:
         how = {"closed": "a closed loop: clients wait for answers", "mixed": "part of it in a closed loop"}
-        told = how.get(inner["load"], "no steady rate, so no load ratio")
-        return f"{served} requests/s, {_output_text(result)}; {told}"
+        kind = how.get(inner["load"], "no steady rate, so no load ratio")
+        return f"{served} requests/s, {_output_text(result)}; {kind}"
     highest = "" if peak is None else f", {_times(peak)} of it in the busiest five minutes"
     of = " of" if mean < 1 else ""
     load = f"{number(mean * most)} requests/s, {_times(mean)}{of} the {number(most)} {_sustained_by(result)}{highest}"

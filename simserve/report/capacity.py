@@ -42,10 +42,12 @@ class Capacity(Paged, capacity_answer.Capacity):
     def _page(self, command: str, brief: Brief | None) -> Page:
         lines = _answer_lines(self)
         levels = self.found.levels
-        told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(self, levels[0].load)} on."
+        description = f"{lines[0]} {counted(len(levels), 'load')} from {_load(self, levels[0].load)} on."
         panels = (
-            panel("latency", "Latency against load", "", answer_plots.capacity_latency(self), told),
-            panel("goodput", "Requests within the SLO against load", "", answer_plots.capacity_goodput(self), told),
+            panel("latency", "Latency against load", "", answer_plots.capacity_latency(self), description),
+            panel(
+                "goodput", "Requests within the SLO against load", "", answer_plots.capacity_goodput(self), description
+            ),
         )
         return Page(
             name=f"simserve capacity: {self.scenario.name}",
@@ -231,8 +233,8 @@ def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, referenc
     workload = scenario.workload.model_copy(update=at_load)
     deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
     known = _on_real_servers(capacity)
-    told = f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}"
-    facts = _changed_facts(capacity, deployed, told)
+    load_text = f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}"
+    facts = _changed_facts(capacity, deployed, load_text)
     command = shlex.join(["simserve", "run", *reference, "--rate", _load(capacity, load).replace(",", "")])
     way = Way("The figures below are at that load. To see all of it:", command)
     return replace(deployed, verdict="holds", answer=answered, facts=facts, ways=[way])

@@ -426,9 +426,9 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
     Args:
         brief: What opens the page; None: what the summary alone says.
     """
-    told = answer(summary)
+    text = answer(summary)
     panels = [
-        panel(name, title, note, figure, f"{told} {note}")
+        panel(name, title, note, figure, f"{text} {note}")
         for name, title, note, figure in (
             ("break-even", "Dollars a month", "", answer_plots.break_even(summary)),
             (

@@ -55,10 +55,10 @@ def _diff_lines(found: diff.Diff) -> list[str]:
 
 def _formats(found: diff.Diff) -> list[str]:
     """Return the number formats of the two, once if they are the same; nothing for results without them."""
-    told = [formats_line(each["formats"]) for each in found.identities if each.get("formats")]
-    if len(told) < len(found.names):
+    formats = [formats_line(each["formats"]) for each in found.identities if each.get("formats")]
+    if len(formats) < len(found.names):
         return []
-    return [f"Both with {told[0]}."] if told[0] == told[1] else [f"{told[0]} → {told[1]}"]
+    return [f"Both with {formats[0]}."] if formats[0] == formats[1] else [f"{formats[0]} → {formats[1]}"]
 
 
 def _diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:

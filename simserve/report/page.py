@@ -162,8 +162,8 @@ def html_sections(lines: Sequence[str], sections: Iterable[Section]) -> str:
     for section in sections:
         parts += [f"<h4>{escape(section.title)}</h4>"] if section.title else []
         for line in section.lines:
-            told = escape(line)
-            parts.append(f"<p><code>{told}</code></p>" if line.startswith("simserve ") else f"<p>{told}</p>")
+            text = escape(line)
+            parts.append(f"<p><code>{text}</code></p>" if line.startswith("simserve ") else f"<p>{text}</p>")
         parts += [html_cells(section.header, section.rows)] if section.rows else []
         parts += [f"<p><small>{escape(note)}</small></p>" for note in section.notes]
     return "".join(parts)

@@ -121,14 +121,14 @@ def _found_lines(answer: sweep.Sweep) -> list[str]:
         nearest = max((answer.rows[place] for place in judged), key=lambda row: row["slo_attainment"] or 0.0)
         met = f"{share(nearest['slo_attainment'])} of requests meet it at {_point(nearest)}"
         return [f"The SLO holds at none of {counted(len(answer.rows), 'point')}; the nearest: {met}."]
-    told = [f"The SLO holds at {len(held)} of {counted(len(answer.rows), 'point')}"] if judged else []
+    clauses = [f"The SLO holds at {len(held)} of {counted(len(answer.rows), 'point')}"] if judged else []
     price = "usd_per_million_output_tokens"
     priced = [row for row in (answer.rows[place] for place in held or done) if row.get(price) is not None]
     if priced:
         cheapest = min(priced, key=lambda row: row[price])
         of = "of those" if judged else f"of {counted(len(answer.rows), 'point')}"
-        told.append(f"the cheapest {of} is {_point(cheapest)}: {dollars(cheapest[price])} a million output tokens")
-    text = "; ".join(told)
+        clauses.append(f"the cheapest {of} is {_point(cheapest)}: {dollars(cheapest[price])} a million output tokens")
+    text = "; ".join(clauses)
     return [f"{capital(text)}."] if text else []
 
 
@@ -206,8 +206,8 @@ def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
     for name in _FIGURES:
         label, figure = SHOWN[name].narrow, sweep_curves(answer, name)
         if figure is not None:
-            told = f"{label} at {counted(len(answer.rows), 'point')} of {', '.join(answer.keys)}."
-            panels.append(panel(name.replace("_", "-"), capital(label), "", figure, told))
+            description = f"{label} at {counted(len(answer.rows), 'point')} of {', '.join(answer.keys)}."
+            panels.append(panel(name.replace("_", "-"), capital(label), "", figure, description))
     return Page(
         name="simserve sweep: " + ", ".join(answer.keys),
         answer=lines[0] if _found_lines(answer) else f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",

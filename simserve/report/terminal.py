@@ -99,8 +99,8 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     room = MOST_LINES + sum(map(len, warned))
     if not is_whole:
         hint = "; -v prints all"
-        told = [replace(each, text=each.text + hint) if each.label == FILES else each for each in brief.facts]
-        brief = _squeezed(replace(brief, facts=told), width, room)
+        hinted = [replace(each, text=each.text + hint) if each.label == FILES else each for each in brief.facts]
+        brief = _squeezed(replace(brief, facts=hinted), width, room)
     gap = _label_column(brief)
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
     table = _latency_lines(brief.latencies, gap, width)

@@ -81,8 +81,8 @@ class EngineLog:
 
 
 @dataclass(slots=True)
-class _Lines:
-    """What the lines of one start have given so far: figures by name, and the arguments as printed."""
+class _Start:
+    """What the lines of one start-up say: figures by name, and the arguments as printed."""
 
     engine: str
     version: str | None = None
@@ -112,7 +112,7 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
         TraceError: The file cannot be read, is not text, or holds no line of a known engine.
         ScenarioError: A setting in it is invalid.
     """
-    starts: list[_Lines] = []
+    starts: list[_Start] = []
     unread = 0
     source = _Source(path)
     for line in source:
@@ -124,15 +124,15 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
                 _start_of(starts, engine, line)
                 read(starts[-1], match)
         unread += not known and bool(line.strip())
-    said = next((each for each in reversed(starts) if each.figures or each.arguments), None)
-    if said is None:
+    start = next((each for each in reversed(starts) if each.figures or each.arguments), None)
+    if start is None:
         known_engines = "vLLM, SGLang or TensorRT-LLM"
         rule = f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB"
         raise TraceError(rule, file=path, remedy="log the server from its start, with its lines of level INFO")
     if version is not None:
-        said.version = version
-    reading = _FINISH[said.engine](said, str(path))
-    kv = _room(said, reading)
+        start.version = version
+    reading = _FINISH[start.engine](start, str(path))
+    kv = _room(start, reading)
     if kv.blocks is not None:
         reading.options["num_gpu_blocks_override"] = kv.blocks
     elif kv.bytes is not None:
@@ -140,17 +140,17 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
     return EngineLog(reading, kv, unread, source.was_cut)
 
 
-def _start_of(starts: list[_Lines], engine: str, line: str) -> None:
+def _start_of(starts: list[_Start], engine: str, line: str) -> None:
     """Begin another start where a line marks one, or where the engine changes."""
     if not starts or starts[-1].engine != engine:
-        starts.append(_Lines(engine))
+        starts.append(_Start(engine))
         return
-    said = starts[-1]
-    has_room = not _ROOM.isdisjoint(said.figures)
-    if (_BEGINS[engine] in line and (has_room or said.arguments)) or (
-        _LATER_BEGIN in line and has_room and not said.arguments
+    start = starts[-1]
+    has_room = not _ROOM.isdisjoint(start.figures)
+    if (_BEGINS[engine] in line and (has_room or start.arguments)) or (
+        _LATER_BEGIN in line and has_room and not start.arguments
     ):
-        starts.append(_Lines(engine))
+        starts.append(_Start(engine))
 
 
 class _Source:
@@ -239,62 +239,62 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-Read = Callable[[_Lines, re.Match[str]], None]
+Read = Callable[[_Start, re.Match[str]], None]
 
 
-def _take_version(said: _Lines, match: re.Match[str]) -> None:
-    said.version = match[1]
+def _take_version(start: _Start, match: re.Match[str]) -> None:
+    start.version = match[1]
 
 
 def _figure(name: str) -> Read:
-    return lambda said, match: said.least(name, _number(match[1]))
+    return lambda start, match: start.least(name, _number(match[1]))
 
 
 def _last(*names: str) -> Read:
-    return lambda said, match: said.figures.update(zip(names, map(_number, match.groups()), strict=True))
+    return lambda start, match: start.figures.update(zip(names, map(_number, match.groups()), strict=True))
 
 
-def _vllm_arguments(said: _Lines, match: re.Match[str]) -> None:
+def _vllm_arguments(start: _Start, match: re.Match[str]) -> None:
     found = value_of(match[1])
     if isinstance(found, Mapping):
-        said.arguments |= {str(key): value for key, value in found.items()}
+        start.arguments |= {str(key): value for key, value in found.items()}
 
 
-def _vllm_namespace(said: _Lines, match: re.Match[str]) -> None:
+def _vllm_namespace(start: _Start, match: re.Match[str]) -> None:
     known = VLLM.readers
     for key, text in fields_of(match[1]).items():
         if f"--{key.replace('_', '-')}" in known and text not in ("None", "False", "'auto'"):
-            said.arguments[key] = value_of(text)
+            start.arguments[key] = value_of(text)
 
 
-def _vllm_config(said: _Lines, match: re.Match[str]) -> None:
-    said.version = match[1]
-    said.resolved |= _values(match[2])
+def _vllm_config(start: _Start, match: re.Match[str]) -> None:
+    start.version = match[1]
+    start.resolved |= _values(match[2])
 
 
-def _sglang_limits(said: _Lines, match: re.Match[str]) -> None:
+def _sglang_limits(start: _Start, match: re.Match[str]) -> None:
     for key, value in _values(match[0]).items():
         if isinstance(value, int) and 0 < value < _MOST:
-            said.least(key, value)
+            start.least(key, value)
 
 
-def _sglang_pool(said: _Lines, match: re.Match[str]) -> None:
-    if "pool_tokens" not in said.figures:  # a later line is about the draft model
-        said.figures["pool_tokens"] = _number(match[1])
+def _sglang_pool(start: _Start, match: re.Match[str]) -> None:
+    if "pool_tokens" not in start.figures:  # a later line is about the draft model
+        start.figures["pool_tokens"] = _number(match[1])
         sizes = [float(each) for each in re.findall(rf"(?:K|V|KV) size: {_GIBS} GB", match["sizes"])]
         if sizes:
-            said.figures["kv_gib"] = sum(sizes)
+            start.figures["kv_gib"] = sum(sizes)
 
 
-def _trtllm_pool(said: _Lines, match: re.Match[str]) -> None:
-    said.figures["tokens"] = _number(match[1])  # the last one counts: an earlier one is from the trial run
+def _trtllm_pool(start: _Start, match: re.Match[str]) -> None:
+    start.figures["tokens"] = _number(match[1])  # the last one counts: an earlier one is from the trial run
     size = re.search(rf"Allocated {_GIBS} GiB $", match.string[: match.start()])
     if size is not None:
-        said.figures["kv_gib"] = float(size[1])
+        start.figures["kv_gib"] = float(size[1])
 
 
-def _trtllm_reuse(said: _Lines, match: re.Match[str]) -> None:
-    said.resolved["enable_prefix_caching"] = match[1] == "enabled"
+def _trtllm_reuse(start: _Start, match: re.Match[str]) -> None:
+    start.resolved["enable_prefix_caching"] = match[1] == "enabled"
 
 
 _BEGINS = {
@@ -328,7 +328,12 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
         ("vllm", "Using max model len", rf" {_COUNT}", _last("max_model_len")),
         ("vllm", "Chunked prefill is enabled with max_num_batched_tokens=", _COUNT, _last("max_num_batched_tokens")),
         ("vllm", "Setting attention block size to", rf" {_COUNT} tokens", _last("block_size")),
-        ("sglang", "server_args=ServerArgs(", r"(.*)\)", lambda said, match: said.arguments.update(_values(match[1]))),
+        (
+            "sglang",
+            "server_args=ServerArgs(",
+            r"(.*)\)",
+            lambda start, match: start.arguments.update(_values(match[1])),
+        ),
         ("sglang", "KV Cache is allocated.", _POOL, _sglang_pool),
         ("sglang", "max_total_num_tokens=", r"(\d+, .*)", _sglang_limits),
         ("tensorrt-llm", "TensorRT-LLM version:", rf" {_VERSION}", _take_version),
@@ -349,22 +354,22 @@ _NO_FLAGS = ("subparser", "model_tag", "dispatch_function", "api_server_count", 
 """Arguments that are not flags of a server, or whose contents are printed beside them."""
 
 
-def _finish_vllm(said: _Lines, where: str) -> Reading:
-    version = said.version or load_engine("vllm").newest.version
-    given = {key: value for key, value in said.arguments.items() if key not in _NO_FLAGS}
+def _finish_vllm(start: _Start, where: str) -> Reading:
+    version = start.version or load_engine("vllm").newest.version
+    given = {key: value for key, value in start.arguments.items() if key not in _NO_FLAGS}
     words = words_of(given, flags_of("vllm", version))
     reading = Reading("vllm", version, where)
     read_server(VLLM, words, reading)
-    reading.version = said.version
-    tag = said.arguments.get("model_tag")
+    reading.version = start.version
+    tag = start.arguments.get("model_tag")
     reading.model = reading.model or (tag if isinstance(tag, str) else None)
-    _resolved_vllm(said, reading)
+    _resolved_vllm(start, reading)
     return reading
 
 
-def _resolved_vllm(said: _Lines, reading: Reading) -> None:
+def _resolved_vllm(start: _Start, reading: Reading) -> None:
     """Take the resolved configuration that vLLM printed."""
-    resolved, options = said.resolved, reading.options
+    resolved, options = start.resolved, reading.options
     if isinstance(resolved.get("model"), str):
         reading.model = reading.model or resolved["model"]
     for key in ("tensor_parallel_size", "pipeline_parallel_size"):
@@ -378,22 +383,24 @@ def _resolved_vllm(said: _Lines, reading: Reading) -> None:
         options["enforce_eager"] = True
     if isinstance(resolved.get("kv_cache_dtype"), str) and resolved["kv_cache_dtype"] != "auto":
         read_kv_cache_dtype(reading, "kv_cache_dtype", resolved["kv_cache_dtype"])
-    length = said.figures.get("max_model_len", resolved.get("max_seq_len"))
+    length = start.figures.get("max_model_len", resolved.get("max_seq_len"))
     if isinstance(length, int | float) and length >= 1:
         options["max_model_len"] = int(length)
-    said.set_options(reading, max_num_batched_tokens="max_num_batched_tokens", block_size="block_size")
+    start.set_options(reading, max_num_batched_tokens="max_num_batched_tokens", block_size="block_size")
 
 
-def _finish_sglang(said: _Lines, where: str) -> Reading:
-    version = said.version or load_engine("sglang").newest.version
+def _finish_sglang(start: _Start, where: str) -> Reading:
+    version = start.version or load_engine("sglang").newest.version
     flags = flags_of("sglang", version)
     known = {each.removeprefix("--").replace("-", "_") for each in SGLANG.readers.keys() & flags.takes.keys()}
-    given = {key: each for key, each in said.arguments.items() if key in known and each is not False and each != "auto"}
+    given = {
+        key: each for key, each in start.arguments.items() if key in known and each is not False and each != "auto"
+    }
     words = words_of(given, flags)
     reading = Reading("sglang", version, where)
     read_server(SGLANG, words, reading)
-    reading.version = said.version
-    said.set_options(
+    reading.version = start.version
+    start.set_options(
         reading,
         context_len="max_model_len",
         max_running_requests="max_num_seqs",
@@ -402,20 +409,20 @@ def _finish_sglang(said: _Lines, where: str) -> Reading:
     return reading
 
 
-def _finish_trtllm(said: _Lines, where: str) -> Reading:
-    reading = Reading("tensorrt-llm", said.version, where)
-    said.set_options(
+def _finish_trtllm(start: _Start, where: str) -> Reading:
+    reading = Reading("tensorrt-llm", start.version, where)
+    start.set_options(
         reading,
         max_seq_len="max_model_len",
         max_batch_size="max_num_seqs",
         max_num_tokens="max_num_batched_tokens",
         block_size="block_size",
     )
-    reading.options |= said.resolved
+    reading.options |= start.resolved
     return reading
 
 
-_FINISH: Mapping[str, Callable[[_Lines, str], Reading]] = {
+_FINISH: Mapping[str, Callable[[_Start, str], Reading]] = {
     "vllm": _finish_vllm,
     "sglang": _finish_sglang,
     "tensorrt-llm": _finish_trtllm,
@@ -427,9 +434,9 @@ _DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32}
 _CONTEXT_RANKS = "decode_context_parallel_size"
 
 
-def _room(said: _Lines, reading: Reading) -> KVRoom:
+def _room(start: _Start, reading: Reading) -> KVRoom:
     """Return the size of the KV cache; where the log gives tokens, they take precedence over blocks."""
-    figures = said.figures
+    figures = start.figures
     tokens = figures.get("tokens", figures.get("max_total_num_tokens", figures.get("pool_tokens")))
     room = KVRoom(
         tokens=None if tokens is None else int(tokens),
@@ -444,7 +451,7 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
     if room.tokens is None and room.blocks is not None:
         return replace(room, tokens=room.blocks * block, block_size=block)
     assert room.tokens is not None
-    if room.block_size is None and room.blocks and room.tokens % room.blocks == 0 and said.engine == "vllm":
+    if room.block_size is None and room.blocks and room.tokens % room.blocks == 0 and start.engine == "vllm":
         block = room.tokens // room.blocks
         if block != _DEFAULT_BLOCK["vllm"]:
             reading.options["block_size"] = block

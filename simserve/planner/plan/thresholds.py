@@ -471,11 +471,11 @@ def thresholds_of(found: Findings) -> dict[str, Any] | None:
     best = answer["best"]
     changes = merged(fleet.overrides, best["overrides"])
     hours = answer["seconds"] / SECONDS_PER_HOUR
-    told = {
+    more = {
         "label": describe(with_overrides(found.planned, changes)),
         "mean_gpus": best["replica_hours"] * gpus / hours,
         "usd_per_month": None if best["usd"] is None else best["usd"] / hours * HOURS_PER_MONTH,
         "overrides": changes,
         "command": command(found.reference, changes),
     }
-    return {**answer, "best": {**best, **told}}
+    return {**answer, "best": {**best, **more}}
