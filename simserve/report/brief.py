@@ -29,6 +29,7 @@ from simserve.report.answer import (
     verdict,
     warning_lines,
 )
+from simserve.report.curves import num_holding
 from simserve.report.kinds import round_text, task_text
 from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
@@ -372,25 +373,13 @@ def _slo_reach(result: RunResult) -> str:
         for key, value in each["changes"].items()
         if key in LOAD_KEYS and len(each["changes"]) == 1
     ]
-    tried = _held_loads(result)
+    loads, slo = result.background.get("loads"), result.slo
+    tried = loads["loads"][: num_holding(loads, slo.attainment)] if loads and slo is not None else ()
     reached = max([*advised, *tried], default=None)
     if reached is None:
         return ""
     is_closed = result.summary["simserve"]["load"] == "closed"
     return f"SLO held at {counted(round(reached), 'client') if is_closed else number(reached)} (one run)"
-
-
-def _held_loads(result: RunResult) -> list[float]:
-    """Return the loads at which the SLO held, up to the first that missed it."""
-    found, slo = result.background.get("loads"), result.slo
-    if not found or slo is None:
-        return []
-    held = [
-        stability != "overloaded" and attainment is not None and attainment >= slo.attainment
-        for stability, attainment in zip(found["stability"], found["attainment"], strict=True)
-    ]
-    first = held.index(False) if False in held else len(held)
-    return list(found["loads"][:first])
 
 
 def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:

@@ -18,7 +18,7 @@ from simserve.report.panels import panel
 from simserve.report.quantities import capital, count, counted, load_figure, number, share
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.tables import TERM_LABELS
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -87,11 +87,8 @@ class CapacityPlots:
 
 def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
     """Print what the brief leaves out: what fails, the table of loads, how far to trust it."""
-    from rich.text import Text
-
     width = min(console.width, _WIDEST)
-    for line in _answer_lines(capacity)[1:]:
-        console.print(Text(line), width=width)
+    print_lines(console, _answer_lines(capacity)[1:], width=width)
     console.print()
     # Titles take two lines: on 80 columns they would be cut off.
     titles = [name.replace(" ", "\n", 1) for name in header(capacity)]
@@ -102,8 +99,7 @@ def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> Non
         table.add_row(*row, style=emphasis)
     console.print(table, width=width)
     console.print()
-    for line in _trust_lines(capacity):
-        console.print(Text(line, style="dim"), width=width)
+    print_lines(console, _trust_lines(capacity), "dim", width)
 
 
 def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:

@@ -24,7 +24,7 @@ from simserve.report.page import Page, Paged, Section, html_table
 from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, capital, dollars, latency, listed, number, share
 from simserve.report.sketch_figure import sketch_figure
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 from simserve.scenario.formats import formats_line
 from simserve.units import HOURS_PER_MONTH
 
@@ -126,8 +126,7 @@ def render_comparison(comparison: compare.Comparison, console: Console) -> None:
     """Print what the brief leaves out: the changes of further variants, the table, and how to read it."""
     from rich.text import Text
 
-    for line in _told(comparison)[1:]:
-        console.print(Text(line, style="bold"))
+    print_lines(console, _told(comparison)[1:], "bold")
     titles = header(comparison)
     table = columns(titles, [True, *[False] * (len(titles) - 1)])
     for label, base, cells in _cells(comparison):
@@ -137,8 +136,7 @@ def render_comparison(comparison: compare.Comparison, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     console.print()
-    for line in _reading_lines(comparison):
-        console.print(Text(line, style="dim"))
+    print_lines(console, _reading_lines(comparison), "dim")
 
 
 def header(comparison: compare.Comparison) -> list[str]:

@@ -10,7 +10,7 @@ from simserve.planner.diff import Move
 from simserve.report.figures import SHOWN
 from simserve.report.page import html_table
 from simserve.report.quantities import number, share
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -73,12 +73,9 @@ def _diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
 
 def render_diff(found: diff.Diff, console: Console) -> None:
     """Print the answer and the table."""
-    from rich.text import Text
-
-    lines = _diff_lines(found)
-    console.print(Text(lines[0], style="bold red" if found.has_failed else "bold"))
-    for line in lines[1:]:
-        console.print(Text(line, style="dim"))
+    first, *others = _diff_lines(found)
+    print_lines(console, [first], "bold red" if found.has_failed else "bold")
+    print_lines(console, others, "dim")
     rows = _diff_rows(found)
     if not rows:
         return

@@ -14,7 +14,7 @@ from simserve.metrics.result import RunResult
 from simserve.report import facts, plots, tables
 from simserve.report.answer_plots import goodput_against_load, latency_against_load, latency_ranges, load_label
 from simserve.report.axes import BLUE, GREY, SKY, VERMILION, clock
-from simserve.report.curves import thinned, turning_point
+from simserve.report.curves import num_holding, thinned, turning_point
 from simserve.report.kinds import audio_lines, image_lines, reasoning_lines, speculation_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import capital, count, counted, dollars, listed, load_figure, number, share
@@ -314,17 +314,12 @@ def knee_words(found: Mapping[str, Any], unit: str) -> str:
 
 def sustained_words(result: RunResult, found: Mapping[str, Any], unit: str) -> str:
     """Return the sentence about the loads up to which the SLO holds."""
-    asked = math.inf if result.slo is None else result.slo.attainment
-    holds = [
-        (share or 0.0) >= asked and stability != "overloaded"
-        for share, stability in zip(found["attainment"], found["stability"], strict=True)
-    ]
     loads = found["loads"]
-    if not holds[0]:
+    held = num_holding(found, math.inf if result.slo is None else result.slo.attainment)
+    if not held:
         return f"the SLO does not hold even at {_load(found, loads[0])} {unit}"
-    last = holds.index(False) - 1 if False in holds else len(loads) - 1
-    beyond = "" if last == len(loads) - 1 else f", not at {_load(found, loads[last + 1])}"
-    return f"the SLO holds at {_load(found, loads[last])} {unit}{beyond}"
+    beyond = "" if held == len(loads) else f", not at {_load(found, loads[held])}"
+    return f"the SLO holds at {_load(found, loads[held - 1])} {unit}{beyond}"
 
 
 def runs_words(found: Mapping[str, Any], unit: str) -> str:

@@ -359,10 +359,7 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
             shown = Padding(text, (0, 0, 0, 2)) if line.startswith("  ") else text
             console.print(shown, width=None if is_command else width, soft_wrap=is_command)
         if section.rows:
-            drawn = columns(section.header, section.is_text, breaks=section.is_text)
-            for row in section.rows:
-                drawn.add_row(*row)
-            console.print(drawn, width=width)
+            console.print(columns(section.header, section.is_text, section.rows, breaks=section.is_text), width=width)
 
 
 def plan_sections(summary: Mapping[str, Any]) -> Iterator[Section]:

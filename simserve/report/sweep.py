@@ -19,7 +19,7 @@ from simserve.report.page import Page, Section, html_table, write_page
 from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, capital, counted, dollars, listed, share
 from simserve.report.sketch_figure import figure_or_none
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,20 +68,14 @@ def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> Non
     """Print how many points were run, a table of them, and where the rest is."""
     from rich.text import Text
 
-    for line in warning_lines(answer.summary):
-        console.print(Text(line, style="bold"))
-    lines = _sweep_lines(answer, out)
-    console.print(Text(lines[0], style="bold"))
-    for line in lines[1:]:
-        console.print(Text(line, style="dim"))
+    first, *others = _sweep_lines(answer, out)
+    print_lines(console, [*warning_lines(answer.summary), first], "bold")
+    print_lines(console, others, "dim")
     if not answer.rows:
         return
     console.print()
     titles = header(answer)
-    table = columns(titles, [title == "the run is" for title in titles], breaks=True)
-    for row in _shown_rows(answer):
-        table.add_row(*row)
-    console.print(table)
+    console.print(columns(titles, [title == "the run is" for title in titles], _shown_rows(answer), breaks=True))
     for line in error_lines(answer):
         console.print(Text(line, style="yellow", overflow="ellipsis"), no_wrap=True, soft_wrap=False)
 
