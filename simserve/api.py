@@ -334,12 +334,12 @@ def _run(
     resolved = resolve(scenario)
     finishable: KnownFinishable = {}
     result = run_scenario(resolved, finishable=finishable, **how)
-    told: dict[str, Any] = {"month": month(resolved, result, finishable)}
+    extra: dict[str, Any] = {"month": month(resolved, result, finishable)}
     if advised is not None:
         from simserve.planner.advice import advise  # the planner: needed only by runs that write files
 
-        told["advice"] = advise(resolved, result, reference=advised, accelerate=how["accelerate"])
-    inner = {**result.summary["simserve"], **told}
+        extra["advice"] = advise(resolved, result, reference=advised, accelerate=how["accelerate"])
+    inner = {**result.summary["simserve"], **extra}
     result = replace(result, summary=frozen({**result.summary, "simserve": inner}))
     return _dressed(replace(result, background=background(resolved, result, with_page=with_page)), RunResult)
 

@@ -104,7 +104,6 @@ class CurveRegressor:
 
         Args:
             calls: One row per call, with the columns that the form reads.
-            seconds: Seconds of each call.
 
         Raises:
             InputError: There are fewer calls than constants.
@@ -280,10 +279,7 @@ def soft_fit(
 
     Args:
         predict: Seconds of the calls, from constants.
-        measured: Measured seconds.
         first: Where the search starts.
-        low: Least values.
-        high: Greatest values.
         soft_error: Relative error beyond which a call counts linearly, so that odd kernels do not distort the curve.
         step: Relative steps of the derivatives; None: those of `scipy.optimize.least_squares`.
         max_predictions: Most predictions, not counting derivatives; None: 100 per constant.

@@ -112,12 +112,10 @@ def check_kernels(hardware: HardwareProfile, folder: Path, engine: str, toleranc
     """Return a hardware profile compared with the kernels of a run.
 
     Args:
-        hardware: The profile.
         folder: Operator tables, as ``simserve calibrate kernels`` writes them, in AIConfigurator's layout, or as
             ``.csv`` files in one folder.
         engine: Whose kernels, where the profile or the folder has several.
         tolerance: Share.
-        name: Name of the profile.
 
     Raises:
         InputError: The folder holds no operator table, or none that the profile predicts.
@@ -222,7 +220,6 @@ def check_serving(
     Args:
         scenario: With the profile to check.
         tolerance: Share.
-        against: The files.
         may_be_faster: Whether a server that is faster than predicted passes.
 
     Raises:

@@ -349,8 +349,10 @@ def believed(linear: Linear, place: Array, found: Array, priors: Priors) -> floa
     scales = priors.scales()
     after = offset + slopes @ found
     gain = surprise(offset) - surprise(after) - surprise(found / scales)
-    told = INFORMATION * slopes.T @ slopes
-    by_noise = float(np.trace(np.linalg.solve(told + np.diag(weights(np.zeros(len(scales))) / scales**2), told)))
+    information = INFORMATION * slopes.T @ slopes
+    by_noise = float(
+        np.trace(np.linalg.solve(information + np.diag(weights(np.zeros(len(scales))) / scales**2), information))
+    )
     return gain / (gain + by_noise) if gain > 0.0 else 0.0
 
 

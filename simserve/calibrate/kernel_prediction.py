@@ -82,9 +82,6 @@ def predicted(table: str, columns: Columns, hardware: HardwareProfile, engine: s
 
     Args:
         table: A key of `PREDICTORS`, such as ``gemm_perf``.
-        columns: Its columns.
-        hardware: The profile.
-        engine: Whose kernels.
     """
     return PREDICTORS[table](columns, hardware, engine)
 

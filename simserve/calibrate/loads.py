@@ -139,8 +139,8 @@ def propose(model: ServingModel, progress: Progress | None = None) -> Proposal:
     seats = min(model.resolved.engine.max_num_seqs, MOST_CLIENTS)
     in_flight = min(max(round(found.in_flight), 1), seats)
     most = max(min(round(_most_in_flight(own)), seats), min(FEWEST_OF_RANGE, seats))
-    said = figures(own.records, own.totals.itl)
-    asked = {metric: figure for metric, figure in FIGURES.items() if figure in said}
+    simulated = figures(own.records, own.totals.itl)
+    asked = {metric: figure for metric, figure in FIGURES.items() if figure in simulated}
     model = model.of_one_replica()
     priors = priors_on(is_cpu=model.resolved.shape.hardware.is_cpu)
     counts = sorted({min(each, seats) for each in inner_clients(most)})

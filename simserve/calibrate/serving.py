@@ -156,7 +156,6 @@ class ServingCalibration:
     Args:
         names: Parameters to fit, of `PARAMETERS`.
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
-        progress: Called now and then.
     """
 
     fit_: ServingFit

@@ -62,7 +62,6 @@ class FactorCalibration:
 
     Args:
         statistic: ``median`` or ``mean``: which TTFT and TPOT of a file to fit; the other if the file has only that.
-        progress: Called now and then.
         priors: How far servers are from their profiles; None: those of the device.
     """
 

@@ -70,7 +70,6 @@ class ApiPrices:
 
         Args:
             prompt_tokens: Tokens of each prompt, cached and written ones included.
-            output_tokens: Tokens of each answer.
             cached_tokens: Tokens of each prompt that the API's cache holds.
             written_tokens: Tokens of each prompt that are written to it.
             write_factor: Price of written tokens over that of other prompt tokens.
@@ -198,7 +197,6 @@ def cached_prefixes(
 
     Args:
         prefixes: What the tokens of each request are.
-        prompt_tokens: Tokens of each prompt.
         arrival_time: When each is sent, seconds; NaN if never.
         offer: The rules; None: prefixes of any length, kept forever.
     """

@@ -365,7 +365,6 @@ def energy(
         watts_per_gpu: Mean power of one board.
         grid: Where the electricity comes from.
         tokens_per_second: Prompt and output tokens a second.
-        output_tokens_per_second: Output tokens a second.
         num_encoders: GPUs of an encoder pool, which are not in ``num_gpus``; a mean if they start and stop.
         watts_per_encoder: Mean power of one of their boards.
     """

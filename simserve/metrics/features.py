@@ -126,7 +126,6 @@ def tier_figures(offload: OffloadTotals, records: RequestRecords, block_bytes: f
     anything was loaded from it.
 
     Args:
-        records: One row a request.
         block_bytes: Of a KV block, over all GPUs of a replica.
     """
     prompt = float(records.prompt_tokens[on_replicas(records)].sum())
@@ -237,7 +236,6 @@ def reasoning_figures(
     dollars of all output tokens, over the visible ones alone.
 
     Args:
-        records: One row a request.
         thinking_tokens: Of ``records``.
         latencies: Seconds, one row a request.
         in_window: Whether the request counts, shape [requests].
@@ -385,7 +383,6 @@ def round_figures(
     and ``usd_per_round`` what the deployment costs over both.
 
     Args:
-        records: One row a request.
         turn: Of ``records``: the round.
         pause: Seconds from the last answer of a round to the next one.
         usd_per_hour: Of the deployment; None or NaN without a price.

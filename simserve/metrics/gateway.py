@@ -158,8 +158,8 @@ def gateway_sentences(front: FrontTotals, records: RequestRecords) -> list[str]:
     turns = gateway_figures(front, records).get("fairness", {})
     waits = {name: each["mean_wait_s"] for name, each in turns.items()}
     if any(wait > _LONG_WAIT for wait in waits.values()):
-        told = ", ".join(f"{name} {format_seconds(wait)}" for name, wait in waits.items() if math.isfinite(wait))
-        found.append(f"Classes take turns by their shares, and waited for them: {told}.")
+        waits_text = ", ".join(f"{name} {format_seconds(wait)}" for name, wait in waits.items() if math.isfinite(wait))
+        found.append(f"Classes take turns by their shares, and waited for them: {waits_text}.")
     return found
 
 

@@ -125,11 +125,6 @@ def further_latencies(
 
     ``queue_time_ms`` is the time from the scheduler's queue to the first step (vLLM's ``request_queue_time_seconds``);
     ``ntpot_ms`` is E2E over all output tokens, including the first (inference-perf's normalized time per output token).
-
-    Args:
-        records: One row a request.
-        latencies: Seconds, one row a request.
-        in_window: Whether the request counts, shape [requests].
     """
     rows = rows_where(in_window & latencies.is_completed)
     columns = {

@@ -80,8 +80,8 @@ def _gauges(result: RunResult, labels: Labels) -> Iterator[str]:
         "gpu_memory_utilization": engine.get("gpu_memory_utilization"),
         "num_gpu_blocks": result.summary["simserve"]["memory"]["num_kv_blocks"],
     }
-    told = {**labels, **{name: str(value) for name, value in about.items()}}
-    yield from _family("cache_config_info", "gauge", "The KV cache; its figures are labels.", told, 1)
+    all_labels = {**labels, **{name: str(value) for name, value in about.items()}}
+    yield from _family("cache_config_info", "gauge", "The KV cache; its figures are labels.", all_labels, 1)
 
 
 def _counters(result: RunResult, labels: Labels) -> Iterator[str]:

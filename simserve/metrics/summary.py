@@ -569,7 +569,6 @@ def kv_figures(simulation: Simulation, num_blocks: int, block_bytes: float, *, c
     see `tier_figures`.
 
     Args:
-        num_blocks: KV blocks of a replica.
         block_bytes: Bytes of one block, over all GPUs of a replica.
         caches_prefixes: Whether there is a prefix cache.
     """

@@ -70,8 +70,6 @@ def bench_file(
         model: The name under which the model is served.
         request_rate: Requests/s of Poisson arrivals, or ``"inf"`` for a closed loop.
         max_concurrency: Clients of a closed loop.
-        date: When it was measured.
-        failed: Requests that were not answered.
     """
     sent = np.array([each.sent for each in answers])
     last = np.array([each.pieces[-1] for each in answers])

@@ -70,8 +70,8 @@ def samples_of(text: str) -> list[Sample]:
 
 
 def _seconds(text: str) -> float:
-    told = float(text)
-    return told if "." in text or abs(told) < _MOST_SECONDS else told / 1e3
+    number = float(text)
+    return number if "." in text or abs(number) < _MOST_SECONDS else number / 1e3
 
 
 def _number(text: str) -> float:

@@ -103,7 +103,6 @@ def scrape_for(
     """Scrape a server for a time, to its end whatever it answers meanwhile: later counters include what was missed.
 
     Args:
-        seconds: For how long.
         interval: Between two scrapes, seconds.
         keep: Called with every scrape.
         miss: Called with the reason of a failed scrape; what it raises ends the scraping.
@@ -144,8 +143,6 @@ def query_prometheus(
     """Return a Prometheus server's data on an engine's metrics, by ``/api/v1/query_range``.
 
     Args:
-        client: The HTTP client.
-        url: The server.
         end: Last time, seconds since 1970.
         seconds: How far back to go.
         step: Seconds between two figures.

@@ -44,7 +44,6 @@ def url_of(text: str, *, example: str, secret: str) -> httpx.URL:
     """Return the parsed address of a server.
 
     Args:
-        text: As typed.
         example: A correct address, for the message.
         secret: Where a secret belongs, for the message.
 
@@ -120,15 +119,15 @@ async def find_out(client: httpx.AsyncClient, url: str, model: str | None = None
         )
     if model is not None and model not in names:
         raise InputError("is not served there", file=url, key="--model", value=model, remedy=f"{names[0]} is")
-    told = listed[0] if model is None else listed[names.index(model)]
+    served = listed[0] if model is None else listed[names.index(model)]
     metrics = samples_of((await page(client, f"{url}/metrics")) or "")
-    engine = _engine_of(told, metrics)
+    engine = _engine_of(served, metrics)
     own, details = await _details(client, url, engine)
     kv = {**_cache_config(metrics), **{key: details[key] for key in ("max_total_num_tokens",) if key in details}}
-    longest = told.get("max_model_len") or details.get("context_length")
+    longest = served.get("max_model_len") or details.get("context_length")
     return Server(
         url=url,
-        model=told["id"],
+        model=served["id"],
         engine=engine,
         version=own,
         max_model_len=longest if isinstance(longest, int) and longest > 0 else None,
@@ -184,8 +183,8 @@ async def _models(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
         elif reason.startswith("redirects"):
             remedy = "give the address that it redirects to; nothing is sent to another by itself"
         raise InputError(f"{reason} at /v1/models", file=url, remedy=remedy)
-    told = _json(text)
-    data = told.get("data") if isinstance(told, dict) else None
+    answer = _json(text)
+    data = answer.get("data") if isinstance(answer, dict) else None
     entries = data if isinstance(data, list) else []
     listed = [each for each in entries if isinstance(each, dict) and _is_name(each.get("id"))]
     if not listed:

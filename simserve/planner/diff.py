@@ -218,8 +218,8 @@ def _unlike(
     one, other = identities
     reasons = []
     if SCENARIO in kinds:
-        told = ((key, *("unset" if each is None else each for each in both)) for key, both in changed.items())
-        keys = "; ".join(f"{key}: {before} against {after}" for key, before, after in islice(told, 5))
+        pairs = ((key, *("unset" if each is None else each for each in both)) for key, both in changed.items())
+        keys = "; ".join(f"{key}: {before} against {after}" for key, before, after in islice(pairs, 5))
         hashes = f"{one['scenario_hash']} against {other['scenario_hash']}"
         reasons.append(f"of different scenarios or seeds ({keys or hashes})")
     if VERSION in kinds:

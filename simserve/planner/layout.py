@@ -126,10 +126,10 @@ def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, 
         return []
     if "replicas" not in given and count % one == 0:
         return [Override("deployment.replicas", count // replica, "--gpus")]
-    told = {**sizes, "replicas": given.get("replicas", deployment.get("replicas", 1))}
-    needed = replica * told["replicas"]
+    whole = {**sizes, "replicas": given.get("replicas", deployment.get("replicas", 1))}
+    needed = replica * whole["replicas"]
     multiple = "" if "replicas" in given else " or a multiple of it for more replicas, "
-    rule = f"says {count}, and the server of the command line ({_product(told)}) takes {needed}"
+    rule = f"says {count}, and the server of the command line ({_product(whole)}) takes {needed}"
     remedy = f"write {needed}x{counted_gpu(flags.gpus or '')[1]},{multiple or ' '}or change the line"
     raise UsageError(rule, key="--gpus", value=flags.gpus, remedy=remedy)
 

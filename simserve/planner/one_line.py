@@ -163,9 +163,9 @@ def _where_llama_cpp(word: str | None, mapping: Mapping[str, Any], flags: OneLin
     """Return where a bare model is served by llama.cpp, as its GPU or its weights tell; None: neither does."""
     if gpu is not None and load_hardware(gpu).vendor == "Apple":
         return "On a Mac"
-    told = flags.quantization or _block(mapping, "deployment").get("quantization") or ""
+    quantization = flags.quantization or _block(mapping, "deployment").get("quantization") or ""
     is_repository = word is not None and "gguf" in word.lower() and not os.path.exists(word)
-    is_gguf = (format_of(told) or told).startswith("gguf") if told else is_repository
+    is_gguf = (format_of(quantization) or quantization).startswith("gguf") if quantization else is_repository
     return "For GGUF weights" if is_gguf else None
 
 
@@ -632,12 +632,12 @@ def _without_recorded(key: str, scenario: Scenario, trace: Trace, notes: list[st
     if spec is None or recorded is None:
         return []
     sizes = () if recorded.sizes is None else ("sizes" if key == "images" else "seconds",)
-    said = [name for name in ("share", "count", *sizes) if name in spec.model_fields_set]
-    if said:
+    given = [name for name in ("share", "count", *sizes) if name in spec.model_fields_set]
+    if given:
         noun = "images" if key == "images" else "recordings"
-        notes.append(f"The trace has {noun} of its own: not used of workload.{key}: {', '.join(said)}.")
+        notes.append(f"The trace has {noun} of its own: not used of workload.{key}: {', '.join(given)}.")
     absent = type(spec)().model_dump(mode="json")
-    return [Override(f"workload.{key}.{name}", absent[name], "--trace") for name in said]
+    return [Override(f"workload.{key}.{name}", absent[name], "--trace") for name in given]
 
 
 def tokens(text: str, flag: str) -> int:

@@ -36,14 +36,7 @@ Heard = Callable[[int, Any], None]
 def each_result(
     function: Callable[..., Any], tasks: Sequence[Task], jobs: int, heard: Heard | None = None
 ) -> Iterator[Any]:
-    """Yield the results of independent tasks in their order, worked on by several processes.
-
-    Args:
-        function: As in `results_of`, like the others.
-        tasks: Likewise.
-        jobs: Likewise.
-        heard: Likewise.
-    """
+    """Yield the results of independent tasks in their order, worked on by several processes."""
     kept: dict[int, Any] = {}
     following = 0
     for place, result in results_of(function, tasks, jobs, heard=heard):

@@ -207,10 +207,10 @@ def withdrawal_note(profile: ApiProfile, today: str | None) -> str | None:
     if gone is None or not is_withdrawn(profile, today):
         return None
     others = [] if profile.weights is None else [each.name for each in serving(profile.weights, today)]
-    told = [f"{profile.name} is no longer served: {profile.provider} withdrew it on {gone.date}"]
-    told += [] if gone.successor is None else [f"its successor there is {gone.successor}"]
-    told += [f"the same weights are served as {', '.join(others)}"] if others else []
-    return "; ".join(told)
+    clauses = [f"{profile.name} is no longer served: {profile.provider} withdrew it on {gone.date}"]
+    clauses += [] if gone.successor is None else [f"its successor there is {gone.successor}"]
+    clauses += [f"the same weights are served as {', '.join(others)}"] if others else []
+    return "; ".join(clauses)
 
 
 def serving(model: str, today: str | None = None) -> list[ApiProfile]:

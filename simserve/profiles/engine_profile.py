@@ -631,7 +631,6 @@ def version_note(name: str, requested: str | None, source: str) -> str | None:
     """Return the notice for an answer if the version asked for is not known; None if it is.
 
     Args:
-        requested: Version asked for.
         source: `EngineProfile.version_source` of it.
     """
     return f"{name} {requested}: {source}" if source.startswith(_NOT_KNOWN) else None

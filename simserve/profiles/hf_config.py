@@ -82,8 +82,8 @@ def from_hf_config(
     rules = family or Family()
     pattern = layer_pattern(ConfigReader(config, file))
     counted = {} if pattern is None else {"num_hidden_layers": len(pattern)}
-    told = {key: value for key, value in config.items() if value is not None}
-    reader = ConfigReader({**rules.defaults, **counted, **told, "model_type": model_type}, file)
+    given = {key: value for key, value in config.items() if value is not None}
+    reader = ConfigReader({**rules.defaults, **counted, **given, "model_type": model_type}, file)
     fields = {
         "name": _name(config, file),
         "family": model_type or "unknown",

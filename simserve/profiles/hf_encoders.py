@@ -53,11 +53,11 @@ def vision_tower(reader: ConfigReader) -> dict[str, Any] | None:
 
 
 def _grid(
-    patch: int, told: str, merge: int, pixels: tuple[int, int], sizes: Mapping[str, Any], **others: Any
+    patch: int, note: str, merge: int, pixels: tuple[int, int], sizes: Mapping[str, Any], **others: Any
 ) -> dict[str, Any]:
     """Return a tower whose images keep their proportions, with the fewest and most pixels of an image."""
     return {
-        "source": f"vision_config of the file{told}",
+        "source": f"vision_config of the file{note}",
         "rule": "grid",
         "patch_size": patch,
         "merge": merge,
@@ -97,8 +97,8 @@ def _qwen3_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
 def _moonvit(tower: ConfigReader, processor: str, most: int, prefix: str = "") -> dict[str, Any]:
     """Return a MoonViT of at most ``most`` patches an image, whose sizes are named with a prefix."""
     patch, merge = tower.integer("patch_size"), (tower.sequence("merge_kernel_size") or [2])[0]
-    told = f"; pixels of an image by the processor of {processor}"
-    return _grid(patch, told, merge, ((merge * patch) ** 2, most * patch**2), _tower_sizes(tower, prefix))
+    note = f"; pixels of an image by the processor of {processor}"
+    return _grid(patch, note, merge, ((merge * patch) ** 2, most * patch**2), _tower_sizes(tower, prefix))
 
 
 def _qwen2_5_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
@@ -186,8 +186,8 @@ def _pixtral_tower(reader: ConfigReader, tower: ConfigReader) -> dict[str, Any]:
     """Return Pixtral's tower, also Mistral Small 3.1's and Ministral 3's, which limits an image's longer side."""
     merge, patch = reader.integer("spatial_merge_size", default=1), tower.integer("patch_size")
     pixels = (patch * merge) ** 2, tower.integer("image_size") ** 2
-    told = ", without the tokens that end a row of patches"
-    return _grid(patch, told, merge, pixels, _tower_sizes(tower), is_gated_mlp=True)
+    note = ", without the tokens that end a row of patches"
+    return _grid(patch, note, merge, pixels, _tower_sizes(tower), is_gated_mlp=True)
 
 
 def _llama4_tower(_: ConfigReader, tower: ConfigReader) -> dict[str, Any]:

@@ -44,22 +44,22 @@ def answer(result: RunResult) -> str:
         return f"No request was completed: {statuses(simserve) or 'none was sent'}."
     state = f"the run is {simserve['stability']}"
     if result.slo is None:
-        told = f"No SLO is set; {state}."
+        text = f"No SLO is set; {state}."
     elif simserve["slo"]["attainment"] is None:
-        told = f"The SLO cannot be judged, since no request was measured; {state}."
+        text = f"The SLO cannot be judged, since no request was measured; {state}."
     else:
         held = "holds" if verdict(result) == "holds" else "is missed"
         asked, met = share_asked(result.slo.attainment), share(simserve["slo"]["attainment"])
         # The attainment is the smaller share, of requests or of tasks.
         whose = "tasks" if simserve["slo"]["by_metric"].get("task") == simserve["slo"]["attainment"] else "requests"
-        told = f"The SLO {held}: {met} of {whose} met it ({asked} asked); {state}."
+        text = f"The SLO {held}: {met} of {whose} met it ({asked} asked); {state}."
     missing, failed = classes_missing(result), len(result.threshold_failures)
     if missing:
         more = f" and {len(missing) - _MOST_CLASSES} more" if len(missing) > _MOST_CLASSES else ""
-        told += (
+        text += (
             f" Missed by {listed(missing[:_MOST_CLASSES]) if not more else ', '.join(missing[:_MOST_CLASSES])}{more}."
         )
-    return f"{told} {counted(failed, 'threshold')} failed." if failed else told
+    return f"{text} {counted(failed, 'threshold')} failed." if failed else text
 
 
 _MOST_CLASSES = 2  # Most classes named in the answer that miss their objective.
@@ -96,8 +96,8 @@ def _changed(changes: Mapping[str, Any]) -> str:
             return words[key]()
     if changes.keys() == {_READY, _REPLICAS}:
         return f"With at least {counted(changes[_READY], 'replica')}"
-    told = [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
-    return f"With {listed(told)}"
+    changed = [f"{key}={'null' if value is None else value}" for key, value in changes.items()]
+    return f"With {listed(changed)}"
 
 
 _READY, _REPLICAS = "deployment.autoscaling.min_replicas", "deployment.replicas"

@@ -114,8 +114,8 @@ def latency_ranges(latencies: Sequence[LatencyLine]) -> Sketch | None:
             marks.append(Box(left=low, right=end, y=row, thickness=_RANGE, color=GREY, words=words))
         if seconds.limit is not None:
             ends = (seconds.limit * (1 - _LIMIT), seconds.limit * (1 + _LIMIT))
-            told = f"{each.label}\nlimit: {format_seconds(seconds.limit)}"
-            marks.append(Box(left=ends[0], right=ends[1], y=row, thickness=0.8, color=VERMILION, words=told))
+            limit_words = f"{each.label}\nlimit: {format_seconds(seconds.limit)}"
+            marks.append(Box(left=ends[0], right=ends[1], y=row, thickness=0.8, color=VERMILION, words=limit_words))
     marks.append(
         Dots(
             x=[each.seconds.mean or math.nan for each in known],
@@ -189,7 +189,6 @@ def latency_against_load(
         ttft: One value per load, NaN where undefined.
         tpot: As ``ttft``.
         bounds: Of the SLO, seconds.
-        label: Of the load.
         marks: What else is drawn, below.
     """
     drawn: list[Mark] = list(marks)
@@ -238,7 +237,6 @@ def goodput_against_load(
             lower, the line is drawn at ``good``.
         good: As ``answered``.
         knee: Load and requests/s where ``good`` is highest.
-        label: Of the load.
         marks: What else is drawn, below.
     """
     drawn: list[Mark] = list(marks)
@@ -359,7 +357,6 @@ def sweep_curves(sweep: Sweep, figure_name: str) -> Sketch | None:
     """Return a figure of the points against the first numeric key, one line for each value of the next key.
 
     Args:
-        sweep: The rows.
         figure_name: Column of the table, such as ``p95_ttft_ms``.
 
     Returns:

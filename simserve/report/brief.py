@@ -29,6 +29,7 @@ from simserve.report.answer import (
     verdict,
     warning_lines,
 )
+from simserve.report.curves import num_holding
 from simserve.report.kinds import round_text, task_text
 from simserve.report.knobs import engine_name
 from simserve.report.quantities import UNDEFINED, count, counted, dollars, latency_unit, number, share
@@ -174,7 +175,7 @@ def _ways(result: RunResult, reference: Sequence[str]) -> list[Way]:
     words = reference or ("SCENARIO.yaml",)
     named = " ".join(shlex.quote(word) for word in words)
     summary, inner = result.summary, result.summary["simserve"]
-    found = [Way(told, command) for told, command in advice_lines(summary)]
+    found = [Way(sentence, command) for sentence, command in advice_lines(summary)]
     if found:
         return found
     if result.simulation.was_interrupted:
@@ -202,19 +203,23 @@ def _longer_context(result: RunResult, words: Sequence[str], longest: int) -> Wa
     """Return the remedy for prompts that are too long: split them, raise the limit that was set, or add memory."""
     engine, named = result.summary["simserve"]["engine_resolved"], " ".join(shlex.quote(word) for word in words)
     if longest <= engine["max_model_len"]:
-        told = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
-        return Way(told, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")
+        sentence = f"The prompts are longer than a step ({count(engine['max_num_batched_tokens'])} tokens). Split them:"
+        return Way(sentence, f"simserve run {named} --set deployment.engine.enable_chunked_prefill=true")
     limit = count(engine["max_model_len"])
     if result.scenario["deployment"].get("engine", {}).get("max_model_len") is not None:
-        told = f"The prompts are longer than max_model_len ({limit}). Raise it:"
-        return Way(told, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
+        sentence = f"The prompts are longer than max_model_len ({limit}). Raise it:"
+        return Way(sentence, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
     if any("max_model_len" in each for each in result.summary["simserve"].get("warnings", ())):
-        told = f"The prompts are longer than the KV cache has room for ({limit} tokens). To find GPUs that hold them:"
-        return Way(told, plan_command(words, needs_more=True))
+        sentence = (
+            f"The prompts are longer than the KV cache has room for ({limit} tokens). To find GPUs that hold them:"
+        )
+        return Way(sentence, plan_command(words, needs_more=True))
     source = engine["sources"]["max_model_len"]
     if " default on " in source and "the model's" not in source:
-        told = f"The prompts are longer than what the engine leaves a request by default ({limit} tokens). Raise it:"
-        return Way(told, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
+        sentence = (
+            f"The prompts are longer than what the engine leaves a request by default ({limit} tokens). Raise it:"
+        )
+        return Way(sentence, f"simserve run {named} --set deployment.engine.max_model_len={longest}")
     return Way(f"The prompts are longer than the model's context ({limit} tokens). Longer ones:", "simserve models")
 
 
@@ -324,8 +329,8 @@ def load_text(result: RunResult) -> str:
     mean, peak, most = inner["load_ratio"], inner["peak_load_ratio"], inner["finishable_throughput"]
     if mean is None or most is None:
         how = {"closed": "a closed loop: clients wait for answers", "mixed": "part of it in a closed loop"}
-        told = how.get(inner["load"], "no steady rate, so no load ratio")
-        return f"{served} requests/s, {_output_text(result)}; {told}"
+        kind = how.get(inner["load"], "no steady rate, so no load ratio")
+        return f"{served} requests/s, {_output_text(result)}; {kind}"
     highest = "" if peak is None else f", {_times(peak)} of it in the busiest five minutes"
     of = " of" if mean < 1 else ""
     load = f"{number(mean * most)} requests/s, {_times(mean)}{of} the {number(most)} {_sustained_by(result)}{highest}"
@@ -368,25 +373,13 @@ def _slo_reach(result: RunResult) -> str:
         for key, value in each["changes"].items()
         if key in LOAD_KEYS and len(each["changes"]) == 1
     ]
-    tried = _held_loads(result)
+    loads, slo = result.background.get("loads"), result.slo
+    tried = loads["loads"][: num_holding(loads, slo.attainment)] if loads and slo is not None else ()
     reached = max([*advised, *tried], default=None)
     if reached is None:
         return ""
     is_closed = result.summary["simserve"]["load"] == "closed"
     return f"SLO held at {counted(round(reached), 'client') if is_closed else number(reached)} (one run)"
-
-
-def _held_loads(result: RunResult) -> list[float]:
-    """Return the loads at which the SLO held, up to the first that missed it."""
-    found, slo = result.background.get("loads"), result.slo
-    if not found or slo is None:
-        return []
-    held = [
-        stability != "overloaded" and attainment is not None and attainment >= slo.attainment
-        for stability, attainment in zip(found["stability"], found["attainment"], strict=True)
-    ]
-    first = held.index(False) if False in held else len(held)
-    return list(found["loads"][:first])
 
 
 def cost_text(summary: Mapping[str, Any], gpus: str, held: Verdict) -> str:

@@ -18,7 +18,7 @@ from simserve.report.panels import panel
 from simserve.report.quantities import capital, count, counted, load_figure, number, share
 from simserve.report.sketch_figure import sketch_figure
 from simserve.report.tables import TERM_LABELS
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -42,10 +42,12 @@ class Capacity(Paged, capacity_answer.Capacity):
     def _page(self, command: str, brief: Brief | None) -> Page:
         lines = _answer_lines(self)
         levels = self.found.levels
-        told = f"{lines[0]} {counted(len(levels), 'load')} from {_load(self, levels[0].load)} on."
+        description = f"{lines[0]} {counted(len(levels), 'load')} from {_load(self, levels[0].load)} on."
         panels = (
-            panel("latency", "Latency against load", "", answer_plots.capacity_latency(self), told),
-            panel("goodput", "Requests within the SLO against load", "", answer_plots.capacity_goodput(self), told),
+            panel("latency", "Latency against load", "", answer_plots.capacity_latency(self), description),
+            panel(
+                "goodput", "Requests within the SLO against load", "", answer_plots.capacity_goodput(self), description
+            ),
         )
         return Page(
             name=f"simserve capacity: {self.scenario.name}",
@@ -85,11 +87,8 @@ class CapacityPlots:
 
 def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> None:
     """Print what the brief leaves out: what fails, the table of loads, how far to trust it."""
-    from rich.text import Text
-
     width = min(console.width, _WIDEST)
-    for line in _answer_lines(capacity)[1:]:
-        console.print(Text(line), width=width)
+    print_lines(console, _answer_lines(capacity)[1:], width=width)
     console.print()
     # Titles take two lines: on 80 columns they would be cut off.
     titles = [name.replace(" ", "\n", 1) for name in header(capacity)]
@@ -100,8 +99,7 @@ def render_capacity(capacity: capacity_answer.Capacity, console: Console) -> Non
         table.add_row(*row, style=emphasis)
     console.print(table, width=width)
     console.print()
-    for line in _trust_lines(capacity):
-        console.print(Text(line, style="dim"), width=width)
+    print_lines(console, _trust_lines(capacity), "dim", width)
 
 
 def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
@@ -231,8 +229,8 @@ def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, referenc
     workload = scenario.workload.model_copy(update=at_load)
     deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
     known = _on_real_servers(capacity)
-    told = f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}"
-    facts = _changed_facts(capacity, deployed, told)
+    load_text = f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}"
+    facts = _changed_facts(capacity, deployed, load_text)
     command = shlex.join(["simserve", "run", *reference, "--rate", _load(capacity, load).replace(",", "")])
     way = Way("The figures below are at that load. To see all of it:", command)
     return replace(deployed, verdict="holds", answer=answered, facts=facts, ways=[way])

@@ -24,7 +24,7 @@ from simserve.report.page import Page, Paged, Section, html_table
 from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, capital, dollars, latency, listed, number, share
 from simserve.report.sketch_figure import sketch_figure
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 from simserve.scenario.formats import formats_line
 from simserve.units import HOURS_PER_MONTH
 
@@ -71,11 +71,11 @@ class Comparison(Paged, compare.Comparison):
     def _page(self, command: str, brief: Brief | None) -> Page:
         lines = _told(self)
         opening = brief or comparison_brief(self)
-        said = " ".join(each.text for each in opening.facts)
+        brief_text = " ".join(each.text for each in opening.facts)
         figure = answer_plots.differences(self)
         note = "Filled: a difference is shown; hollow: the interval covers zero"
-        told = f"{' '.join(lines)} {note}."
-        pictures = [panel("differences", "Against the base", note, figure, told)]
+        description = f"{' '.join(lines)} {note}."
+        pictures = [panel("differences", "Against the base", note, figure, description)]
         priced = answer_plots.compared_dollars(self)
         if priced is not None:
             read = "Each deployment; lower and further left is better."
@@ -91,7 +91,7 @@ class Comparison(Paged, compare.Comparison):
         return Page(
             name=f"simserve compare: {self.base.scenario.name}",
             brief=opening,
-            lines=[line for line in lines[1:] if line.partition(": ")[2].rstrip(".") not in said],
+            lines=[line for line in lines[1:] if line.partition(": ")[2].rstrip(".") not in brief_text],
             sections=(
                 Section(title="What changes", panels=pictures),
                 Section(title="Figures", header=header(self), rows=_rows(self), notes=_reading_lines(self)),
@@ -106,7 +106,7 @@ class Comparison(Paged, compare.Comparison):
     def _repr_html_(self) -> str:
         base = formats_line(self.base.formats)
         others = [(each.name, formats_line(each.formats)) for each in self.variants]
-        different = [f"{name}: {told}." for name, told in others if told != base]
+        different = [f"{name}: {formats}." for name, formats in others if formats != base]
         notes = [*_reading_lines(self), f"Simulated with {base}.", *different]
         return html_table(comparison_lines(self), header(self), _rows(self), notes)
 
@@ -126,8 +126,7 @@ def render_comparison(comparison: compare.Comparison, console: Console) -> None:
     """Print what the brief leaves out: the changes of further variants, the table, and how to read it."""
     from rich.text import Text
 
-    for line in _told(comparison)[1:]:
-        console.print(Text(line, style="bold"))
+    print_lines(console, _told(comparison)[1:], "bold")
     titles = header(comparison)
     table = columns(titles, [True, *[False] * (len(titles) - 1)])
     for label, base, cells in _cells(comparison):
@@ -137,8 +136,7 @@ def render_comparison(comparison: compare.Comparison, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     console.print()
-    for line in _reading_lines(comparison):
-        console.print(Text(line, style="dim"))
+    print_lines(console, _reading_lines(comparison), "dim")
 
 
 def header(comparison: compare.Comparison) -> list[str]:
@@ -199,8 +197,8 @@ def _real_text() -> str:
 
 
 def _real_lines() -> list[str]:
-    told = _real_text()
-    return [f"{capital(told)}."] if told else []
+    text = _real_text()
+    return [f"{capital(text)}."] if text else []
 
 
 def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = STORED) -> Brief:
@@ -223,8 +221,8 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     deployed = deployed_brief(comparison.asked or comparison.base.scenario, reference)
     ways = [_way(comparison, reference)]
     runs = _reading_lines(comparison)[0].partition("; ")[0].partition(" (")[0].rstrip(".")
-    told = "; ".join(filter(None, [runs, _real_text()]))
-    facts = [replace(each, text=f"{told}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
+    trust = "; ".join(filter(None, [runs, _real_text()]))
+    facts = [replace(each, text=f"{trust}; {each.text}") if each.label == "Trust" else each for each in deployed.facts]
     return about(replace(deployed, facts=facts), answered, "none", more=more, ways=ways)
 
 
@@ -252,15 +250,15 @@ def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
     mixed = _mixed(comparison, best)
     if mixed is not None:
         gains, losses = _moved(mixed, comparison)
-        told = f"{mixed.name} is better in {listed(gains)}, {comparison.base.name} in {listed(losses)}"
-        return Way(f"{told}. To run {mixed.name}:", command_of(reference, mixed.changes, keeps_layout=True))
+        text = f"{mixed.name} is better in {listed(gains)}, {comparison.base.name} in {listed(losses)}"
+        return Way(f"{text}. To run {mixed.name}:", command_of(reference, mixed.changes, keeps_layout=True))
     if best is comparison.base:
         return Way(
             f"None is cheaper than {best.name}, or faster at its price. To look further:", plan_command(reference)
         )
     is_alone = len(comparison.variants) == 1
-    told = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"
-    return Way(f"{told}. To run it:", command_of(reference, best.changes, keeps_layout=True))
+    text = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"
+    return Way(f"{text}. To run it:", command_of(reference, best.changes, keeps_layout=True))
 
 
 def _best(comparison: compare.Comparison) -> Variant | None:
@@ -308,7 +306,7 @@ def _told(comparison: compare.Comparison) -> list[str]:
     mixed = _mixed(comparison, best)
     if mixed is not None:
         place = comparison.variants.index(mixed)
-    first, told = lines[place], comparison.variants[place]
+    first, variant_named = lines[place], comparison.variants[place]
     if _is_undecided(comparison):
         first = (
             f"Too few runs to decide. {first.partition(': too few')[0]}: no intervals (--replications {LEAST_PAIRS})."
@@ -320,8 +318,8 @@ def _told(comparison: compare.Comparison) -> list[str]:
     runs = len(comparison.base.summaries)
     doubts, pairs = [], load_error_model().pairs
     for name, label in _HEADLINES:
-        errors, change = pairs.get(PAIRED.get(name.partition("_")[2], "")), told.differences[name].relative
-        if errors is None or not _is_headline(told, name, runs) or change <= -1:
+        errors, change = pairs.get(PAIRED.get(name.partition("_")[2], "")), variant_named.differences[name].relative
+        if errors is None or not _is_headline(variant_named, name, runs) or change <= -1:
             continue
         if abs(math.log1p(change)) < errors.p50:
             doubts.append(f"{label} (median error {share(math.expm1(errors.p50))})")
@@ -351,11 +349,11 @@ def _month(variant: Variant) -> str:
         for term, name in (("TTFT", "mean_ttft_ms"), ("TPOT", "mean_tpot_ms"))
         if (value := at(summary, FIGURES[name])) is not None
     ]
-    told = [f"mean {', '.join(means)}"] if means else []
+    latencies = [f"mean {', '.join(means)}"] if means else []
     met = [] if attainment is None else [f"{share(attainment)} meet the SLO"]
     lost = 1.0 - summary["completed"] / summary["simserve"]["requests"]["submitted"]
     unserved = [f"{share(lost)} not served"] if lost >= _LEAST_LOST else []
-    return "; ".join([*met, *unserved, *told, paid])
+    return "; ".join([*met, *unserved, *latencies, paid])
 
 
 def _rows(comparison: compare.Comparison) -> list[list[str]]:

@@ -424,12 +424,11 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
     """Return the answer as a page: its parts, and the break-even.
 
     Args:
-        command: How to reproduce it.
         brief: What opens the page; None: what the summary alone says.
     """
-    told = answer(summary)
+    text = answer(summary)
     panels = [
-        panel(name, title, note, figure, f"{told} {note}")
+        panel(name, title, note, figure, f"{text} {note}")
         for name, title, note, figure in (
             ("break-even", "Dollars a month", "", answer_plots.break_even(summary)),
             (

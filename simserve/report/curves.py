@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,15 @@ class TurningPoint:
     at: int  # x of the largest y; the first if several are equal.
     value: float  # That y.
     falls_after: bool  # Whether some later y is more than 2 % below it.
+
+
+def num_holding(found: Mapping[str, Any], asked: float) -> int:
+    """Return at how many loads of `simserve.report.other_loads`, ascending, the SLO held before the first miss."""
+    held = [
+        stability != "overloaded" and (attainment or 0.0) >= asked
+        for stability, attainment in zip(found["stability"], found["attainment"], strict=True)
+    ]
+    return held.index(False) if False in held else len(held)
 
 
 def turning_point(points: Sequence[tuple[int, float]]) -> TurningPoint:

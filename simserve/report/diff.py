@@ -10,7 +10,7 @@ from simserve.planner.diff import Move
 from simserve.report.figures import SHOWN
 from simserve.report.page import html_table
 from simserve.report.quantities import number, share
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 from simserve.scenario.formats import formats_line
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ def _diff_lines(found: diff.Diff) -> list[str]:
 
 def _formats(found: diff.Diff) -> list[str]:
     """Return the number formats of the two, once if they are the same; nothing for results without them."""
-    told = [formats_line(each["formats"]) for each in found.identities if each.get("formats")]
-    if len(told) < len(found.names):
+    formats = [formats_line(each["formats"]) for each in found.identities if each.get("formats")]
+    if len(formats) < len(found.names):
         return []
-    return [f"Both with {told[0]}."] if told[0] == told[1] else [f"{told[0]} → {told[1]}"]
+    return [f"Both with {formats[0]}."] if formats[0] == formats[1] else [f"{formats[0]} → {formats[1]}"]
 
 
 def _diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
@@ -73,12 +73,9 @@ def _diff_rows(found: diff.Diff) -> list[tuple[str, ...]]:
 
 def render_diff(found: diff.Diff, console: Console) -> None:
     """Print the answer and the table."""
-    from rich.text import Text
-
-    lines = _diff_lines(found)
-    console.print(Text(lines[0], style="bold red" if found.has_failed else "bold"))
-    for line in lines[1:]:
-        console.print(Text(line, style="dim"))
+    first, *others = _diff_lines(found)
+    print_lines(console, [first], "bold red" if found.has_failed else "bold")
+    print_lines(console, others, "dim")
     rows = _diff_rows(found)
     if not rows:
         return

@@ -415,8 +415,8 @@ def _operator_lines(steps: Mapping[str, Any]) -> list[str]:
         return []
     noticed = {name: value / total for name, value in seconds.items() if value / total >= _NOTICEABLE_OPERATOR}
     rest = 1.0 - sum(noticed.values())
-    told = listed_shares(noticed, OPERATORS)
-    return [f"by operator: {told}" + (f", others {share(rest)}" if rest >= _NOTICEABLE_OPERATOR else "")]
+    text = listed_shares(noticed, OPERATORS)
+    return [f"by operator: {text}" + (f", others {share(rest)}" if rest >= _NOTICEABLE_OPERATOR else "")]
 
 
 def _format_lines(result: RunResult) -> list[str]:

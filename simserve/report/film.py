@@ -141,9 +141,9 @@ def film_fragment(film: Mapping[str, Any]) -> str:
     data = json.dumps(film, separators=(",", ":")).replace("<", "\\u003c")
     style = (TEMPLATES / "film.css").read_text(encoding="utf-8")
     player = (TEMPLATES / "film.js").read_text(encoding="utf-8")
-    said = f"{film['end'] - film['start']:.3g} seconds of the run, as it was recorded, around {film['why']}."
+    caption = f"{film['end'] - film['start']:.3g} seconds of the run, as it was recorded, around {film['why']}."
     return (
-        f'<div class="film"><style>{style}</style><p class="quiet">{escape(said)}</p>'
+        f'<div class="film"><style>{style}</style><p class="quiet">{escape(caption)}</p>'
         f'<script type="application/json">{data}</script></div><script>{player}</script>'
     )
 

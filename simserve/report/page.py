@@ -84,8 +84,6 @@ class Paged:
         """Write the answer as one self-contained page.
 
         Args:
-            file: Path of the page.
-            command: The command that reproduces it.
             brief: The brief at the top of the page; None: it is made here.
         """
         write_page(self._page(command, brief), file)
@@ -164,8 +162,8 @@ def html_sections(lines: Sequence[str], sections: Iterable[Section]) -> str:
     for section in sections:
         parts += [f"<h4>{escape(section.title)}</h4>"] if section.title else []
         for line in section.lines:
-            told = escape(line)
-            parts.append(f"<p><code>{told}</code></p>" if line.startswith("simserve ") else f"<p>{told}</p>")
+            text = escape(line)
+            parts.append(f"<p><code>{text}</code></p>" if line.startswith("simserve ") else f"<p>{text}</p>")
         parts += [html_cells(section.header, section.rows)] if section.rows else []
         parts += [f"<p><small>{escape(note)}</small></p>" for note in section.notes]
     return "".join(parts)
@@ -174,11 +172,7 @@ def html_sections(lines: Sequence[str], sections: Iterable[Section]) -> str:
 def html_table(
     lines: Sequence[str], header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
 ) -> str:
-    """Return an answer of one table, as `html_sections` does.
-
-    Args:
-        notes: What limits the answer.
-    """
+    """Return an answer of one table, as `html_sections` does."""
     return html_sections(lines, [Section(header=header, rows=rows, notes=notes)])
 
 

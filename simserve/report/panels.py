@@ -14,7 +14,7 @@ from simserve.metrics.result import RunResult
 from simserve.report import facts, plots, tables
 from simserve.report.answer_plots import goodput_against_load, latency_against_load, latency_ranges, load_label
 from simserve.report.axes import BLUE, GREY, SKY, VERMILION, clock
-from simserve.report.curves import thinned, turning_point
+from simserve.report.curves import num_holding, thinned, turning_point
 from simserve.report.kinds import audio_lines, image_lines, reasoning_lines, speculation_lines
 from simserve.report.preemption import seats_points
 from simserve.report.quantities import capital, count, counted, dollars, listed, load_figure, number, share
@@ -78,20 +78,20 @@ def brief_panel(latencies: Sequence[LatencyLine]) -> Panel | None:
     sketch = latency_ranges(latencies)
     if sketch is None:
         return None
-    told = "; ".join(f"{each.label} {each.text}" for each in latencies)
+    text = "; ".join(f"{each.label} {each.text}" for each in latencies)
     note = "bar: 90% of real servers" if any(each.real_servers for each in latencies) else ""
     limit = "stroke: limit of the SLO" if any(each.limit for each in latencies) else ""
-    return panel("latencies", "Latencies", "; ".join(part for part in (note, limit) if part), sketch, told)
+    return panel("latencies", "Latencies", "; ".join(part for part in (note, limit) if part), sketch, text)
 
 
 def _load_group(result: RunResult, found: Mapping[str, Any]) -> PanelGroup:
     """Return latency and goodput at other loads, from runs beside this one."""
     unit = "clients" if found["is_closed"] else "requests/s"
-    told = f"{knee_words(found, unit)}; {sustained_words(result, found, unit)}"
-    note = f"{told}. {runs_words(found, unit)}; simserve capacity narrows it"
+    text = f"{knee_words(found, unit)}; {sustained_words(result, found, unit)}"
+    note = f"{text}. {runs_words(found, unit)}; simserve capacity narrows it"
     panels = (
-        panel("load-latency", "Latency against load", "", latency_at_loads(result, found), f"{told}."),
-        panel("load-goodput", "Goodput against load", "", goodput_at_loads(found), f"{told}."),
+        panel("load-latency", "Latency against load", "", latency_at_loads(result, found), f"{text}."),
+        panel("load-goodput", "Goodput against load", "", goodput_at_loads(found), f"{text}."),
     )
     return PanelGroup("At other loads", note, panels)
 
@@ -195,12 +195,12 @@ def _roofline_panels(result: RunResult) -> tuple[Panel, ...]:
         phase: max((each for each in found["points"] if each["phase"] == phase), key=lambda each: each["seconds"])
         for phase in ("decode", "prefill")
     }
-    told = "; ".join(
+    text = "; ".join(
         f"{phase}: {each['name'].replace('_', ' ')} takes longest, {number(each['intensity'])} FLOP a byte at "
         f"{number(each['flops_per_second'] / 1e12)} TFLOP/s"
         for phase, each in slowest.items()
     )
-    return (panel("roofline", "Roofline", note, plots.roofline(found), f"{told}."),)
+    return (panel("roofline", "Roofline", note, plots.roofline(found), f"{text}."),)
 
 
 def _dollar_panels(result: RunResult) -> tuple[Panel, ...]:
@@ -314,31 +314,26 @@ def knee_words(found: Mapping[str, Any], unit: str) -> str:
 
 def sustained_words(result: RunResult, found: Mapping[str, Any], unit: str) -> str:
     """Return the sentence about the loads up to which the SLO holds."""
-    asked = math.inf if result.slo is None else result.slo.attainment
-    holds = [
-        (share or 0.0) >= asked and stability != "overloaded"
-        for share, stability in zip(found["attainment"], found["stability"], strict=True)
-    ]
     loads = found["loads"]
-    if not holds[0]:
+    held = num_holding(found, math.inf if result.slo is None else result.slo.attainment)
+    if not held:
         return f"the SLO does not hold even at {_load(found, loads[0])} {unit}"
-    last = holds.index(False) - 1 if False in holds else len(loads) - 1
-    beyond = "" if last == len(loads) - 1 else f", not at {_load(found, loads[last + 1])}"
-    return f"the SLO holds at {_load(found, loads[last])} {unit}{beyond}"
+    beyond = "" if held == len(loads) else f", not at {_load(found, loads[held])}"
+    return f"the SLO holds at {_load(found, loads[held - 1])} {unit}{beyond}"
 
 
 def runs_words(found: Mapping[str, Any], unit: str) -> str:
     """Return how many requests the runs have, and which runs are too short for what they show."""
     fewest, most = min(found["requests"]), max(found["requests"])
-    told = f"From runs of {count(fewest)}" + ("" if fewest == most else f" to {count(most)}") + " requests"
+    text = f"From runs of {count(fewest)}" + ("" if fewest == most else f" to {count(most)}") + " requests"
     unsettled = [
         _load(found, load)
         for load, settled, stability in zip(found["loads"], found["settled"], found["stability"], strict=True)
         if settled is False and stability != "overloaded"
     ]
     if not unsettled:
-        return told
-    return f"{told}; too short to have settled at {listed(unsettled)} {unit}"
+        return text
+    return f"{text}; too short to have settled at {listed(unsettled)} {unit}"
 
 
 def _own(found: Mapping[str, Any]) -> list[Mark]:

@@ -146,7 +146,6 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     """Return the plan as a page: what the terminal shows, and the fleets that were tried.
 
     Args:
-        command: The command that reproduces it.
         brief: The brief at the top of the page; None: one from the summary alone.
     """
     is_fixed = summary["objective"] == "throughput"
@@ -159,14 +158,14 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
     ]
     figure = throughput_front(summary) if is_fixed else plan_candidates(summary)
     if figure is not None and is_fixed:
-        told = "Each point is a load of a deployment; the plan is circled."
-        picture = panel("front", "Tokens/s a GPU against tokens/s a user", told, figure, f"The front. {told}")
+        caption = "Each point is a load of a deployment; the plan is circled."
+        picture = panel("front", "Tokens/s a GPU against tokens/s a user", caption, figure, f"The front. {caption}")
         sections.insert(min(1, len(sections)), Section(title="What the GPUs can do", panels=(picture,)))
     elif figure is not None:
         tried = sum(bool(each.get("usd_per_month")) for each in summary["candidates"])
-        told = f"Fleets that were simulated ({tried}; those slower by far are not drawn); the plan is circled."
+        caption = f"Fleets that were simulated ({tried}; those slower by far are not drawn); the plan is circled."
         title = "Dollars against latency"
-        pictures = [panel("candidates", title, told, figure, f"Dollars a month against p95 TTFT. {told}")]
+        pictures = [panel("candidates", title, caption, figure, f"Dollars a month against p95 TTFT. {caption}")]
         steps = plan_waterfall(summary)
         if steps is not None:
             # The line of the arithmetic that gives the number of replicas.
@@ -178,11 +177,11 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
         sections.insert(place + 1, Section(title="Month by month", panels=tuple(_purchase_panels(summary["purchase"]))))
     if summary.get("autoscaling"):
         place = next(at for at, each in enumerate(sections) if each.title == THRESHOLDS)
-        said = "Replicas launched in one fresh run of the whole load, means of minutes."
+        note = "Replicas launched in one fresh run of the whole load, means of minutes."
         sketch = thresholds_sketch(summary["autoscaling"])
-        picture = panel("autoscaler", "Replicas over time", said, sketch, f"Replicas over time. {said}")
-        told = "What arrives, means of the same minutes."
-        load = panel("load", "Load over time", told, load_sketch(summary["autoscaling"]), f"Requests/s. {told}")
+        picture = panel("autoscaler", "Replicas over time", note, sketch, f"Replicas over time. {note}")
+        caption = "What arrives, means of the same minutes."
+        load = panel("load", "Load over time", caption, load_sketch(summary["autoscaling"]), f"Requests/s. {caption}")
         sections.insert(place + 1, Section(title="Over time", panels=(picture, load)))
     return Page(
         name=f"simserve plan: {summary['scenario']}",
@@ -195,17 +194,17 @@ def plan_page(summary: Mapping[str, Any], command: str, brief: Brief | None = No
 
 def _full_sentence(line: str) -> str:
     """Return an indented line of the terminal as a full sentence; a line that ends in a command gets no full stop."""
-    told = line.strip()
-    if not any(sign.isdigit() for sign in told.split(" ", 1)[0]):  # product names keep their spelling
-        told = capital(told)
-    return told if ": simserve " in told else f"{told.rstrip('.')}."
+    sentence = line.strip()
+    if not any(sign.isdigit() for sign in sentence.split(" ", 1)[0]):  # product names keep their spelling
+        sentence = capital(sentence)
+    return sentence if ": simserve " in sentence else f"{sentence.rstrip('.')}."
 
 
 def _purchase_panels(bought: Mapping[str, Any]) -> Iterator[Panel]:
-    said = "Each month, what is paid for replicas, people and platform."
-    yield panel("purchase", "Dollars a month", said, purchase_sketch(bought), f"Dollars by month. {said}")
-    said = "What the busiest hour of each month needs, by how it is bought."
-    yield panel("replicas", "Replicas by term", said, replica_sketch(bought), f"Replicas by month and term. {said}")
+    note = "Each month, what is paid for replicas, people and platform."
+    yield panel("purchase", "Dollars a month", note, purchase_sketch(bought), f"Dollars by month. {note}")
+    note = "What the busiest hour of each month needs, by how it is bought."
+    yield panel("replicas", "Replicas by term", note, replica_sketch(bought), f"Replicas by month and term. {note}")
 
 
 def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, reference: Sequence[str] = ()) -> Brief:
@@ -216,12 +215,12 @@ def plan_brief(summary: Mapping[str, Any], deployed: Brief | None = None, refere
         reference: Arguments of ``simserve run`` that name the scenario.
     """
     if summary["objective"] == "throughput":
-        told = throughput_brief(summary)
+        brief = throughput_brief(summary)
     elif not summary["feasible"]:
-        told = _missed_brief(summary, reference)
+        brief = _missed_brief(summary, reference)
     else:
-        told = _held_brief(summary, deployed)
-    return told if deployed is None else replace(told, latencies=deployed.latencies)
+        brief = _held_brief(summary, deployed)
+    return brief if deployed is None else replace(brief, latencies=deployed.latencies)
 
 
 def runs_file(brief: Brief, file: Path) -> Brief:
@@ -334,12 +333,12 @@ def _sure(summary: Mapping[str, Any]) -> str:
     best = summary["best"]
     is_unsure = best["probability"] < SURE - 0.005 and summary.get("confidence") is None
     without = "" if worth_scaling(summary.get("autoscaling")) is None else " without the autoscaler"
-    told = f"{share(best['probability'])} of real servers hold it{without}"
-    first, *rest = sorted(resting(told, best["probability_basis"]), key=lambda part: not part.startswith(told))
+    claim = f"{share(best['probability'])} of real servers hold it{without}"
+    first, *rest = sorted(resting(claim, best["probability_basis"]), key=lambda part: not part.startswith(claim))
     if not is_unsure:
         return "; ".join([first, *rest])
-    basis = first.removeprefix(told).removeprefix(", ")
-    return "; ".join([told, f"for more: --confidence {share_asked(SURE)}", *filter(None, [basis]), *rest])
+    basis = first.removeprefix(claim).removeprefix(", ")
+    return "; ".join([claim, f"for more: --confidence {share_asked(SURE)}", *filter(None, [basis]), *rest])
 
 
 def render_plan(summary: Mapping[str, Any], console: Console) -> None:
@@ -360,10 +359,7 @@ def render_plan(summary: Mapping[str, Any], console: Console) -> None:
             shown = Padding(text, (0, 0, 0, 2)) if line.startswith("  ") else text
             console.print(shown, width=None if is_command else width, soft_wrap=is_command)
         if section.rows:
-            drawn = columns(section.header, section.is_text, breaks=section.is_text)
-            for row in section.rows:
-                drawn.add_row(*row)
-            console.print(drawn, width=width)
+            console.print(columns(section.header, section.is_text, section.rows, breaks=section.is_text), width=width)
 
 
 def plan_sections(summary: Mapping[str, Any]) -> Iterator[Section]:

@@ -435,15 +435,15 @@ def single_changes(summary: Mapping[str, Any]) -> Section:
     own = f"As it is, a replica makes {number(single['output_throughput'])} output tokens/s"
     possible = [each for each in single["changes"] if each["times"] is not None]
     if not possible:
-        told = f"{own}; no single change is possible here."
+        sentence = f"{own}; no single change is possible here."
     elif possible[0]["times"] < _NO_GAIN:
-        told = f"{own}, and no single change adds 5% or more."
+        sentence = f"{own}, and no single change adds 5% or more."
     else:
         best = possible[0]
-        told = f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."
+        sentence = f"{own}. The change that brings most is {best['variant']}: {best['times']:.2g} times that."
     title = "What one change does to the deployment as it is (its queue never empty, latency ignored)"
     return part(
-        title, [told], (("", "output tokens/s"), [(each["variant"], _times(each["times"])) for each in possible])
+        title, [sentence], (("", "output tokens/s"), [(each["variant"], _times(each["times"])) for each in possible])
     )
 
 

@@ -30,7 +30,6 @@ def roofline(series: Sequence[RooflineSeries], peaks: Mapping[str, float], bandw
         series: Measured (filled) and fitted (small, dark) calls by kind.
         peaks: FLOP/s by dtype: one roof each.
         bandwidth: Bytes/s of the slope.
-        title: Device.
     """
     figure, axes = canvas(height=4.2, bottom=0.25, top=0.92)
     axes.set_xscale("log")

@@ -273,8 +273,6 @@ def add_name(sketch: Sketch, text: str, x: float, y: float, *, is_needed: bool =
     needed.
 
     Args:
-        x: The point along the horizontal axis.
-        y: The point along the vertical axis.
         is_needed: Whether they are never left out; they may then be a line further away.
     """
     places = (*_NEXT_TO, *_FURTHER) if is_needed else _NEXT_TO
@@ -391,7 +389,6 @@ def spaced(axis: Axis, points: float) -> Axis:
 
     Args:
         axis: Horizontal, ``points`` long.
-        points: See ``axis``.
     """
     ticks = axis.marked
     a_unit = points / (axis.high - axis.low)

@@ -438,7 +438,7 @@ def _dot_spots(sketch: Sketch) -> list[Spot]:
         names = mark.names or (mark.label,) * len(mark.x)
         for x, y, name in zip(mark.x, mark.y, names, strict=True):
             if _inside(sketch.x, x) and _inside(sketch.y, y):
-                told = [f"{_name(axis)}: {_told(axis, value)}" for axis, value in ((sketch.x, x), (sketch.y, y))]
-                words = "\n".join([name, *(each.removeprefix(": ") for each in told)])
+                lines = [f"{_name(axis)}: {_told(axis, value)}" for axis, value in ((sketch.x, x), (sketch.y, y))]
+                words = "\n".join([name, *(each.removeprefix(": ") for each in lines)])
                 found.append(Spot(x, y, words, [(y, mark.color)]))
     return found

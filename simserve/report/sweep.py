@@ -19,7 +19,7 @@ from simserve.report.page import Page, Section, html_table, write_page
 from simserve.report.panels import panel
 from simserve.report.quantities import UNDEFINED, capital, counted, dollars, listed, share
 from simserve.report.sketch_figure import figure_or_none
-from simserve.report.terminal import columns
+from simserve.report.terminal import columns, print_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,20 +68,14 @@ def render_sweep(answer: sweep.Sweep, console: Console, out: Path | None) -> Non
     """Print how many points were run, a table of them, and where the rest is."""
     from rich.text import Text
 
-    for line in warning_lines(answer.summary):
-        console.print(Text(line, style="bold"))
-    lines = _sweep_lines(answer, out)
-    console.print(Text(lines[0], style="bold"))
-    for line in lines[1:]:
-        console.print(Text(line, style="dim"))
+    first, *others = _sweep_lines(answer, out)
+    print_lines(console, [*warning_lines(answer.summary), first], "bold")
+    print_lines(console, others, "dim")
     if not answer.rows:
         return
     console.print()
     titles = header(answer)
-    table = columns(titles, [title == "the run is" for title in titles], breaks=True)
-    for row in _shown_rows(answer):
-        table.add_row(*row)
-    console.print(table)
+    console.print(columns(titles, [title == "the run is" for title in titles], _shown_rows(answer), breaks=True))
     for line in error_lines(answer):
         console.print(Text(line, style="yellow", overflow="ellipsis"), no_wrap=True, soft_wrap=False)
 
@@ -121,14 +115,14 @@ def _found_lines(answer: sweep.Sweep) -> list[str]:
         nearest = max((answer.rows[place] for place in judged), key=lambda row: row["slo_attainment"] or 0.0)
         met = f"{share(nearest['slo_attainment'])} of requests meet it at {_point(nearest)}"
         return [f"The SLO holds at none of {counted(len(answer.rows), 'point')}; the nearest: {met}."]
-    told = [f"The SLO holds at {len(held)} of {counted(len(answer.rows), 'point')}"] if judged else []
+    clauses = [f"The SLO holds at {len(held)} of {counted(len(answer.rows), 'point')}"] if judged else []
     price = "usd_per_million_output_tokens"
     priced = [row for row in (answer.rows[place] for place in held or done) if row.get(price) is not None]
     if priced:
         cheapest = min(priced, key=lambda row: row[price])
         of = "of those" if judged else f"of {counted(len(answer.rows), 'point')}"
-        told.append(f"the cheapest {of} is {_point(cheapest)}: {dollars(cheapest[price])} a million output tokens")
-    text = "; ".join(told)
+        clauses.append(f"the cheapest {of} is {_point(cheapest)}: {dollars(cheapest[price])} a million output tokens")
+    text = "; ".join(clauses)
     return [f"{capital(text)}."] if text else []
 
 
@@ -206,8 +200,8 @@ def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
     for name in _FIGURES:
         label, figure = SHOWN[name].narrow, sweep_curves(answer, name)
         if figure is not None:
-            told = f"{label} at {counted(len(answer.rows), 'point')} of {', '.join(answer.keys)}."
-            panels.append(panel(name.replace("_", "-"), capital(label), "", figure, told))
+            description = f"{label} at {counted(len(answer.rows), 'point')} of {', '.join(answer.keys)}."
+            panels.append(panel(name.replace("_", "-"), capital(label), "", figure, description))
     return Page(
         name="simserve sweep: " + ", ".join(answer.keys),
         answer=lines[0] if _found_lines(answer) else f"{lines[0].rstrip('.')} over {listed(list(answer.keys))}.",

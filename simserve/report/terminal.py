@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import TextWrapper
@@ -99,8 +99,8 @@ def brief_lines(brief: Brief, width: int, *, is_whole: bool = False) -> list[Bri
     room = MOST_LINES + sum(map(len, warned))
     if not is_whole:
         hint = "; -v prints all"
-        told = [replace(each, text=each.text + hint) if each.label == FILES else each for each in brief.facts]
-        brief = _squeezed(replace(brief, facts=told), width, room)
+        hinted = [replace(each, text=each.text + hint) if each.label == FILES else each for each in brief.facts]
+        brief = _squeezed(replace(brief, facts=hinted), width, room)
     gap = _label_column(brief)
     answer = [BriefLine(line, _STYLES[brief.verdict]) for line in wrap(brief.answer, width)]
     table = _latency_lines(brief.latencies, gap, width)
@@ -269,17 +269,14 @@ def _latencies(result: RunResult, console: Console) -> Table:
     from rich.text import Text
 
     section = _section()
-    bounds = columns(("", ""), (True, False))
-    for row in slo_rows(result):
-        bounds.add_row(row.label, row.cells[0].text)
+    bounds = columns(("", ""), (True, False), [(row.label, row.cells[0].text) for row in slo_rows(result)])
     if bounds.row_count:
         section.add_row("SLO", bounds)
     caveat = steady_state_caveat(result)
     heading = Text(facts.measured(result))
     header = ("", "", *STATISTICS)
-    latencies = columns(header, [title == "" for title in header])
-    for row in latency_rows(result.summary):
-        latencies.add_row(row.label, row.unit, *(cell.text for cell in row.cells))
+    rows = [(row.label, row.unit, *(cell.text for cell in row.cells)) for row in latency_rows(result.summary)]
+    latencies = columns(header, [title == "" for title in header], rows)
     notes = [Text(caveat, style="bold yellow")] if caveat else []
     section.add_row("Latency", Group(heading, *notes, latencies))
     _add(section, "Real server", facts.real_server_lines(result))
@@ -293,12 +290,9 @@ def _class_table(classes: Sequence[Row], console: Console) -> Table:
     """Return one line per class; if that is too wide, titles take two lines and long names break: no figure is cut."""
     header = ("", *CLASS_COLUMNS)
     is_name = [title == "" for title in header]
-    table = columns(header, is_name)
-    narrow = columns([title.replace(" ", "\n") for title in header], is_name, breaks=is_name, gap=1)
-    for each in classes:
-        cells = (each.label, *(cell.text for cell in each.cells))
-        table.add_row(*cells)
-        narrow.add_row(*cells)
+    rows = [(each.label, *(cell.text for cell in each.cells)) for each in classes]
+    table = columns(header, is_name, rows)
+    narrow = columns([title.replace(" ", "\n") for title in header], is_name, rows, breaks=is_name, gap=1)
     room = console.width - _LABEL_WIDTH - 2
     return table if console.measure(table, options=console.options.update(width=_WIDEST)).maximum <= room else narrow
 
@@ -340,10 +334,23 @@ def _section() -> Table:
     return table
 
 
+def print_lines(console: Console, lines: Iterable[str], style: str = "", width: int | None = None) -> None:
+    """Print plain lines of text in one style."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text(line, style=style), width=width)
+
+
 def columns(
-    header: Sequence[str], is_text: Sequence[bool], *, breaks: bool | Sequence[bool] = False, gap: int = 2
+    header: Sequence[str],
+    is_text: Sequence[bool],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    breaks: bool | Sequence[bool] = False,
+    gap: int = 2,
 ) -> Table:
-    """Return a borderless table without rows.
+    """Return a borderless table.
 
     Args:
         header: Titles of the columns; no line for them if all are empty.
@@ -358,4 +365,6 @@ def columns(
     for name, is_left, is_long in zip(header, is_text, may_break, strict=True):
         justify: Literal["left", "right"] = "left" if is_left else "right"
         table.add_column(name, justify=justify, no_wrap=not is_long, overflow="fold" if is_long else "ellipsis")
+    for row in rows:
+        table.add_row(*row)
     return table

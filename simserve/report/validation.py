@@ -304,7 +304,6 @@ def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") 
     """Write the page, whole or not at all.
 
     Args:
-        file: Path of the page.
         asked: Arguments of the command shown on the page: ``FILE``, ``--data DIR``.
 
     Raises:
@@ -372,7 +371,6 @@ def scatter(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], unit:
 
     Args:
         series: Kind (`engine_kind`, or `NOT_SCORED`) -> measured and predicted figures, positive.
-        unit: Of both axes.
     """
     reach = log_reach(value for pair in series.values() for each in pair for value in each)
     assert reach is not None  # a series has points

@@ -299,7 +299,6 @@ class _OpenTraffic:
 
         Args:
             deployment: A deployment that refuses no request.
-            num_requests: Number of requests, approximately.
             rate: About the rate that the deployment finishes, requests/s.
         """
         specs = _drawn(scenario, CANDIDATES * num_requests)

@@ -465,7 +465,6 @@ def published_quality(quantization: str, kv_cache_dtype: str, model_size_b: floa
     ``model_size_b``, ``cited_as`` and ``source``.
 
     Args:
-        kv_cache_dtype: KV format.
         model_size_b: Parameters of the model, billions.
     """
     asked: Mapping[Kind, tuple[str, ...]] = {

@@ -170,7 +170,6 @@ def with_grammars(
     Args:
         num_replicas: Replicas that compile, each for itself.
         seed: Seed of the run: the stream is ``schemas``.
-        replication: Replication of the run.
     """
     uniforms = rng.stream(seed, "schemas", replication).random(len(specs)) / spec.share
     schema = np.minimum((uniforms * spec.num_schemas).astype(np.int64), spec.num_schemas - 1)

@@ -45,7 +45,6 @@ def compiled_for(accelerate: Accelerate, num_requests: int, obstacle: str | None
     """Return the compiled kernel for a run; None: it is interpreted.
 
     Args:
-        num_requests: Requests of the run.
         obstacle: The part of the run that compiled code does not cover; None: it covers all.
 
     Raises:

@@ -67,7 +67,6 @@ class PlaneClients:
     """A run on the plane whose requests are submitted one by one.
 
     Args:
-        deployment: What serves them.
         specs: As `unsent` returns them; a request's lengths may be set before it is submitted.
         own: A user's own parts; None: there are none.
         log: Keeps every step; None: steps are not kept.

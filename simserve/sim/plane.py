@@ -437,7 +437,6 @@ class Regions:
         """Return the regions in the plane's form.
 
         Args:
-            members: The replicas of each pool.
             is_streamed: Whether tokens travel one by one.
         """
         places, pools = self._places, self._pools

@@ -139,7 +139,6 @@ def simulate(
     """Serve ``specs`` to the end.
 
     Args:
-        progress: Called now and then.
         keep_steps: Whether to keep every step, for a timeline.
         accelerate: Whether to run the kernel compiled: if it pays, whenever possible, or never.
         own: A user's own parts: the run is then interpreted, with one event per arrival.

@@ -38,8 +38,6 @@ def transfers_of(
 
     Args:
         kv_bytes_per_token: Of the whole model, for pools that do not state it.
-        members: The replicas of each.
-        num_requests: Number of requests in the run.
         token_latency: Seconds that each prompt token adds to the latency of the links.
     """
     ports = []

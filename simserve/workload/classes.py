@@ -119,7 +119,6 @@ def draw_thinking(
 
     Args:
         request_class: Class of each request; None without classes.
-        count: Number of requests.
     """
     if not spec.has_thinking:
         return None
@@ -173,7 +172,6 @@ def draw_beginnings(
     A class uses its own block if it has one, else the workload's. Each draw takes one uniform, whatever the class.
 
     Args:
-        count: Number of requests or conversations.
         draws: The run's draws: the stream is ``prefix_groups``.
         class_of: Class of each, an index into the workload's; None without classes.
     """

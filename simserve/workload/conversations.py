@@ -194,12 +194,12 @@ def draw_dialogues(
         starting = slowed(arrivals, mean_calls(kind, draws.base_path))
         agents, starts = _begun(partial(draw_agents, kind, draws), starting, spec, draws, is_alone=own is None)
         dependencies = dependencies_of_agents(agents)
-        session, turn, told = agents.task, dependencies.depths(), partial(agent_contexts, agents)
+        session, turn, draw_contexts = agents.task, dependencies.depths(), partial(agent_contexts, agents)
         think_time = draw_tool_times(kind, agents, dependencies, draws)
     else:
         starting = slowed(arrivals, mean_requests(kind, draws.base_path))
         shape, starts = _begun(partial(_draw_shape, kind, draws), starting, spec, draws, is_alone=own is None)
-        session, turn, told = shape.session, shape.turn, partial(contexts, shape)
+        session, turn, draw_contexts = shape.session, shape.turn, partial(contexts, shape)
         think_time = draw_think_times(kind, shape, draws)
     is_first = turn == 1
     if isinstance(arrivals, ClosedLoopArrivals):
@@ -217,7 +217,7 @@ def draw_dialogues(
     generated = np.where(max_tokens < 0, output_tokens, np.minimum(output_tokens, max_tokens))
     answers = generated if thinking is None else np.maximum(generated - thinking, 0)
     beginnings = draw_beginnings(spec, len(starts), draws, class_of)
-    prompts, prefixes = told(
+    prompts, prefixes = draw_contexts(
         new_tokens, answers, kind.context_growth, beginnings, None if thinking is None else generated
     )
     return RequestSpecs.arriving(

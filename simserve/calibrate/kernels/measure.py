@@ -71,14 +71,11 @@ def measure(
     Points already measured in the same folder are kept and not measured again.
 
     Args:
-        folder: Where the run is written.
         models: Models whose layer shapes are measured.
         deadline: When to stop, on the clock of `time.monotonic`.
         formats: Number formats of the products; None: those of the device in `FORMATS_OF`.
-        command: Command line recorded in the provenance.
         date: Date recorded in the provenance; None: today.
         force: Whether to replace a run of another device or other models.
-        tell: Called for every point.
 
     Raises:
         UsageError: The folder cannot be used.

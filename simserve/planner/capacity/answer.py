@@ -401,7 +401,6 @@ def sustained(probe: Prober, found: Found, *, is_whole: bool, confidence: float 
     normal distribution over the logarithm of the load, and one or two runs settle it.
 
     Args:
-        is_whole: Whether loads are whole numbers.
         confidence: Share of real servers that must sustain it.
 
     Raises:

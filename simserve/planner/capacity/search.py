@@ -501,7 +501,6 @@ class _SteadySearch(_Search):
             level: Runs at the load to begin with.
             upper: Runs at a load that fails, or at the highest that is tried.
             fall: How fast the log-odds of the attainment fall with the logarithm of the load.
-            num_requests: Requests of one run.
         """
         load, step = level.load, STEP_DOWN
         missed = max(1 - self.asked, 0.5 / max(upper.num_measured, 1))
@@ -608,7 +607,6 @@ class _SteadySearch(_Search):
 
         Args:
             confidence: Two-sided confidence of the bound.
-            parts: Number of parts into which a run is divided.
             num_requests: Requests of the one more run; None: as many as in those at the load.
         """
         shares = [part.mean() for trial in level.trials for part in np.array_split(trial.met, parts) if len(part)]

@@ -394,7 +394,7 @@ def cost_summary(
     if is_known:
         # A run of the scenario judges at the catalogue's newest day.
         at_newest, note = (withdrawal_note(load_api(name), each) for each in (None, judged_at))
-        told = [each for each in summary.get("warnings", ()) if each != at_newest]
-        summary["warnings"] = told if note is None else [*told, note]
+        warnings = [each for each in summary.get("warnings", ()) if each != at_newest]
+        summary["warnings"] = warnings if note is None else [*warnings, note]
     summary["api"]["is_old"] = date is not None and judged_at is not None and is_old(date, judged_at)
     return summary

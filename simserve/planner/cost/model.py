@@ -216,9 +216,9 @@ def _told_apart(own: float, other: float) -> tuple[str, str]:
     ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.
     """
     for digits in range(3, _MOST_DIGITS):
-        told = _usd(own, digits), _usd(other, digits)
-        if told[0] != told[1]:
-            return told
+        texts = _usd(own, digits), _usd(other, digits)
+        if texts[0] != texts[1]:
+            return texts
     return _usd(own, _MOST_DIGITS), _usd(other, _MOST_DIGITS)
 
 
@@ -265,7 +265,6 @@ def outlook(
     The fleet grows with the traffic and never becomes smaller than it is. None without a volume or an API price.
 
     Args:
-        model: Today's month.
         api_fall: Share by which the API's price falls in a year; None: as assumed.
         gpu_fall: Share by which a rented GPU-hour falls in a year; None: as assumed.
         growth: Share by which traffic grows in a year.

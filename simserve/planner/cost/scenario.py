@@ -171,8 +171,8 @@ def _priced(
     model = _comparison(resolved, day, traffic, prices)
     summary = _summary(resolved, curve, day, traffic, model, why_api)
     if together is not None:
-        told = "warnings" if together.loses else "caveats"
-        summary[told] = [*summary[told], together.told]
+        kind = "warnings" if together.loses else "caveats"
+        summary[kind] = [*summary[kind], together.told]
         summary["break_even"]["least_requests_per_month"] = _least_break_even(model, together)
     return summary, model
 
@@ -281,9 +281,11 @@ def _whole_fleet(resolved: ResolvedScenario, curve: LoadCurve, day: _Day) -> tup
         whole = LoadCurve(fleet, on_run=curve.on_run, num_requests=NUM_REQUESTS * count)
         day = _day(resolve(fleet), whole, day.requests_per_month, count if deployment.pools else None)
         if day.units <= count or count >= most:
-            told = f"the pools {count} times" if deployment.pools else f"{count} replicas"
+            fleet_text = f"the pools {count} times" if deployment.pools else f"{count} replicas"
             routing = scenario.deployment.routing.policy
-            return day, _Together(fleet=told, routing=routing, before=before, alone=alone, each=day.capacity or 0.0)
+            return day, _Together(
+                fleet=fleet_text, routing=routing, before=before, alone=alone, each=day.capacity or 0.0
+            )
 
 
 def _enlarged(scenario: Scenario, count: int) -> Scenario:
@@ -648,46 +650,46 @@ def caveats(
 ) -> list[str]:
     """Return what the figures leave open: the quality of the answers, the fleet, the API, the day, the simulation."""
     scenario = resolved.scenario
-    said = [_quality(resolved, model)]
+    notes = [_quality(resolved, model)]
     scaling, overflow = scenario.deployment.autoscaling, scenario.deployment.overflow
     deployed = at_most(scenario.deployment).replicas
-    said += [
+    notes += [
         f"the pool {pool.name} is scaled from {own.min_replicas} to {own.max_replicas} replicas: what is paid is their "
         "GPU-hours from launch to end, simulated at the loads of the day"
         for pool in scenario.deployment.pools
         if (own := pool.autoscaling or scaling) is not None
     ]
     if scaling is not None and not scenario.deployment.pools:
-        said.append(
+        notes.append(
             f"the fleet is scaled from {scaling.min_replicas} to {scaling.max_replicas} replicas: what is paid is "
             "their GPU-hours from launch to end, simulated at the loads of the day; at other volumes, the replicas "
             "that each hour needs"
         )
     if overflow is not None:
-        said.append(
+        notes.append(
             f"{overflow.api} takes what finds more than {overflow.max_queue} waiting, and is paid a request at the "
             "share of today; how far the replicas alone reach is not asked"
         )
     if model.units > deployed and model.capacity is not None:
-        said.append(
+        notes.append(
             f"the busiest hour takes {model.units} replicas, of which the scenario has {deployed}: one holds "
             f"{model.capacity:.3g} requests/s; {model.units} are priced"
         )
     if scenario.pricing.purchase == "spot" and all(each.kind != "spot" for each in scenario.deployment.faults):
-        said.append("spot GPUs may be taken back at any time: deployment.faults with kind: spot simulates that")
+        notes.append("spot GPUs may be taken back at any time: deployment.faults with kind: spot simulates that")
     if why_api is not None:
-        said.append(why_api)
+        notes.append(why_api)
     if not is_scaled:
-        said.append("this traffic is priced as it is, round the clock: it has no rate that a day could scale")
+        notes.append("this traffic is priced as it is, round the clock: it has no rate that a day could scale")
     elif scenario.pricing.daily is None:
-        said.append("traffic arrives round the clock, a month of 720 hours; pricing.daily takes the curve of a day")
+        notes.append("traffic arrives round the clock, a month of 720 hours; pricing.daily takes the curve of a day")
     steps, expected = _FIDELITY.get(simulated["fidelity"], simulated["fidelity"]), simulated["expected_error"]
     error = f"{expected['throughput']['p90']:.0%} ({expected['basis'].removeprefix('foreign: ')})"
-    said.append(
+    notes.append(
         f"what a replica can sustain is simulated; step times: {steps}; the throughput of 9 in 10 real servers is "
         f"within {error}"
     )
-    return said
+    return notes
 
 
 def _quality(resolved: ResolvedScenario, model: Comparison) -> str:

@@ -121,8 +121,8 @@ def _options(deployment: Deployment) -> dict[str, Any]:
         options["attention_dp_config"] = {"enable_balance": True, "timeout_iters": iters, "batching_wait_iters": 0}
     limits = {key: deployment.take(f"engine.{key}") for key in ("max_loras", "max_lora_rank", "max_cpu_loras")}
     if limits["max_loras"]:
-        told = {**limits, "max_lora_rank": engine.max_lora_rank}
-        options["lora_config"] = {key: value for key, value in told.items() if value}
+        block = {**limits, "max_lora_rank": engine.max_lora_rank}
+        options["lora_config"] = {key: value for key, value in block.items() if value}
         deployment.note("name what the adapters are made for in lora_config: lora_target_modules, or a lora_dir")
     if deployment.scenario.deployment.engine.admission is not None:
         options["scheduler_config"] = {"capacity_scheduler_policy": POLICIES[engine.admission]}

@@ -275,8 +275,8 @@ def link_note(workers: list[Worker]) -> list[str]:
     where = "all pods must run in one NVLink domain, and share a ComputeDomain of NVIDIA's DRA driver"
     if _domain_label(workers) == NODE_LABEL:
         where = "all pods must run on one node, and their containers must share GPU memory (CUDA IPC)"
-    told = f"{domain.name} at {speed}: {where}: over the network first tokens are later"
-    return [f"KV caches were simulated to cross {told}; measure yours"]
+    text = f"{domain.name} at {speed}: {where}: over the network first tokens are later"
+    return [f"KV caches were simulated to cross {text}; measure yours"]
 
 
 def together(name: str, workers: list[Worker]) -> tuple[dict[str, str], dict[str, Any]]:

@@ -138,10 +138,10 @@ def _of_scenario(
 def _workload(
     result: BenchResult, scenario: Scenario | None, name: str, notes: list[str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    said: list[str] = []
-    lengths = lengths_of(result, scenario, said)
-    arrivals = arrivals_of(result, scenario, said)
-    notes += [_sentence(note) for note in said]
+    remarks: list[str] = []
+    lengths = lengths_of(result, scenario, remarks)
+    arrivals = arrivals_of(result, scenario, remarks)
+    notes += [_sentence(note) for note in remarks]
     if arrivals["process"] == "all_at_once":  # sent to a server, one client per request; not an offline batch
         arrivals = {"process": "closed_loop", "concurrency": result.num_requests}
     sources = (lengths.prompt_source, lengths.output_source)

@@ -63,8 +63,8 @@ class Draft:
             resolved = resolve(self.scenario)
             check_fit(resolved)
         except (InputError, InfeasibleError) as failure:
-            told = f"{REFUSED}: {failure}."  # already there if a part was checked
-            return Draft(self.mapping, (*(note for note in self.notes if note != told), told), self.title)
+            refusal = f"{REFUSED}: {failure}."  # already there if a part was checked
+            return Draft(self.mapping, (*(note for note in self.notes if note != refusal), refusal), self.title)
         formats = f"Simulated with {formats_line(resolved.formats)}."  # already there if a part was checked
         return Draft(self.mapping, (*(note for note in self.notes if note != formats), formats), self.title)
 

@@ -98,8 +98,8 @@ class EngineLog:
 
 
 @dataclass(slots=True)
-class _Lines:
-    """What the lines of one start have given so far: figures by name, and the arguments as printed."""
+class _Start:
+    """What the lines of one start-up say: figures by name, and the arguments as printed."""
 
     engine: str
     version: str | None = None
@@ -131,7 +131,7 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
         TraceError: The file cannot be read, is not text, or holds no line of a known engine.
         ScenarioError: A setting in it is invalid.
     """
-    starts: list[_Lines] = []
+    starts: list[_Start] = []
     unread = 0
     source = _Source(path)
     for line in source:
@@ -143,17 +143,17 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
                 _start_of(starts, engine, line)
                 read(starts[-1], match)
         unread += not known and bool(line.strip())
-    said = next((each for each in reversed(starts) if each.figures or each.arguments), None)
-    if said is None:
+    start = next((each for each in reversed(starts) if each.figures or each.arguments), None)
+    if start is None:
         known_engines = "vLLM, SGLang, TensorRT-LLM or llama.cpp"
         rule = f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB"
         raise TraceError(rule, file=path, remedy="log the server from its start, with its lines of level INFO")
     if version is not None:
-        said.version = version
-    reading = _FINISH[said.engine](said, str(path))
-    kv = _room(said, reading)
-    if said.engine == "llama.cpp":  # its context and slots decide how large the cache is
-        return EngineLog(reading, kv, unread, source.was_cut, said.resolved.get("device"), _served(said))
+        start.version = version
+    reading = _FINISH[start.engine](start, str(path))
+    kv = _room(start, reading)
+    if start.engine == "llama.cpp":  # its context and slots decide how large the cache is
+        return EngineLog(reading, kv, unread, source.was_cut, start.resolved.get("device"), _served(start))
     if kv.blocks is not None:
         reading.options["num_gpu_blocks_override"] = kv.blocks
     elif kv.bytes is not None:
@@ -161,23 +161,23 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
     return EngineLog(reading, kv, unread, source.was_cut)
 
 
-def _start_of(starts: list[_Lines], engine: str, line: str) -> None:
+def _start_of(starts: list[_Start], engine: str, line: str) -> None:
     """Begin another start where a line marks one, or where the engine changes.
 
     llama.cpp says its build and its GPU before that line.
     """
     if not starts or starts[-1].engine != engine:
-        starts.append(_Lines(engine))
+        starts.append(_Start(engine))
         return
-    said = starts[-1]
-    has_room = not _ROOM.isdisjoint(said.figures)
-    if (_BEGINS[engine] in line and (has_room or said.arguments)) or (
-        _LATER_BEGIN in line and has_room and not said.arguments
+    start = starts[-1]
+    has_room = not _ROOM.isdisjoint(start.figures)
+    if (_BEGINS[engine] in line and (has_room or start.arguments)) or (
+        _LATER_BEGIN in line and has_room and not start.arguments
     ):
-        starts.append(_Lines(engine))
+        starts.append(_Start(engine))
         if engine == "llama.cpp":
-            starts[-1].version = said.version
-            starts[-1].resolved |= {key: value for key, value in said.resolved.items() if key == "device"}
+            starts[-1].version = start.version
+            starts[-1].resolved |= {key: value for key, value in start.resolved.items() if key == "device"}
 
 
 class _Source:
@@ -266,102 +266,102 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-Read = Callable[[_Lines, re.Match[str]], None]
+Read = Callable[[_Start, re.Match[str]], None]
 
 
-def _take_version(said: _Lines, match: re.Match[str]) -> None:
-    said.version = match[1]
+def _take_version(start: _Start, match: re.Match[str]) -> None:
+    start.version = match[1]
 
 
 def _figure(name: str) -> Read:
-    return lambda said, match: said.least(name, _number(match[1]))
+    return lambda start, match: start.least(name, _number(match[1]))
 
 
 def _last(*names: str) -> Read:
-    return lambda said, match: said.figures.update(zip(names, map(_number, match.groups()), strict=True))
+    return lambda start, match: start.figures.update(zip(names, map(_number, match.groups()), strict=True))
 
 
-def _vllm_arguments(said: _Lines, match: re.Match[str]) -> None:
+def _vllm_arguments(start: _Start, match: re.Match[str]) -> None:
     found = value_of(match[1])
     if isinstance(found, Mapping):
-        said.arguments |= {str(key): value for key, value in found.items()}
+        start.arguments |= {str(key): value for key, value in found.items()}
 
 
-def _vllm_namespace(said: _Lines, match: re.Match[str]) -> None:
+def _vllm_namespace(start: _Start, match: re.Match[str]) -> None:
     known = VLLM.readers
     for key, text in fields_of(match[1]).items():
         if f"--{key.replace('_', '-')}" in known and text not in ("None", "False", "'auto'"):
-            said.arguments[key] = value_of(text)
+            start.arguments[key] = value_of(text)
 
 
-def _vllm_config(said: _Lines, match: re.Match[str]) -> None:
-    said.version = match[1]
-    said.resolved |= _values(match[2])
+def _vllm_config(start: _Start, match: re.Match[str]) -> None:
+    start.version = match[1]
+    start.resolved |= _values(match[2])
 
 
-def _sglang_limits(said: _Lines, match: re.Match[str]) -> None:
+def _sglang_limits(start: _Start, match: re.Match[str]) -> None:
     for key, value in _values(match[0]).items():
         if isinstance(value, int) and 0 < value < _MOST:
-            said.least(key, value)
+            start.least(key, value)
 
 
-def _sglang_pool(said: _Lines, match: re.Match[str]) -> None:
-    if "pool_tokens" not in said.figures:  # a later line is about the draft model
-        said.figures["pool_tokens"] = _number(match[1])
+def _sglang_pool(start: _Start, match: re.Match[str]) -> None:
+    if "pool_tokens" not in start.figures:  # a later line is about the draft model
+        start.figures["pool_tokens"] = _number(match[1])
         sizes = [float(each) for each in re.findall(rf"(?:K|V|KV) size: {_GIBS} GB", match["sizes"])]
         if sizes:
-            said.figures["kv_gib"] = sum(sizes)
+            start.figures["kv_gib"] = sum(sizes)
 
 
-def _trtllm_pool(said: _Lines, match: re.Match[str]) -> None:
-    said.figures["tokens"] = _number(match[1])  # the last one counts: an earlier one is from the trial run
+def _trtllm_pool(start: _Start, match: re.Match[str]) -> None:
+    start.figures["tokens"] = _number(match[1])  # the last one counts: an earlier one is from the trial run
     size = re.search(rf"Allocated {_GIBS} GiB $", match.string[: match.start()])
     if size is not None:
-        said.figures["kv_gib"] = float(size[1])
+        start.figures["kv_gib"] = float(size[1])
 
 
-def _trtllm_reuse(said: _Lines, match: re.Match[str]) -> None:
-    said.resolved["enable_prefix_caching"] = match[1] == "enabled"
+def _trtllm_reuse(start: _Start, match: re.Match[str]) -> None:
+    start.resolved["enable_prefix_caching"] = match[1] == "enabled"
 
 
-def _llama_version(said: _Lines, match: re.Match[str]) -> None:
-    said.version = f"b{match[1]}"
+def _llama_version(start: _Start, match: re.Match[str]) -> None:
+    start.version = f"b{match[1]}"
 
 
 def _llama_first(*names: str) -> Read:
     """Return a reader that keeps the first: the context of a draft model prints the same lines later."""
 
-    def read(said: _Lines, match: re.Match[str]) -> None:
+    def read(start: _Start, match: re.Match[str]) -> None:
         for name, value in zip(names, match.groups(), strict=True):
-            said.figures.setdefault(name, _number(value))
+            start.figures.setdefault(name, _number(value))
 
     return read
 
 
 def _llama_text(name: str) -> Read:
-    def read(said: _Lines, match: re.Match[str]) -> None:
-        (said.arguments if name == "model" else said.resolved).setdefault(name, match[1].strip())
+    def read(start: _Start, match: re.Match[str]) -> None:
+        (start.arguments if name == "model" else start.resolved).setdefault(name, match[1].strip())
 
     return read
 
 
 def _llama_each(name: str) -> Read:
-    return lambda said, match: said.resolved.setdefault(name, set()).add(match[1])
+    return lambda start, match: start.resolved.setdefault(name, set()).add(match[1])
 
 
-def _llama_cache(said: _Lines, match: re.Match[str]) -> None:
+def _llama_cache(start: _Start, match: re.Match[str]) -> None:
     size = re.search(rf"size = +{_GIBS} MiB \( *{_COUNT}$", match.string[: match.start()])
-    if size is None or "n_slots" in said.figures:  # the latter: of a draft model
+    if size is None or "n_slots" in start.figures:  # the latter: of a draft model
         return
-    said.figures["kv_gib"] = said.figures.get("kv_gib", 0.0) + float(size[1]) / 2**10
-    if "tokens" not in said.figures:  # later ones are of layers with a window
-        said.figures["tokens"] = _number(size[2]) * int(match[1])
-        said.resolved |= {"type_k": match[2], "type_v": match[3]}
+    start.figures["kv_gib"] = start.figures.get("kv_gib", 0.0) + float(size[1]) / 2**10
+    if "tokens" not in start.figures:  # later ones are of layers with a window
+        start.figures["tokens"] = _number(size[2]) * int(match[1])
+        start.resolved |= {"type_k": match[2], "type_v": match[3]}
 
 
-def _llama_time(said: _Lines, match: re.Match[str]) -> None:
+def _llama_time(start: _Start, match: re.Match[str]) -> None:
     is_prompt = match.string[: match.start()].endswith("prompt ")
-    (said.prompts if is_prompt else said.answers).append((float(match[1]), int(_number(match[2]))))
+    (start.prompts if is_prompt else start.answers).append((float(match[1]), int(_number(match[2]))))
 
 
 _BEGINS = {
@@ -396,7 +396,12 @@ _PATTERNS: tuple[tuple[str, str, re.Pattern[str], Read], ...] = tuple(
         ("vllm", "Using max model len", rf" {_COUNT}", _last("max_model_len")),
         ("vllm", "Chunked prefill is enabled with max_num_batched_tokens=", _COUNT, _last("max_num_batched_tokens")),
         ("vllm", "Setting attention block size to", rf" {_COUNT} tokens", _last("block_size")),
-        ("sglang", "server_args=ServerArgs(", r"(.*)\)", lambda said, match: said.arguments.update(_values(match[1]))),
+        (
+            "sglang",
+            "server_args=ServerArgs(",
+            r"(.*)\)",
+            lambda start, match: start.arguments.update(_values(match[1])),
+        ),
         ("sglang", "KV Cache is allocated.", _POOL, _sglang_pool),
         ("sglang", "max_total_num_tokens=", r"(\d+, .*)", _sglang_limits),
         ("tensorrt-llm", "TensorRT-LLM version:", rf" {_VERSION}", _take_version),
@@ -438,22 +443,22 @@ _NO_FLAGS = ("subparser", "model_tag", "dispatch_function", "api_server_count", 
 """Arguments that are not flags of a server, or whose contents are printed beside them."""
 
 
-def _finish_vllm(said: _Lines, where: str) -> Reading:
-    version = said.version or load_engine("vllm").newest.version
-    given = {key: value for key, value in said.arguments.items() if key not in _NO_FLAGS}
+def _finish_vllm(start: _Start, where: str) -> Reading:
+    version = start.version or load_engine("vllm").newest.version
+    given = {key: value for key, value in start.arguments.items() if key not in _NO_FLAGS}
     words = words_of(given, flags_of("vllm", version))
     reading = Reading("vllm", version, where)
     read_server(VLLM, words, reading)
-    reading.version = said.version
-    tag = said.arguments.get("model_tag")
+    reading.version = start.version
+    tag = start.arguments.get("model_tag")
     reading.model = reading.model or (tag if isinstance(tag, str) else None)
-    _resolved_vllm(said, reading)
+    _resolved_vllm(start, reading)
     return reading
 
 
-def _resolved_vllm(said: _Lines, reading: Reading) -> None:
+def _resolved_vllm(start: _Start, reading: Reading) -> None:
     """Take the resolved configuration that vLLM printed."""
-    resolved, options = said.resolved, reading.options
+    resolved, options = start.resolved, reading.options
     if isinstance(resolved.get("model"), str):
         reading.model = reading.model or resolved["model"]
     for key in ("tensor_parallel_size", "pipeline_parallel_size"):
@@ -467,22 +472,24 @@ def _resolved_vllm(said: _Lines, reading: Reading) -> None:
         options["enforce_eager"] = True
     if isinstance(resolved.get("kv_cache_dtype"), str) and resolved["kv_cache_dtype"] != "auto":
         read_kv_cache_dtype(reading, "kv_cache_dtype", resolved["kv_cache_dtype"])
-    length = said.figures.get("max_model_len", resolved.get("max_seq_len"))
+    length = start.figures.get("max_model_len", resolved.get("max_seq_len"))
     if isinstance(length, int | float) and length >= 1:
         options["max_model_len"] = int(length)
-    said.set_options(reading, max_num_batched_tokens="max_num_batched_tokens", block_size="block_size")
+    start.set_options(reading, max_num_batched_tokens="max_num_batched_tokens", block_size="block_size")
 
 
-def _finish_sglang(said: _Lines, where: str) -> Reading:
-    version = said.version or load_engine("sglang").newest.version
+def _finish_sglang(start: _Start, where: str) -> Reading:
+    version = start.version or load_engine("sglang").newest.version
     flags = flags_of("sglang", version)
     known = {each.removeprefix("--").replace("-", "_") for each in SGLANG.readers.keys() & flags.takes.keys()}
-    given = {key: each for key, each in said.arguments.items() if key in known and each is not False and each != "auto"}
+    given = {
+        key: each for key, each in start.arguments.items() if key in known and each is not False and each != "auto"
+    }
     words = words_of(given, flags)
     reading = Reading("sglang", version, where)
     read_server(SGLANG, words, reading)
-    reading.version = said.version
-    said.set_options(
+    reading.version = start.version
+    start.set_options(
         reading,
         context_len="max_model_len",
         max_running_requests="max_num_seqs",
@@ -491,16 +498,16 @@ def _finish_sglang(said: _Lines, where: str) -> Reading:
     return reading
 
 
-def _finish_trtllm(said: _Lines, where: str) -> Reading:
-    reading = Reading("tensorrt-llm", said.version, where)
-    said.set_options(
+def _finish_trtllm(start: _Start, where: str) -> Reading:
+    reading = Reading("tensorrt-llm", start.version, where)
+    start.set_options(
         reading,
         max_seq_len="max_model_len",
         max_batch_size="max_num_seqs",
         max_num_tokens="max_num_batched_tokens",
         block_size="block_size",
     )
-    reading.options |= said.resolved
+    reading.options |= start.resolved
     return reading
 
 
@@ -508,12 +515,12 @@ _GGUF_SIZES = {"Small": "_S", "Medium": "_M", "Large": "_L"}
 _BLOB = re.compile(r"(?:^|[/\\])sha256[-:]")  # How Ollama calls a model's file.
 
 
-def _finish_llama_cpp(said: _Lines, where: str) -> Reading:
+def _finish_llama_cpp(start: _Start, where: str) -> Reading:
     """Read the log as the line that would have started its server."""
-    version = said.version or load_engine("llama.cpp").newest.version
+    version = start.version or load_engine("llama.cpp").newest.version
     reading = Reading("llama.cpp", version, where)
-    figures, resolved = said.figures, said.resolved
-    file = str(said.arguments.get("model", ""))
+    figures, resolved = start.figures, start.resolved
+    file = str(start.arguments.get("model", ""))
     if _BLOB.search(file) or not file:
         file = re.sub(r"\s+", "-", resolved.get("name", "")) or file
     seats = figures.get("n_slots", figures.get("n_seq_max", 1))
@@ -538,21 +545,21 @@ def _finish_llama_cpp(said: _Lines, where: str) -> Reading:
         reading.notes += [] if note is None else [note]
     if len(resolved.get("devices", ())) > 1:  # --split-mode layer, the default
         reading.deployment["pipeline_parallel_size"] = len(resolved["devices"])
-    reading.version = said.version
+    reading.version = start.version
     return reading
 
 
-def _served(said: _Lines) -> Served | None:
+def _served(start: _Start) -> Served | None:
     """Return what llama.cpp printed of the requests that it finished; None: nothing."""
-    answers = [each for each in said.answers if each[1] > 1]
-    if not answers or not said.prompts:
+    answers = [each for each in start.answers if each[1] > 1]
+    if not answers or not start.prompts:
         return None
     milliseconds, tokens = (sum(each) for each in zip(*answers, strict=True))
-    prompt_ms, prompt_tokens = (sum(each) / len(said.prompts) for each in zip(*said.prompts, strict=True))
+    prompt_ms, prompt_tokens = (sum(each) / len(start.prompts) for each in zip(*start.prompts, strict=True))
     return Served(len(answers), prompt_tokens, tokens / len(answers), prompt_ms, milliseconds / tokens)
 
 
-_FINISH: Mapping[str, Callable[[_Lines, str], Reading]] = {
+_FINISH: Mapping[str, Callable[[_Start, str], Reading]] = {
     "vllm": _finish_vllm,
     "sglang": _finish_sglang,
     "tensorrt-llm": _finish_trtllm,
@@ -565,9 +572,9 @@ _DEFAULT_BLOCK = {"vllm": 16, "sglang": 1, "tensorrt-llm": 32, "llama.cpp": 1}
 _CONTEXT_RANKS = "decode_context_parallel_size"
 
 
-def _room(said: _Lines, reading: Reading) -> KVRoom:
+def _room(start: _Start, reading: Reading) -> KVRoom:
     """Return the size of the KV cache; where the log gives tokens, they take precedence over blocks."""
-    figures = said.figures
+    figures = start.figures
     tokens = figures.get("tokens", figures.get("max_total_num_tokens", figures.get("pool_tokens")))
     room = KVRoom(
         tokens=None if tokens is None else int(tokens),
@@ -582,7 +589,7 @@ def _room(said: _Lines, reading: Reading) -> KVRoom:
     if room.tokens is None and room.blocks is not None:
         return replace(room, tokens=room.blocks * block, block_size=block)
     assert room.tokens is not None
-    if room.block_size is None and room.blocks and room.tokens % room.blocks == 0 and said.engine == "vllm":
+    if room.block_size is None and room.blocks and room.tokens % room.blocks == 0 and start.engine == "vllm":
         block = room.tokens // room.blocks
         if block != _DEFAULT_BLOCK["vllm"]:
             reading.options["block_size"] = block

@@ -29,7 +29,6 @@ def lengths_like(counts: Counts, num_requests: int, shape: NDArray[np.float64] |
 
     Args:
         counts: The histogram; it must hold a value.
-        num_requests: Number of lengths.
         shape: Expected lengths, ascending; None: nothing is known of them.
     """
     bounds, values = counts.bounds(), counts.values()

@@ -40,11 +40,11 @@ def gguf_format(name: str) -> tuple[str | None, str | None]:
     found = _SIZES.search(name)
     if found is None:
         return None, None
-    said = found[1].lower()
-    if said.endswith(("16", "32")):
-        return {"f32": "fp32", "fp32": "fp32", "bf16": "bf16"}.get(said, "fp16"), None
-    taken = nearest_gguf(said)
-    if is_gguf_name_of(said, taken):
+    label = found[1].lower()
+    if label.endswith(("16", "32")):
+        return {"f32": "fp32", "fp32": "fp32", "bf16": "bf16"}.get(label, "fp16"), None
+    taken = nearest_gguf(label)
+    if is_gguf_name_of(label, taken):
         return taken, None
     bits = WEIGHT_FORMATS[format_name(taken)].bits
     what = f"the nearest in size that is simulated ({bits:g} bits a weight)"
@@ -96,13 +96,13 @@ def keep_mxfp4(reading: Reading, profile: ModelProfile) -> None:
     The other tensors, a seventh of gpt-oss-20b, are those of the checkpoint that the engine has (model card of
     bartowski/openai_gpt-oss-20b-GGUF: all quants keep the feed-forward networks in MXFP4; llama.cpp issue 15117).
     """
-    said = reading.quantization
-    if said in (None, "mxfp4") or profile.stored.format != "mxfp4":
+    quantization = reading.quantization
+    if quantization in (None, "mxfp4") or profile.stored.format != "mxfp4":
         return
     reading.quantization = "mxfp4"
     reading.notes.append(
         f"Experts of {profile.name} are in MXFP4 in every GGUF file; that the other tensors are in "
-        f"{str(said).removeprefix('gguf-').upper()} is left out."
+        f"{str(quantization).removeprefix('gguf-').upper()} is left out."
     )
 
 

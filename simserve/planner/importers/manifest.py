@@ -157,9 +157,9 @@ def import_manifest(
         kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
         rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
         raise ScenarioError(rule, file=_WHERE, remedy=remedy)
-    told = {each.version for each in servers if each.version is not None}
-    if version is None and len(told) == len({engine_of(each.words) for each in servers}) == 1:
-        (version,) = told  # also of those that do not say theirs: workers exchange KV caches
+    versions = {each.version for each in servers if each.version is not None}
+    if version is None and len(versions) == len({engine_of(each.words) for each in servers}) == 1:
+        (version,) = versions  # also of those that do not say theirs: workers exchange KV caches
     drafts = [_draft(server, hardware, version, model) for server in servers]
     first = drafts[0].mapping
     deployment: dict[str, Any] = dict(first["deployment"])
@@ -222,15 +222,15 @@ def _selected(pod: Mapping[str, Any]) -> str | None:
 
 def _named_gpu(labels: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the first GPU among labels that nodes must have, and terms that they must match."""
-    told = [(key, str(value)) for key, value in labels.items()]
-    told += [
+    pairs = [(key, str(value)) for key, value in labels.items()]
+    pairs += [
         (expression["key"], str(value))
         for term in terms
         for expression in term.get("matchExpressions") or ()
         if expression.get("operator", "In") == "In"
         for value in expression.get("values") or ()
     ]
-    return next((value for label in _GPU_LABELS for key, value in told if key == label), None)
+    return next((value for label in _GPU_LABELS for key, value in pairs if key == label), None)
 
 
 def _of_scripts(
@@ -240,8 +240,8 @@ def _of_scripts(
     commands = [(slurm_job(text), *each) for text in scripts for each in commands_of(text)]
     roles = roles_by_address([words for _, _, words in commands if is_front(words)], documents)
     found: list[_Server] = []
-    for (job, node), above, told in commands:
-        variables, words = split_variables(told)
+    for (job, node), above, line in commands:
+        variables, words = split_variables(line)
         if engine_of(words) is None or is_front(words):
             continue
         host, product = host_of(above)
@@ -432,8 +432,8 @@ def _of_predictor(name: str, predictor: Mapping[str, Any]) -> Iterator[_Server]:
     served = own.get("--model_id") or str(model.get("storageUri", "")).removeprefix("hf://")
     server = _in_pod(name, ["vllm", "serve", served, *words], predictor, model, replicas)
     if predictor.get("maxReplicas", replicas) != replicas:
-        told = f"from {predictor.get('minReplicas', 1)} to {predictor['maxReplicas']} replicas"
-        server.notes = (f"How KServe scales {told} is not read: set deployment.autoscaling.",)
+        bounds = f"from {predictor.get('minReplicas', 1)} to {predictor['maxReplicas']} replicas"
+        server.notes = (f"How KServe scales {bounds} is not read: set deployment.autoscaling.",)
     yield server
 
 
@@ -515,8 +515,12 @@ def _of_compose(services: Mapping[str, Any]) -> list[_Server]:
         words = _service_words(service)
         if engine_of(words) is None:
             continue
-        told = service.get("environment") or {}
-        pairs = told.items() if isinstance(told, Mapping) else (each.split("=", 1) for each in told if "=" in each)
+        environment = service.get("environment") or {}
+        pairs = (
+            environment.items()
+            if isinstance(environment, Mapping)
+            else (each.split("=", 1) for each in environment if "=" in each)
+        )
         variables = {key: str(value) for key, value in pairs}
         replicas, version = (service.get("deploy") or {}).get("replicas", 1), _tag(service.get("image", ""))
         files = {each["target"]: each["source"] for each in service.get("configs", ())}
@@ -627,8 +631,8 @@ def _policy(document: Mapping[str, Any]) -> str | None:
     """Return the routing policy that a document sets; None: it sets none, or one that is not simulated."""
     if document.get("kind") == "DynamoGraphDeployment":
         frontends = (each for each in _dynamo_components(document["spec"]) if each.get("type") == "frontend")
-        told = {each["name"]: each.get("value") for one in frontends for each in _dynamo_pod(one)[1].get("env", ())}
-        return next((policy for policy, variables in MODES.items() if variables == told), None)
+        given = {each["name"]: each.get("value") for one in frontends for each in _dynamo_pod(one)[1].get("env", ())}
+        return next((policy for policy, variables in MODES.items() if variables == given), None)
     if "routerSpec" in document:
         logic = document["routerSpec"].get("routingLogic")
         return next((policy for policy, name in LOGIC.items() if name == logic), None)
@@ -648,8 +652,8 @@ def _scored(extension: Mapping[str, Any]) -> str | None:
         return None
     config = parse_yaml(text, _WHERE, ScenarioError)
     plugins = config["schedulingProfiles"][-1]["plugins"]
-    told = {each["pluginRef"]: each["weight"] for each in plugins if "weight" in each}
-    return next((policy for policy, scorers in SCORERS.items() if dict(scorers) == told), None)
+    weights = {each["pluginRef"]: each["weight"] for each in plugins if "weight" in each}
+    return next((policy for policy, scorers in SCORERS.items() if dict(scorers) == weights), None)
 
 
 def _draft(server: _Server, hardware: str | None, version: str | None, model: str | None) -> Draft:
@@ -664,8 +668,8 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
     if program is VLLM:
         refused = refused_note(line, found.scenario)
         if refused is not None:
-            told = refused.replace("this line", f"the line of {server.name}")
-            found = Draft(found.mapping, (told, *found.notes), found.title)
+            refusal = refused.replace("this line", f"the line of {server.name}")
+            found = Draft(found.mapping, (refusal, *found.notes), found.title)
     if known is not None or server.product is None:
         return found
     note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --gpus"
@@ -691,8 +695,8 @@ def _started(words: list[str], image: str) -> list[str]:
     arguments."""
     if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and re.match("-.*c", words[1]):
         lines = words[2].replace("\\\n", " ").splitlines()
-        told = (part for line in lines for part in parts_of(line))
-        return next((part for part in told if engine_of(part) is not None), words)
+        commands = (part for line in lines for part in parts_of(line))
+        return next((part for part in commands if engine_of(part) is not None), words)
     is_bare = not words or words[0].startswith("-")
     return ["vllm", "serve", *words] if is_bare and _OWN_IMAGE.search(image) else words
 

@@ -52,7 +52,6 @@ def import_metrics(
     """Return a scenario with the engine and the traffic that metrics show.
 
     Args:
-        seen: What was observed.
         where: Name of the metrics in errors and in the scenario.
         gpus: GPUs of an engine, such as ``2xH100``; metrics do not name them.
         model: Profile or config.json; None: from the name that the server reports.
@@ -94,7 +93,7 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
     else:
         options["version"] = version
     about = seen.about
-    told = []
+    reported = []
     for label, key, kind in (
         ("block_size", "block_size", int),
         ("gpu_memory_utilization", "gpu_memory_utilization", float),
@@ -103,22 +102,22 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
         value = _number(about.get(label), kind)
         if value is not None:
             options[key] = value
-            told.append(f"{label} {value:g}")
+            reported.append(f"{label} {value:g}")
     if "num_gpu_blocks_override" not in options and seen.engine == "sglang":
         tokens = _number(about.get("max_total_num_tokens"), int)
         if tokens is not None:
             options["block_size"] = 1
             options["num_gpu_blocks_override"] = tokens
-            told.append(f"max_total_num_tokens {tokens:,}")
+            reported.append(f"max_total_num_tokens {tokens:,}")
     caches = _TRUE.get(about.get("enable_prefix_caching", "").lower())
     if caches is not None:
         options["enable_prefix_caching"] = caches
-        told.append(f"enable_prefix_caching {str(caches).lower()}")
+        reported.append(f"enable_prefix_caching {str(caches).lower()}")
     deployment: dict[str, Any] = {"hardware": gpu, "tensor_parallel_size": count or 1, "replicas": seen.num_engines}
     dtype = KV_CACHE_DTYPES.get(about.get("cache_dtype", ""))
     if dtype is not None:
         deployment["kv_cache_dtype"] = dtype
-        told.append(f"cache_dtype {about['cache_dtype']}")
+        reported.append(f"cache_dtype {about['cache_dtype']}")
     deployment["engine"] = options
     seats, full = _seats(seen)
     if seats is None:
@@ -131,8 +130,8 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
             f"max_num_seqs {seats:,}: no more ran at once while requests waited and KV memory was not full, in {full} "
             f"of {len(seen.windows)} windows."
         )
-    if told:
-        notes.told.append(f"{', '.join(told)}.")
+    if reported:
+        notes.told.append(f"{', '.join(reported)}.")
     how = "as --gpus says" if count else "one GPU an engine: --gpus says no number"
     engines = "1 engine" if seen.num_engines == 1 else f"{seen.num_engines} engines"
     notes.assumed.append(f"{engines} on {count or 1} x {gpu}, {how}.")

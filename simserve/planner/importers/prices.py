@@ -47,7 +47,6 @@ def read_api_prices(file: Path, date: str) -> list[ApiProfile]:
     The top level tells the two layouts apart: litellm's is a mapping, genai-prices' a list.
 
     Args:
-        file: The price list.
         date: When it was fetched, YYYY-MM-DD, which the files do not say; prices that start later are left out, unless
             the format falls back on them.
 
@@ -247,7 +246,6 @@ def read_gpu_prices(file: Path, date: str, provider: str | None = None) -> GpuPr
     """Return the prices of a list, per GPU.
 
     Args:
-        file: The price list.
         date: When it was fetched, YYYY-MM-DD.
         provider: Name of the seller; None: the folder of a SkyPilot catalogue, or the name of a gpuhunt file.
 

@@ -331,12 +331,12 @@ def import_line(
     read_server(program, words, reading)
     if reading.model is None:
         raise ScenarioError("names no model", file=program.where, remedy=program.table.names_model)
-    told = []
+    assumptions = []
     if hardware is None:
-        told.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
+        assumptions.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not version and not tag:
-        told.append(f"The line does not say its version: read as {program.engine} {likely}, the newest {why}.")
-    reading.notes[:0] = told
+        assumptions.append(f"The line does not say its version: read as {program.engine} {likely}, the newest {why}.")
+    reading.notes[:0] = assumptions
     title = f"What does this {program.table.title} server of {{}} do?"
     return draft_of(reading, model, hardware=hardware, title=title).checked()
 

@@ -89,19 +89,19 @@ def _settle_exchange(reading: Reading) -> None:
 
 
 def _settle_speculation(reading: Reading) -> None:
-    said = reading.speculation
-    if "method" not in said:
-        said.clear()
+    speculation = reading.speculation
+    if "method" not in speculation:
+        speculation.clear()
         return
-    topk = said.pop("topk", 1)
-    drafts = said.pop("num_draft_tokens", None)
+    topk = speculation.pop("topk", 1)
+    drafts = speculation.pop("num_draft_tokens", None)
     if topk != 1:
         reading.not_simulated.append(f"--speculative-eagle-topk {topk}")
-    if "num_speculative_tokens" not in said and drafts is not None:
-        said["num_speculative_tokens"] = max(drafts - 1, 1)
-    if said["method"] == "eagle" and "model" not in said:
-        said["method"] = "mtp"  # without a draft model, the model's own layers draft
-    said.setdefault("num_speculative_tokens", 3)
+    if "num_speculative_tokens" not in speculation and drafts is not None:
+        speculation["num_speculative_tokens"] = max(drafts - 1, 1)
+    if speculation["method"] == "eagle" and "model" not in speculation:
+        speculation["method"] = "mtp"  # without a draft model, the model's own layers draft
+    speculation.setdefault("num_speculative_tokens", 3)
 
 
 def _all2all_backend(reading: Reading, flag: str, value: Any) -> None:

@@ -33,8 +33,8 @@ def is_script(text: str) -> bool:
     """Return whether a text is a script, and not documents, which may hold commands too."""
     if text.startswith("#!"):
         return True
-    told = (line for line in text.splitlines() if line.strip() and not line.startswith(("#", "---")))
-    if _KEY.match(next(told, "")):
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(("#", "---")))
+    if _KEY.match(next(lines, "")):
         return False
     started = (split_variables(words)[1] for _, words in commands_of(text))
     return any(words[:1] and words[0] in _STARTED_BY and (engine_of(words) or is_front(words)) for words in started)

@@ -15,9 +15,9 @@ _QUANTIZATIONS = {name: known for known, name in QUANTIZE.items()} | {"marlin": 
 
 def _spelled(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the arguments behind the flags for variables: the launcher reads MODEL_ID as ``--model-id``."""
-    told, found = reading.variables or {}, list[str]()
+    variables, found = reading.variables or {}, list[str]()
     for flag, takes in flags_of("tgi", str(reading.version)).takes.items():
-        value = told.get(flag.removeprefix("--").replace("-", "_").upper())
+        value = variables.get(flag.removeprefix("--").replace("-", "_").upper())
         if value is not None and takes == "value":
             found += [flag, value]
     return [*found, *words]

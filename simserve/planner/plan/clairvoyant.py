@@ -87,11 +87,8 @@ def largest(
 
     Args:
         holds: Whether a value holds; if one does not, no larger one does.
-        guess: Value to begin with.
         bracket: Factor between the values that are tried until one holds and one does not.
         step: Precision, as a share.
-        most_tried: Most values that are tried.
-        limit: Largest value.
     """
     low, high, value = 0.0, math.inf, guess
     for _ in range(most_tried):
@@ -136,7 +133,6 @@ def replica_seconds(edges: Floats, needed: NDArray[np.int64], startup: float) ->
 
     Args:
         edges: Start of each step and the end of the last, seconds.
-        needed: Replicas of each step.
         startup: Seconds from a launch until a replica is ready.
     """
     total = 0.0

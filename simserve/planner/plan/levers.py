@@ -148,11 +148,11 @@ def single_changes(scenario: Scenario, space: Space) -> dict[str, Any] | None:
     found = []
     for lever, overrides in _changes(full, space):
         reached = _throughput(full, overrides)
-        told: dict[str, Any] = {"lever": lever.name, "variant": lever.label, "overrides": plain(overrides)}
+        entry: dict[str, Any] = {"lever": lever.name, "variant": lever.label, "overrides": plain(overrides)}
         if isinstance(reached, str):
-            found.append({**told, "output_throughput": None, "times": None, "reason": reached})
+            found.append({**entry, "output_throughput": None, "times": None, "reason": reached})
         else:
-            found.append({**told, "output_throughput": reached, "times": reached / own, "reason": ""})
+            found.append({**entry, "output_throughput": reached, "times": reached / own, "reason": ""})
     return {"output_throughput": own, "changes": sorted(found, key=lambda each: -(each["times"] or 0.0))}
 
 

@@ -152,11 +152,11 @@ def _interruptions(text: str) -> Interruptions:
     """Return the interruptions of ``mtbf=24h,mttr=10min,notice=30s``; what is left out is assumed."""
     found: dict[str, float] = {}
     for part in text.split(","):
-        name, _, said = part.strip().partition("=")
+        name, _, value = part.strip().partition("=")
         try:
             if name not in _TIMES or name in found:
                 raise ValueError
-            found[name] = parse(said, "time")
+            found[name] = parse(value, "time")
         except ValueError:
             rule = "must be times by name, such as mtbf=24h,mttr=10min,notice=30s"
             raise UsageError(rule, key="--interruptions", value=text) from None

@@ -307,10 +307,8 @@ def autoscaler_of(
 
     Args:
         scenario: The traffic and the SLO (`check_autoscaler`).
-        overrides: The deployment.
         replicas: Replicas with which the search for the fixed fleet begins.
         usd_per_hour: Price of a replica; None: unknown.
-        metrics: Metrics that may be scaled on.
         fresh_runs: Runs on seeds that the search has not seen, all of which must hold.
     """
     deployment = with_overrides(scenario, overrides).deployment
@@ -473,11 +471,11 @@ def thresholds_of(found: Findings) -> dict[str, Any] | None:
     best = answer["best"]
     changes = merged(fleet.overrides, best["overrides"])
     hours = answer["seconds"] / SECONDS_PER_HOUR
-    told = {
+    more = {
         "label": describe(with_overrides(found.planned, changes)),
         "mean_gpus": best["replica_hours"] * gpus / hours,
         "usd_per_month": None if best["usd"] is None else best["usd"] / hours * HOURS_PER_MONTH,
         "overrides": changes,
         "command": command(found.reference, changes),
     }
-    return {**answer, "best": {**best, **told}}
+    return {**answer, "best": {**best, **more}}

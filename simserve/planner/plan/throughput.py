@@ -103,17 +103,12 @@ class Able:
 
 
 class _Group:
-    """The search on one kind of GPU.
+    """The search on one kind of GPU."""
 
-    Args:
-        most: Most settings of engine knobs that are tried.
-        tell: Told how far it is; None: nobody asks.
-    """
-
-    def __init__(self, space: Space, goal: Goal, most: int, tell: Tell | None = None) -> None:
+    def __init__(self, space: Space, goal: Goal, num_settings: int, tell: Tell | None = None) -> None:
         self.space = space
         self._tell = tell
-        self.most = most
+        self.num_settings = num_settings
         self.search = Search(space, goal)
         self.able: list[Able] = []
         self.is_closed = is_closed_loop(space.scenario)
@@ -160,7 +155,7 @@ class _Group:
         for overrides in space.members((*space.shape_keys, *names)):
             self._try(overrides)
         self._try_roles()
-        best, left = None, self.most
+        best, left = None, self.num_settings
         while self.best is not best and left > 0:
             best = self.best
             assert best is not None  # it changed
@@ -183,7 +178,7 @@ class _Group:
             before = self.best
             for overrides in rates.pairs(self._best_load):
                 self._try(overrides)
-            if self.best is not before and self.best is not None and self.most:
+            if self.best is not before and self.best is not None and self.num_settings:
                 for overrides in rates.with_other_knobs(self.best.member.overrides):
                     self._try(overrides)
 
@@ -200,7 +195,6 @@ class _Group:
         """Judge a deployment once; return whether it was run.
 
         Args:
-            overrides: The deployment.
             is_drawn: Whether to look at it under all loads, whatever the best does.
         """
         key = tuple(sorted((name, repr(value)) for name, value in overrides.items()))
@@ -327,19 +321,14 @@ def _needed(probe: LoadProbe, look: Look | None, load: float, least: int) -> int
     return min(max(least, settled_requests(load / probe.finishable.rate, in_flight)), MOST_REQUESTS)
 
 
-def able_group(space: Space, goal: Goal, most: int, tell: Tell | None = None) -> list[Able]:
-    """Return what every deployment on a kind of GPU can do, by short looks.
-
-    Args:
-        most: Most settings of engine knobs that are tried.
-        tell: Told how far it is; None: nobody asks.
-    """
-    return _Group(space, goal, most, tell).run()
+def able_group(space: Space, goal: Goal, num_settings: int, tell: Tell | None = None) -> list[Able]:
+    """Return what every deployment on a kind of GPU can do, by short looks."""
+    return _Group(space, goal, num_settings, tell).run()
 
 
-def mixed_group(space: Space, goal: Goal, most: int, beside: Sequence[Able]) -> list[Able]:
+def mixed_group(space: Space, goal: Goal, num_settings: int, beside: Sequence[Able]) -> list[Able]:
     """Return what fleets of several kinds of GPU can do: a role on each, or equal replicas of each side by side."""
-    return _Group(space, goal, most).run_side_by_side(beside)
+    return _Group(space, goal, num_settings).run_side_by_side(beside)
 
 
 def value_of(look: Look | None, *, is_closed: bool) -> float:

@@ -195,7 +195,6 @@ def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
 
     Args:
         there: The scenario with the overrides of the deployment.
-        replicas: Replicas of the fleet.
         most_requests: Number of requests that is enough.
     """
     workload, deployment = there.workload, there.deployment

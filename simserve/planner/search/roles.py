@@ -248,7 +248,6 @@ class _Split:
     """The search of pairs that share one front.
 
     Args:
-        search: Judges and keeps members.
         front: What both roles share.
     """
 

@@ -134,7 +134,6 @@ def try_fleet(
 
     Args:
         overrides: Dotted keys to replace.
-        replicas: Number of replicas.
         num_requests: Most requests; None: all of the scenario's.
         replications: Independent runs whose figures are averaged.
         explain: Whether to analyse the bottleneck, which takes more runs.

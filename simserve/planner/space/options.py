@@ -127,8 +127,8 @@ def _has_long_prompts(setting: Setting) -> bool:
 
 def _are_alike(scenario: Scenario) -> bool:
     """Return whether the pools differ only in name, role and number."""
-    said = {key for pool in scenario.deployment.pools for key in pool.model_dump(exclude_none=True)}
-    return said <= {"name", "role", "replicas"}
+    keys_set = {key for pool in scenario.deployment.pools for key in pool.model_dump(exclude_none=True)}
+    return keys_set <= {"name", "role", "replicas"}
 
 
 def _together(scenario: Scenario) -> dict[str, Any]:

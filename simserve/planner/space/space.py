@@ -269,8 +269,6 @@ def space_on(
 
     Args:
         own_choices: Key -> values that the user wants to search instead of the default ones.
-        wants_latency: Whether latency itself is minimised.
-        has_spares: Whether spare replicas are required.
         kept: Dotted keys and options that stay as in the scenario.
 
     Raises:
@@ -439,7 +437,6 @@ def kept_of(names: Iterable[str], hardware: Sequence[str], choices: Mapping[str,
     """Return the keys and options that some names stand for.
 
     Args:
-        names: Names as given by the user.
         hardware: GPUs that the user wants to search.
         choices: Dotted key -> values that the user wants to search.
 

@@ -165,12 +165,12 @@ def _notes(seen: Observed, scenario: Scenario) -> list[str]:
         notes.append(f"{seen.num_resets} counters fell, as of a server that was started again; what came since counts.")
     if seen.num_refused:
         notes.append(f"{seen.num_refused} figures are left out: they are negative or too large.")
-    told = [_LENGTH_NAMES[name] for name in _TRAFFIC[1:] if name not in seen.whole.histograms]
-    if told:
+    missing = [_LENGTH_NAMES[name] for name in _TRAFFIC[1:] if name not in seen.whole.histograms]
+    if missing:
         has_means = not math.isnan(mean_length(seen, "output_tokens"))
         how = "their means are those of the counters" if has_means else "they are the scenario's, and not tested"
         flag = "; SGLang tells them with --enable-metrics --collect-tokens-histogram" if seen.engine == "sglang" else ""
-        notes.append(f"No histogram of {' and '.join(told)} is told: {how}{flag}.")
+        notes.append(f"No histogram of {' and '.join(missing)} is told: {how}{flag}.")
     if scenario.workload.classes or scenario.workload.sessions:
         notes.append("Metrics do not tell classes or sessions apart: the replay has neither.")
     return notes
@@ -604,9 +604,9 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
     copy = scenario.model_copy(
         update={"workload": WorkloadSpec.model_validate(block), "deployment": deployment, "thresholds": {}}
     )
-    told = None if progress is None else lambda done, total: progress(done, round(total))
+    report = None if progress is None else lambda done, total: progress(done, round(total))
     try:
-        found = capacity(copy, replications=2, num_requests=5_000, progress=told)
+        found = capacity(copy, replications=2, num_requests=5_000, progress=report)
     except (InfeasibleError, ScenarioError) as failure:
         notes.append(f"Replicas are not said: {failure}.")
         return None

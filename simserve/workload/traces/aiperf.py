@@ -43,13 +43,13 @@ def read_aiperf_messages(path: Path) -> Trace:
         TraceError: The file cannot be read, or a row breaks a rule; with the row's line in the file.
     """
     records = read_records(path)
-    contexts, told = Contexts(), _Sessions()
+    contexts, sessions = Contexts(), _Sessions()
     rows: list[dict[str, Any]] = []
     prompts: list[tuple[Context, Context | None]] = []
     for index, row in enumerate(records.rows):
         answer = _answer_tokens(row, lambda rule, name, index=index: records.error(index, name, rule))
         try:
-            prompt, before = told.prompt(contexts, records, index, answer)
+            prompt, before = sessions.prompt(contexts, records, index, answer)
         except TooLongError:
             raise _too_long(path) from None
         prompts.append((prompt, before))

@@ -239,8 +239,8 @@ def _models(name: str, cells: Sequence[str]) -> str:
 
 
 def _where(names: Mapping[str, str]) -> str:
-    told = ", ".join(f"{what} in {name}" for what, name in names.items() if what != name)
-    return f"columns: {told}" if told else ""
+    text = ", ".join(f"{what} in {name}" for what, name in names.items() if what != name)
+    return f"columns: {text}" if text else ""
 
 
 def _plain(name: str) -> str:

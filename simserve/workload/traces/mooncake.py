@@ -378,6 +378,6 @@ def _blocks(rows: Records, size: int) -> PrefixBlocks | None:
     if any(row.get("hash_ids") is None for row in rows.rows):
         return None
     lists, known = rows.lists("hash_ids"), dict[tuple[str, int], int]()
-    told = (row[_PLAY] for row in rows.rows)
-    ids = [[known.setdefault((play, each), len(known)) for each in own] for play, own in zip(told, lists, strict=True)]
+    plays = (row[_PLAY] for row in rows.rows)
+    ids = [[known.setdefault((play, each), len(known)) for each in own] for play, own in zip(plays, lists, strict=True)]
     return PrefixBlocks.of(size, ids)

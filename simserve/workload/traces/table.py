@@ -162,7 +162,6 @@ def read_lengths(file: Path, column: str | None) -> NDArray[np.int64]:
     """Return lengths in tokens from one column of a CSV or text file.
 
     Args:
-        file: The file.
         column: Name of the column; None: the file has only one, with or without a header.
 
     Raises:

@@ -115,7 +115,6 @@ def trace_of_calls(
     Args:
         calls: The calls; with ``has_arrival_times`` on one clock, else ordered by task.
         block_tokens: Tokens of a block, if all calls name the blocks they begin with; None: they do not.
-        num_unserved: Rows left out.
         has_arrival_times: Whether the recording says when tasks begin.
     """
     if has_arrival_times:
