@@ -56,8 +56,8 @@ class Priors:
 
 
 PRIORS = Priors(
-    widths={"gpu": 0.071, "host": 0.069, "prompts": 0.133, "batch": 0.271, "frontend": 0.225},
-    misfit={"tpot": 0.056, "ttft": 0.112},
+    widths={"gpu": 0.071, "host": 0.078, "prompts": 0.129, "batch": 0.262, "frontend": 0.152},
+    misfit={"tpot": 0.056, "ttft": 0.107},
 )
 """Empirical Bayes over 89 replayed servers of eight sources (docs/calibrated-servers.md, which also gives the widths
 with each source left out); unseen reports are not among them."""
