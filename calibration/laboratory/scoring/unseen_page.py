@@ -208,6 +208,19 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   products in 8 bits of one row are too fast on an MI300X, those in 16 mostly are not; heads of 512 there; a freeze
   where many long answers of SGLang end together; what vLLM makes 8 bits while it loads is counted as 16 on AMD's
   GPUs.
+- Twelve files more, of eleven laboratories, eight of which were not there, were predicted blind on 2026-11-30, 121
+  loads of H100, H200, B200, MI300X, MI325X, MI355X, GH200, A100 and PRO 6000: DeepSeek-R1 under TensorRT-LLM 1.2 and
+  1.3 and SGLang on eight B200, DeepSeek-V4-Pro, GLM-5.2, GLM-5.3-Flash and Kimi-K2.6 under SGLang on AMD's GPUs,
+  DeepSeek-V4-Flash with prompts of 131,072 tokens on eight H100, Qwen3.8-27B with and without drafts, Apertus 70B
+  with drafts by Apertus 8B, Qwen3-Next and two small models at rates. 115 ran. Throughput 9 % in the median of 112
+  figures, TTFT 38 % of 92, TPOT 12 % of 113; ranges of 90 % held 92, 76 and 92 %. Since then answers that end by
+  themselves have a spread, chunks, seats and a share of memory that servers must have had are written, and what
+  prefix caches held is shown only: 9, 33 and 11 %; 93, 84 and 93 %. What came to light: TensorRT-LLM's first tokens
+  of DeepSeek on B200 are those of InferenceX's hosts, a tenth of a second later than on this one; products of FP8 by
+  blocks of one row are twice too slow on an MI300X under SGLang of mid-2026, where its prompts of sparse attention
+  are twice too fast, as on MI325X; decodes of latent attention by Triton read a long context at a tenth of the rate
+  on AMD's GPUs; few sequences over four and eight MI355X are a fifth too slow; Qwen3.5's short prompts start sooner
+  on servers under vLLM; drafts that run launch by launch cost twice as much on a GH200.
 
 calibration/LOG.md says what moved.
 """
