@@ -130,8 +130,8 @@ def plan(
         options: What is searched, and for what.
         reference: What follows ``simserve run`` to run this scenario, for the command that reproduces the plan.
         progress: Called now and then.
-        on_stage: Called before it, with what is being done and the best fleet so far.
-        search_seed: Seed of the runs that decide, to see whether other seeds would pick the same.
+        on_stage: Called before ``progress``, with what is being done and the best fleet so far.
+        search_seed: Seed of the deciding runs, to test whether other seeds make the same choice.
 
     Raises:
         UsageError: An option is out of range, or does not fit the scenario.
@@ -152,7 +152,7 @@ class _Open:
 
     @property
     def is_searched(self) -> bool:
-        """Whether the search itself has run it, rather than the same with a replica less."""
+        """Whether the search ran exactly this fleet, rather than one with a replica less."""
         return self.replicas == self.member.run.replicas
 
 
@@ -279,7 +279,7 @@ class _Planning:
         return is_less((value, 0.0), (self._picked.value[0], 0.0))
 
     def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
-        """Return the value up to which each search has looked: its limit, or the best that it found if that is less."""
+        """Return the value up to which each search has looked: its limit, or its best value if that is lower."""
         worth = [
             math.inf if group.best is None else Search(space, self.goal).value(group.best.run)[0]
             for space, group in zip(spaces, groups, strict=True)
@@ -496,7 +496,7 @@ class _Planning:
         return promise
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
-        """Put the best of all fleets of equal cost first: headroom decides, then latency."""
+        """Rank fleets of equal cost: headroom decides, then latency."""
         groups, goal = self.findings.groups, self.goal
         least = min(_best_value(space, group, goal) for space, group in zip(spaces, groups, strict=True))
         if goal.objective not in ("cost", "gpus") or not math.isfinite(least) or is_one_job(self.planned):
@@ -622,7 +622,7 @@ class _Planning:
             )
             trial = next(self._each(confirm, [(fleet,)], "confirming with the scenario's own seed"))
             if trial.holds and has_conversations(deployed(self.searched, member.overrides, replicas)):
-                # Their sixteen runs come last, since most fleets fail earlier.
+                # The sixteen runs of conversations come last: most fleets fail earlier.
                 promise = self._promised(member.overrides, replicas, is_picked=True)
                 fleet, trial = replace(fleet, promise=promise), replace(trial, holds=promise.holds)
             self._confirmed[key] = fleet, trial
@@ -710,7 +710,7 @@ def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
 
 
 def _on(tasks: Sequence[tuple[Any, ...]]) -> str:
-    """Return in words what searches of kinds of GPU do."""
+    """Return in words what searches on kinds of GPU do."""
     gpus = [task[0].scenario.deployment.hardware for task in tasks]
     return f"deployments on {gpus[0] if len(gpus) == 1 else f'{len(gpus)} kinds of GPU'}"
 
@@ -725,13 +725,13 @@ def _cost(trial: Trial) -> float:
 
 
 def _surety(member: Member) -> float:
-    """Return how sure a deployment is to hold, by the search's run; infinite where that is not known."""
+    """Return the probability that a deployment holds, from the search's run; infinite if unknown."""
     probability = member.run.probability
     return math.inf if probability is None else probability
 
 
 def _may_be_surer(member: Member, failed: Member) -> bool:
-    """Return whether a deployment holds in fresh runs, or is or may be surer to hold than one that has failed."""
+    """Return whether a deployment holds in fresh runs, or may be surer to hold than one that failed."""
     is_promised = member.promise is not None and member.promise.holds
     return is_promised or math.isinf(_surety(member)) or _surety(member) > _surety(failed)
 
