@@ -38,7 +38,7 @@ _ROWS = (
     *("usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_tokens"),
 )
 _LEAST_LOST = 0.0005
-"""Share of requests that are not served from which the line of a variant says so: latencies are those of the others."""
+"""Share of unserved requests from which the line of a variant mentions them: its latencies exclude them."""
 _HEADLINES = (
     ("slo_attainment", "requests within the SLO"),
     ("mean_tpot_ms", "mean TPOT"),

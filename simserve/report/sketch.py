@@ -175,7 +175,7 @@ class Axis:
     ticks: Sequence[tuple[float, str]] | None = None  # Values and their words; None: round ones.
     words: Callable[[float], str] | None = None
     """Formats a round value; None: with separators, and enough digits to distinguish the ticks."""
-    told: Callable[[float], str] | None = None  # Formats any value, for the pointer; None: three digits.
+    told: Callable[[float], str] | None = None  # Formats the value at the pointer; None: three digits.
     is_whole: bool = False  # Whether only whole numbers are ticks.
     is_drawn: bool = True  # Whether there is a line along it.
 

@@ -23,7 +23,7 @@ between 2024 and 2026; prices of one API model stay the same for years, and bett
 ASSUMED_OPERATIONS_USD = 3000.0
 """Cost of operations where none is given, shown but not counted: 30 hours a month at $100, an assumption."""
 _MOST_UNITS = 100_000
-_MOST_DIGITS = 6  # Most significant digits with which two nearly equal prices are told apart.
+_MOST_DIGITS = 6  # Most significant digits to distinguish two nearly equal prices.
 GPUS = "GPUs of a replica, $ a month"
 API = "API, $ a request"
 TRAFFIC = "requests a month"
