@@ -269,7 +269,7 @@ def capacity(
     assert slo is not None  # probe_of
     if is_closed and scenario.workload.trace is not None:
         limit = min(limit, len(traffic))  # more clients would find no requests left
-    watched = probe if progress is None and tried is None else _told(probe, slo.attainment, progress, tried)
+    watched = probe if progress is None and tried is None else _watched(probe, slo.attainment, progress, tried)
     found = find_capacity(
         watched,
         asked=slo.attainment,
@@ -364,7 +364,7 @@ def _effort(
     return effort
 
 
-def _told(
+def _watched(
     probe: LoadProbe, asked: float, progress: Progress | None, tried: Tried | None
 ) -> Callable[[float, int, int], Trial]:
     done = 0

@@ -203,14 +203,14 @@ def _why_never(model: Comparison) -> str:
     if model.api_usd_per_request == 0:
         return "the API costs nothing"
     full = model.filled_unit_usd / model.capacity_per_month
-    own, api = _told_apart(1000 * full, 1000 * model.api_usd_per_request)
+    own, api = _distinct_texts(1000 * full, 1000 * model.api_usd_per_request)
     return (
         f"even fully loaded, {model.gpus_per_unit:g} {'GPU costs' if model.gpus_per_unit == 1 else 'GPUs cost'} "
         f"{own} per 1,000 requests, the API {api}"
     )
 
 
-def _told_apart(own: float, other: float) -> tuple[str, str]:
+def _distinct_texts(own: float, other: float) -> tuple[str, str]:
     """Return two amounts in dollars with three significant digits, or as many as tell them apart.
 
     ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.

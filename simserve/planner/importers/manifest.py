@@ -176,7 +176,7 @@ def import_manifest(
     media = _with_encoders(deployment, encoders)
     if policy is not None:
         deployment["routing"] = {"policy": policy}
-    notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_unsaid(deployment, policy)]
+    notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_open_questions(deployment, policy)]
     left_out = [name for each in documents for name in _other_services(each)]
     if left_out:
         notes.append(f"Left out, as they start no server that can be read: {', '.join(left_out)}.")
@@ -726,7 +726,7 @@ def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) ->
     return next((name for name in (*names, *graph) if name), servers[0].name)
 
 
-def _unsaid(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
+def _open_questions(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
     """Yield notes on what a run needs and manifests do not state."""
     if "encoder_disaggregation" in deployment:
         yield "Each request is assumed to have one image of 1024 x 1024; set yours with workload.images."

@@ -221,7 +221,7 @@ class ServerTable(FrozenModel):
             **{flag: switched(*_placed(key), stands=False) for flag, key in self.off_switches.items()},
             **{flag: implied(*_placed(key), value) for flag, (key, value) in self.implied.items()},
             **{flag: kept(*_placed(key)) for flag, key in self.texts.items()},
-            **{flag: said(attribute) for flag, attribute in self.attributes.items()},
+            **{flag: kept_as_is(attribute) for flag, attribute in self.attributes.items()},
             **{flag: only(*known) for flag, known in self.only.items()},
             **{
                 flag: chosen(*_placed(each.key), each.known, default=each.default)
@@ -499,7 +499,7 @@ def weights(names: Mapping[str, Sequence[str]]) -> Reader:
     return read
 
 
-def said(attribute: str) -> Reader:
+def kept_as_is(attribute: str) -> Reader:
     """Return a reader that keeps a value as an attribute of the reading."""
     return lambda reading, _, value: setattr(reading, attribute, value)
 

@@ -184,7 +184,7 @@ class _Planning:
         self._passed: dict[str, _Open] = {}
         self._picked: _Open | None = None
         self._shapes: list[GroupResult] = []
-        self._heard: dict[int, tuple[int, Member | None]] = {}
+        self._so_far: dict[int, tuple[int, Member | None]] = {}
 
     def plan(self) -> Plan:
         was_interrupted, scaled = False, None
@@ -311,7 +311,7 @@ class _Planning:
         groups, again = self.findings.groups, []
         tasks = [(spaces[place], goal, *groups[place : place + 1]) for place in places]
         with self._kept(spaces, places):
-            for place, found in zip(places, self._each(search_group, tasks, _on(tasks), hears=True), strict=True):
+            for place, found in zip(places, self._each(search_group, tasks, _on(tasks), reports=True), strict=True):
                 again.append(found)
                 known = [renewed(Search(spaces[place], self.goal), each, found) for each in groups[place : place + 1]]
                 groups[place : place + 1] = known or [found]
@@ -323,24 +323,24 @@ class _Planning:
         return math.inf if self._picked is None or self.goal.objective == "latency" else self._picked.value[0]
 
     def _each(
-        self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str, *, hears: bool = False
+        self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str, *, reports: bool = False
     ) -> Iterator[Any]:
         """Yield the results of tasks in their order, and tell what is being done.
 
         Args:
             doing: What they do, in words.
-            hears: Whether the function tells how far its search is.
+            reports: Whether the function tells how far its search is.
         """
-        self._heard = {}
+        self._so_far = {}
         if not tasks:
             return
         self._watch.begin(len(tasks), doing, self._best_in_words)
 
-        def heard(place: int, so_far: tuple[int, Member | None]) -> None:
-            self._heard[place] = so_far
-            self._watch.within(doing, self._best_in_words, sum(number for number, _ in self._heard.values()))
+        def report(place: int, so_far: tuple[int, Member | None]) -> None:
+            self._so_far[place] = so_far
+            self._watch.within(doing, self._best_in_words, sum(number for number, _ in self._so_far.values()))
 
-        for result in each_result(function, tasks, self.options.jobs, heard if hears else None):
+        for result in each_result(function, tasks, self.options.jobs, report if reports else None):
             self._watch.done(doing, self._best_in_words)
             yield result
 
@@ -351,7 +351,7 @@ class _Planning:
             yield
         except KeyboardInterrupt:
             groups = self.findings.groups
-            for place, (_, so_far) in self._heard.items():
+            for place, (_, so_far) in self._so_far.items():
                 if so_far is None:
                     continue
                 space = spaces[places[place]]
@@ -367,7 +367,7 @@ class _Planning:
     def _best_in_words(self) -> str:
         found = self.findings
         held = [group.best.run for group in found.groups if group.best is not None and group.best.trial is not None]
-        held += [each.run for _, each in self._heard.values() if each is not None and each.run.holds]
+        held += [each.run for _, each in self._so_far.values() if each is not None and each.run.holds]
         return best_in_words(self.searched, self.goal.objective, held, found.confirmed)
 
     def _spaces(self) -> list[Space]:
@@ -429,7 +429,7 @@ class _Planning:
             goal = replace(self.goal, ceiling=min(values), is_tight=True)
             tasks = [(spaces[place], goal, self._shapes[place], self.options.trials, groups[place]) for place in order]
             with self._kept(spaces, order):
-                again = list(self._each(refine_group, tasks, "engine settings", hears=True))
+                again = list(self._each(refine_group, tasks, "engine settings", reports=True))
             for place, refined in zip(order, again, strict=True):
                 groups[place] = joined(spaces[place], self.goal, groups[place], refined)
             seen = self._seen_to([spaces[place] for place in order], again, [goal.ceiling for _ in order])
@@ -511,7 +511,7 @@ class _Planning:
         if self.options.trials and not is_split(self._equals[0][1].overrides):
             index, best = self._equals[0]
             asked = [(spaces[index], goal, best)]
-            held = next(self._each(held_neighbours, asked, "fleets of the same price", hears=True))
+            held = next(self._each(held_neighbours, asked, "fleets of the same price", reports=True))
             groups[index].members.extend(held)
             self._equals = [self._equals[0], *((index, member) for member in held), *self._equals[1:]]
             self._rank()

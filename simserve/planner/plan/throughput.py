@@ -437,7 +437,7 @@ class Throughput:
             num_settings: Most settings of engine knobs that are tried on a kind of GPU.
         """
         tasks: list[tuple[Any, ...]] = [(space, self._alone(space), num_settings) for space in self.spaces]
-        for found in each(able_group, tasks, "deployments", hears=True):
+        for found in each(able_group, tasks, "deployments", reports=True):
             self.able += found
         by_hardware = {space.scenario.deployment.hardware: space for space in self.spaces}
         if self.goal.gpus_by_kind:
