@@ -118,7 +118,7 @@ def remove_abandoned(folder: Path) -> None:
         return
     for left in folder.glob(f".*.{_machine()}-*.unfinished"):
         number = left.name.rpartition("-")[2].partition(".")[0]
-        if not number.isdigit() or _lives(int(number)):
+        if not number.isdigit() or _is_running(int(number)):
             continue
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
@@ -130,7 +130,7 @@ def _machine() -> str:
     return _UNSAFE.sub("", platform.node()) or "here"
 
 
-def _lives(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -250,7 +250,7 @@ class FactorSearch:
         share = believed(told, place, place, self.priors)
         held_out = self._held_out(linear, place) if is_held_out else ()
         covariance = solve(told, place, self.priors)[1]
-        is_kept = not held_out or self._foretells(linear, held_out)
+        is_kept = not held_out or self._predicts(linear, held_out)
         place = share * place if is_kept else at_start
         return FactorFit(
             log_factors=place,
@@ -295,7 +295,7 @@ class FactorSearch:
             found.append(self.simulated(run, believed(others, place, aim, self.priors) * aim))
         return found
 
-    def _foretells(self, linear: Linear, held_out: Sequence[Mapping[str, float]]) -> bool:
+    def _predicts(self, linear: Linear, held_out: Sequence[Mapping[str, float]]) -> bool:
         """Return whether runs are no less probable with the factors of other loads than with the profile alone."""
         figures = list(zip(linear.runs.tolist(), linear.figures, strict=True))
         measured = np.log([self.measured[run][figure] for run, figure in figures])

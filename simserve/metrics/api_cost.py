@@ -228,17 +228,17 @@ class _Cache:
         for segment, end in parts:
             until = min(end, prompt)
             has, used = self.kept.get(segment, (0, -math.inf))
-            if is_found and self._lives(used, now):
+            if is_found and self._is_alive(used, now):
                 found = min(max(has, found), until)
             is_found = is_found and found == end
             if self.is_shared[segment]:
                 shared = until
-            self.kept[segment] = (max(until, has) if self._lives(used, now) else until, now)
+            self.kept[segment] = (max(until, has) if self._is_alive(used, now) else until, now)
             if end >= prompt:
                 break
         return self._whole(found), max(self._whole(shared) - self._whole(found), 0)
 
-    def _lives(self, used: float, now: float) -> bool:
+    def _is_alive(self, used: float, now: float) -> bool:
         return now - used <= (math.inf if self.offer is None else self.offer.lifetime) and used > -math.inf
 
     def _whole(self, tokens: int) -> int:

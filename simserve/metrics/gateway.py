@@ -84,7 +84,7 @@ def gateway_figures(front: FrontTotals, records: RequestRecords) -> dict[str, di
     if front.first_questions is not None:
         found["response_cache"] = _cache_figures(front, records)
     if front.asked_again is not None:
-        # Of all requests that were sent; the tokens are those of the first answers, which nobody reads.
+        # Of all requests that were sent; the tokens are those of the discarded first answers.
         found["asked_again"] = {
             "requests": front.asked_again,
             "share": ratio(front.asked_again, float(np.isfinite(records.arrival_time).sum())),

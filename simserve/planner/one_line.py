@@ -127,7 +127,7 @@ def ask(
     notes += _outdone(overrides, changes)
     has_own_gpu = flags.like is None and "hardware" in _block(base.mapping, "deployment")
     is_bare = flags.like is not None or not base.is_complete
-    has_load = not is_bare or _says_load(flags, changes)
+    has_load = not is_bare or _sets_load(flags, changes)
     notes += _engine_notes(flags.engine)
     if flags.like is not None and needs_traffic:
         notes += _assumed(flags, changes, mapping, needs_load=needs_load)
@@ -169,7 +169,7 @@ def _where_llama_cpp(word: str | None, mapping: Mapping[str, Any], flags: OneLin
     return "For GGUF weights" if is_gguf else None
 
 
-def _says_load(flags: OneLine, changes: Sequence[str]) -> bool:
+def _sets_load(flags: OneLine, changes: Sequence[str]) -> bool:
     keys = [change.partition("=")[0].strip() for change in changes]
     is_set = any(key == "workload" or key.startswith(("workload.arrivals", "workload.trace")) for key in keys)
     return is_set or any(each is not None for each in (flags.rate, flags.concurrency, flags.trace))

@@ -184,7 +184,7 @@ def _forked(
                     left.append(place)
                     continue
                 if is_done is None:
-                    assert heard is not None  # otherwise nothing is told
+                    assert heard is not None  # otherwise nothing is reported
                     heard(place, result)
                     continue
                 if not is_done:

@@ -277,7 +277,7 @@ _OF_THE_RELEASE = (
     *("overlaps_chunks", "keeps_micro_batches", "samples_in_turn"),
     *UbatchRules.model_fields,
 )
-"""Rules of the scheduler that nobody sets."""
+"""Rules of the scheduler that have no option."""
 
 
 def _caches_states(rules: Scheduling, place: _Place) -> bool:

@@ -1,4 +1,4 @@
-"""What a user may set on an engine, each option once, and the rules by which its profile fills in what nobody set.
+"""The options of an engine, each declared once, and the rules by which its profile fills in those left unset.
 
 Options: the keys of ``deployment.engine``, and which of them contradict each other; a resolved engine holds the same
 names (`simserve.profiles.engine`). Rules, the blocks of a profile: versions written out, devices, kernels, memory kept
@@ -477,7 +477,7 @@ class Devices(FrozenModel):
 
 
 class KernelBlock(FrozenModel):
-    """KV block size that an attention kernel forces if nobody sets one."""
+    """KV block size that an attention kernel forces if none is set."""
 
     since: str
     """First version that forces it."""
@@ -634,7 +634,7 @@ class RuntimeMemory(FrozenModel):
     relaid_expert_formats: tuple[str, ...] = ()
     """Weight formats whose experts are rearranged on the GPU; their first matrices are then kept twice."""
     tower_reserve: TowerReserve | None = None
-    """Reduction by a vision tower of a memory share that nobody set; absent: none."""
+    """Reduction by a vision tower of a memory share that is not set; absent: none."""
     keeps_reduced: bool = False
     """Whether memory of sums over ranks is freed only at the end of a step, so that each layer takes new memory."""
     source: str

@@ -482,7 +482,7 @@ class EngineProfile(FrozenModel):
     features: Mapping[str, tuple[FeatureRange, ...]] = Field(default_factory=dict)
     """Feature, a key of `FEATURES` -> versions that have it; features not named are absent from every version."""
     left_out: Mapping[str, LeftOut] = Field(default_factory=dict)
-    """Feature, a key of `FEATURES` that `features` does not name -> what is said where it is asked for."""
+    """Feature, a key of `FEATURES` that `features` does not name -> the message if it is requested."""
     models: tuple[ModelCode, ...] = ()
     """Which versions run which models, oldest first; nothing is known of models not named."""
     unlisted_models: Annotated[str, Field(min_length=1)] | None = None

@@ -1,4 +1,4 @@
-"""Expected errors of the simulator on servers that nobody calibrated: the model of errors, a server's place in it, and
+"""Expected errors of the simulator on servers without a calibration: the model of errors, a server's place in it, and
 the resulting intervals of a run's figures.
 
 An error is ``log(predicted / measured)``. For a source that was left out it is assumed to be ``center + scale * z``.

@@ -1,4 +1,4 @@
-"""The answer of a run in one sentence, and what a reader must know before believing it."""
+"""The answer of a run in one sentence, and what limits it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from simserve.units import HOURS_PER_MONTH
 
 Verdict = Literal["holds", "missed", "none"]
 
-_OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")  # Reasons that add nothing to the status.
-_MOST_GAVE_UP = 0.5  # If more than this share of the requests was given up, the latencies of the others say little.
+_OBVIOUS = ("failed", "rejected", "timed_out", "unfinished", "timeout")  # Reasons that repeat the status.
+_MOST_GAVE_UP = 0.5  # If clients gave up more than this share of the requests, the latencies of the others say little.
 _CLOSED = {
     "budget": "clients ask at the same time: latencies include waiting for the prompts of others",
     "seats": "more clients than are served at once: every latency includes queueing",
     "blocks": "the KV cache holds fewer requests than there are clients: every latency includes queueing",
 }
-"""What a closed loop waits for most (`waiting_shares`) -> the caveat; for anything else the first one applies."""
+"""What a closed loop waits for most (`waiting_shares`) -> the caveat; the first one also applies to all else."""
 _LOST = ("failed", "rejected", "timed_out", "unfinished")
 
 

@@ -47,7 +47,7 @@ STORED = ("scenario.resolved.yaml",)  # Arguments that name the scenario in the 
 NOW = "Now"
 """Name of the line that says whether a deployment can sustain its own traffic, in answers about more than that."""
 SLO_MISSED = "SLO missed"  # Note after GPUs that are priced although they miss the SLO.
-_NEARLY_NOTHING = 0.01  # Share of the other side's bill below which a bill is told with further digits.
+_NEARLY_NOTHING = 0.01  # Share of the other side's bill below which a bill is shown with more digits.
 _LENGTHENS = " (--precision 5% lengthens it)"  # Note after a run that is too short, of the command that runs it.
 FILES = "Files"  # Name of the line that says where the files of an answer are.
 _TERMS = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2el_ms": "e2e"}
@@ -90,7 +90,7 @@ class LatencySeconds:
 class LatencyLine:
     """One latency: its mean with the interval of real servers, its tail, and how many requests are within its limit.
 
-    In words; `seconds` holds the same as numbers.
+    As text; `seconds` holds the numbers.
     """
 
     label: str
@@ -233,7 +233,7 @@ def _longest_request(result: RunResult) -> int | None:
 
 
 def latency_lines(result: RunResult) -> list[LatencyLine]:
-    """Return the four latencies, each with the interval in which 9 of 10 real servers have their mean.
+    """Return the four latencies, each with the interval of the mean on 9 of 10 real servers.
 
     A latency that no request has (such as TPOT, if answers arrive whole) is left out unless the SLO limits it. If
     requests think, the time to the first visible token follows TTFT.
@@ -428,7 +428,7 @@ def asked_by(api: Mapping[str, Any]) -> str:
 
 
 def trust_text(result: RunResult) -> str:
-    """Return what the latencies are based on, and what makes them specific to this run."""
+    """Return the basis of the latencies, and what limits them to this run."""
     inner = result.summary["simserve"]
     found = inner.get("prediction_interval")
     parts = []
@@ -457,12 +457,12 @@ ROOFLINE = "step times are datasheet peaks, not measured"
 
 
 def resting(told: str, basis: str) -> list[str]:
-    """Return what is based on measured servers and on which, the more important clause first: it is kept longest.
+    """Return a claim and the measured servers that it is based on, as clauses, the most important first.
 
     If no server like it was measured, one clause says both that and what is based on others.
 
     Args:
-        told: What is based on them.
+        told: The claim.
         basis: The basis in ``prediction_interval``.
     """
     known, _, lacking = basis.partition("foreign: ")

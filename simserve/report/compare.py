@@ -38,7 +38,7 @@ _ROWS = (
     *("usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_tokens"),
 )
 _LEAST_LOST = 0.0005
-"""Share of requests that are not served from which the line of a variant says so: latencies are those of the others."""
+"""Share of unserved requests from which the line of a variant mentions them: its latencies exclude them."""
 _HEADLINES = (
     ("slo_attainment", "requests within the SLO"),
     ("mean_tpot_ms", "mean TPOT"),
@@ -69,7 +69,7 @@ class Comparison(Paged, compare.Comparison):
         return ComparisonPlots(self)
 
     def _page(self, command: str, brief: Brief | None) -> Page:
-        lines = _told(self)
+        lines = _ranked_lines(self)
         opening = brief or comparison_brief(self)
         brief_text = " ".join(each.text for each in opening.facts)
         figure = answer_plots.differences(self)
@@ -126,7 +126,7 @@ def render_comparison(comparison: compare.Comparison, console: Console) -> None:
     """Print what the brief leaves out: the changes of further variants, the table, and how to read it."""
     from rich.text import Text
 
-    print_lines(console, _told(comparison)[1:], "bold")
+    print_lines(console, _ranked_lines(comparison)[1:], "bold")
     titles = header(comparison)
     table = columns(titles, [True, *[False] * (len(titles) - 1)])
     for label, base, cells in _cells(comparison):
@@ -207,7 +207,7 @@ def comparison_brief(comparison: compare.Comparison, reference: Sequence[str] = 
     Args:
         reference: Arguments that name the base in a command of simserve.
     """
-    answered, *others = _told(comparison)
+    answered, *others = _ranked_lines(comparison)
     if comparison.was_interrupted:
         facts = [Fact("Trust", line.rstrip(".")) for line in _reading_lines(comparison)[:1]]
         return Brief(verdict="none", answer=answered, warnings=warning_lines(comparison.summary), facts=facts)
@@ -299,7 +299,7 @@ def _moved(variant: Variant, comparison: compare.Comparison) -> tuple[list[str],
     return gains, losses
 
 
-def _told(comparison: compare.Comparison) -> list[str]:
+def _ranked_lines(comparison: compare.Comparison) -> list[str]:
     """Return a sentence for each variant: the best first, the others in their order; the first says which to take."""
     best, lines = _best(comparison), _answer_lines(comparison)
     place = next((at for at, variant in enumerate(comparison.variants) if variant is best), 0)

@@ -25,9 +25,9 @@ _WIDEST = 100
 _SIDES = {"self_host": "Self-hosting", "api": "The API"}
 _MILLION = 1e6
 _MOST_WAYS = 8
-"""Most volumes at which another way becomes the cheapest that are listed."""
+"""Most changes of the cheapest way that are listed."""
 _MISSES = {"overloaded": "its queue grows"}
-"""What a level that does not hold is told for, beside its share within the SLO."""
+"""Stability -> why a level does not hold, other than its share within the SLO."""
 _OLD = "more than a year before the newest of the catalogue"
 
 
@@ -424,7 +424,7 @@ def cost_page(summary: Mapping[str, Any], command: str = "", brief: Brief | None
     """Return the answer as a page: its parts, and the break-even.
 
     Args:
-        brief: What opens the page; None: what the summary alone says.
+        brief: The brief at the top of the page; None: one from the summary alone.
     """
     text = answer(summary)
     panels = [

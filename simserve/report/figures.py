@@ -15,7 +15,7 @@ _WRITE = {"share": share, "number": number, "dollars": dollars}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """How a figure is told."""
+    """Label and format of a figure."""
 
     label: str  # What it is.
     kind: Kind = "number"  # How it is written.
@@ -53,4 +53,4 @@ SHOWN: Mapping[str, Figure] = {
     "usd_per_million_output_tokens": Figure("dollars/M output tokens", "dollars", short="$/M output"),
     "usd_per_million_tokens": Figure("dollars/M tokens", "dollars"),
 }
-"""Name of a figure, as in `simserve.planner.compare.FIGURES` and the columns of a sweep -> how it is told."""
+"""Name of a figure, as in `simserve.planner.compare.FIGURES` and the columns of a sweep -> its label and format."""

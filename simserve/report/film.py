@@ -54,7 +54,7 @@ class Moment:
 
     start: float  # Seconds of the run.
     end: float  # Likewise.
-    why: str  # Why it is worth a look, in words.
+    why: str  # Why it is shown, in words.
 
 
 class Film:
@@ -404,7 +404,7 @@ def _round(
     stages, width = len(layers), replica.tokens_per_decode
     limit = replica.config.max_chunk_tokens // stages if replica.config.overlaps_chunks else tokens
     if not prefilling and decoding < priced // width and replica.config.pipeline_parallel_size > 1:
-        # The largest micro-batch sets the pace; the others are shown as large as it, as far as requests go.
+        # The largest micro-batch sets the pace; the others are shown as equally large, as far as requests suffice.
         largest = priced // stages // width
         count, rest = divmod(decoding, largest)
         base = replica.times.decode_base

@@ -297,7 +297,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
         ranges = [each.removesuffix(f"; {ROOFLINE}") for each in ranges]
     return Brief(
         verdict="holds",
-        answer=lines[0] if scaled is not None else _told_unlikely(lines[0], summary),
+        answer=lines[0] if scaled is not None else _with_probability(lines[0], summary),
         subject=lines[1].rstrip("."),
         warnings=warning_lines(summary),
         ways=[Way("To run it:", (scaled or best)["command"])],
@@ -305,7 +305,7 @@ def _held_brief(summary: Mapping[str, Any], deployed: Brief | None) -> Brief:
     )
 
 
-def _told_unlikely(line: str, summary: Mapping[str, Any]) -> str:
+def _with_probability(line: str, summary: Mapping[str, Any]) -> str:
     """Return the first line of an answer that holds on fewer than half of all real servers with the share that does."""
     probability = summary["best"].get("probability")
     if probability is None or summary.get("confidence") is not None or probability >= UNLIKELY:

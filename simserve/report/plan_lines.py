@@ -359,7 +359,7 @@ def front(summary: Mapping[str, Any]) -> Section:
     """Return the Pareto front of fleets in dollars, TTFT and TPOT."""
     shown, rows = summary["pareto"][:_MOST_FRONT], []
     for each in shown:
-        # Fleets with the same label are told apart by the settings in which they differ.
+        # Fleets with the same label are distinguished by the settings in which they differ.
         alike = [other["overrides"] for other in shown if other["label"] == each["label"]]
         keys = {key for own in alike for key in own if any(other.get(key) != own[key] for other in alike)}
         named = [(key.rpartition(".")[2], each["overrides"].get(key)) for key in sorted(keys)]

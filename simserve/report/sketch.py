@@ -175,7 +175,7 @@ class Axis:
     ticks: Sequence[tuple[float, str]] | None = None  # Values and their words; None: round ones.
     words: Callable[[float], str] | None = None
     """Formats a round value; None: with separators, and enough digits to distinguish the ticks."""
-    told: Callable[[float], str] | None = None  # Formats any value, for the pointer; None: three digits.
+    exact: Callable[[float], str] | None = None  # Formats the value at the pointer; None: three digits.
     is_whole: bool = False  # Whether only whole numbers are ticks.
     is_drawn: bool = True  # Whether there is a line along it.
 
@@ -354,7 +354,7 @@ def log_time(reach: Iterable[float], label: str = "time, logarithmic") -> Axis:
     low, high = low / 1.1, high * 1.1
     if high < 3 * low:
         low, high = low / 2, high * 2
-    axis = Axis(label=label, low=low, high=high, is_log=True, told=lambda seconds: latency(1e3 * seconds))
+    axis = Axis(label=label, low=low, high=high, is_log=True, exact=lambda seconds: latency(1e3 * seconds))
     ticks: list[float] = []
     for tick in log_ticks(low, high):
         # Even steps get closer and closer: words that would overlap their neighbour's are left out.

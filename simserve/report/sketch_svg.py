@@ -372,8 +372,8 @@ def spots(sketch: Sketch) -> tuple[Nearest, list[Spot]]:
     if boxes:
         found = []
         for box in sorted(boxes, key=lambda each: each.y):
-            low, high = _told(sketch.x, box.left), _told(sketch.x, box.right)
-            words = box.words or f"{_told(sketch.y, box.y)}\n{_name(sketch.x)}: from {low} to {high}"
+            low, high = _pointer_text(sketch.x, box.left), _pointer_text(sketch.x, box.right)
+            words = box.words or f"{_pointer_text(sketch.y, box.y)}\n{_name(sketch.x)}: from {low} to {high}"
             found.append(Spot(min(max(box.left, sketch.x.low), sketch.x.high), box.y, words))
         return "y", found
     if lines and not any(isinstance(mark, Dots) and mark.names for mark in sketch.marks):
@@ -381,14 +381,14 @@ def spots(sketch: Sketch) -> tuple[Nearest, list[Spot]]:
     return "both", sorted(_dot_spots(sketch), key=lambda spot: spot.x)
 
 
-def _told(axis: Axis, value: float) -> str:
+def _pointer_text(axis: Axis, value: float) -> str:
     """Return a value in words: the words of the tick if ticks are names, else with its unit or three digits."""
-    if axis.told is None and axis.ticks is not None and not axis.is_log:
+    if axis.exact is None and axis.ticks is not None and not axis.is_log:
         near = min(axis.ticks, key=lambda tick: abs(tick[0] - value), default=None)
         if near is not None and not near[1].lstrip("+-$")[:1].isdigit():
             return near[1]
-    if axis.told is not None:
-        return axis.told(value)
+    if axis.exact is not None:
+        return axis.exact(value)
     return number(value) if axis.words is None else axis.words(float(f"{value:.3g}"))
 
 
@@ -409,11 +409,11 @@ def _line_spots(sketch: Sketch, lines: Sequence[Curve | Steps]) -> list[Spot]:
         places = places[np.unique(np.linspace(0, len(places) - 1, MOST_PLACES).round().astype(int))]
     found = []
     for at in places.tolist():
-        words, dots = [f"{_name(sketch.x)}: {_told(sketch.x, at)}".removeprefix(": ")], []
+        words, dots = [f"{_name(sketch.x)}: {_pointer_text(sketch.x, at)}".removeprefix(": ")], []
         for line in lines:
             value = _value(line, at)
             if math.isfinite(value):
-                words.append(f"{line.label or _name(sketch.y)}: {_told(sketch.y, value)}")
+                words.append(f"{line.label or _name(sketch.y)}: {_pointer_text(sketch.y, value)}")
                 dots += [(value, line.color)] if _inside(sketch.y, value) else []
         if len(words) > 1:
             found.append(Spot(at, dots[0][0] if dots else sketch.y.high, "\n".join(words), dots))
@@ -438,7 +438,9 @@ def _dot_spots(sketch: Sketch) -> list[Spot]:
         names = mark.names or (mark.label,) * len(mark.x)
         for x, y, name in zip(mark.x, mark.y, names, strict=True):
             if _inside(sketch.x, x) and _inside(sketch.y, y):
-                lines = [f"{_name(axis)}: {_told(axis, value)}" for axis, value in ((sketch.x, x), (sketch.y, y))]
+                lines = [
+                    f"{_name(axis)}: {_pointer_text(axis, value)}" for axis, value in ((sketch.x, x), (sketch.y, y))
+                ]
                 words = "\n".join([name, *(each.removeprefix(": ") for each in lines)])
                 found.append(Spot(x, y, words, [(y, mark.color)]))
     return found

@@ -134,13 +134,13 @@ def _subject_lines(brief: Brief, width: int) -> list[str]:
 def _squeezed(brief: Brief, width: int, room: int) -> Brief:
     """Return a brief in which every part gets a line, without the least important parts if there are too many."""
 
-    def num_lines(told: Brief) -> int:
-        way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in told.ways[:1])
-        warned = sum(len(wrap(each, width)) for each in told.warnings)
-        gap = _label_column(told)
-        lines = sum(len(_fact_lines(each, width, gap, most=1)) for each in told.facts)
-        parts = warned + len(_subject_lines(told, width)) + len(_latency_lines(told.latencies, gap, width)) + lines
-        return len(wrap(told.answer, width)) + way + parts
+    def num_lines(shown: Brief) -> int:
+        way = sum(len(_way_lines(each, width, _BRIEF_LABEL, is_first=True, is_whole=False)) for each in shown.ways[:1])
+        warned = sum(len(wrap(each, width)) for each in shown.warnings)
+        gap = _label_column(shown)
+        lines = sum(len(_fact_lines(each, width, gap, most=1)) for each in shown.facts)
+        parts = warned + len(_subject_lines(shown, width)) + len(_latency_lines(shown.latencies, gap, width)) + lines
+        return len(wrap(shown.answer, width)) + way + parts
 
     while num_lines(brief) > room:
         extra = [place for place, each in enumerate(brief.facts) if each.is_extra]
@@ -243,7 +243,7 @@ def _latency_lines(latencies: Sequence[LatencyLine], gap: int, width: int) -> li
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
 
-    def told(between: str) -> list[BriefLine]:
+    def aligned(between: str) -> list[BriefLine]:
         lines = []
         for each, row in zip(latencies, rows, strict=True):
             cells = between.join(cell.rjust(room) for cell, room in zip(row, widths, strict=True) if room)
@@ -252,7 +252,7 @@ def _latency_lines(latencies: Sequence[LatencyLine], gap: int, width: int) -> li
         return lines
 
     for between in ("  ", " "):
-        lines = told(between)
+        lines = aligned(between)
         if all(len(line.text) <= width for line in lines):
             return lines
     hanging = [(each.label, _hanging(each.label, each.text, width, gap)) for each in latencies]

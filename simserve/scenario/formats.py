@@ -37,7 +37,7 @@ _EXPERT_CLASSES: Mapping[str, GemmClass] = {"none": "bf16", "bf16": "bf16", "fp1
 How = Literal["stored", "checkpoint", "quantised on load", "quantised before loading"]
 
 NO_CHECKPOINT: Final = "as asked (no such checkpoint is on record)"
-"""Source of weights that nobody is known to offer, and that the engine does not make."""
+"""Source of weights that are not known to be published, and that the engine does not make."""
 
 COMPRESSED_KV: Final = "fp8"
 """KV format of compressed attention: FP8 with scales, the rotary part in BF16 (vLLM 0.20.2 and 0.33.0 refuse others in

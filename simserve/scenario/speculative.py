@@ -33,7 +33,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SpeculativeSpec(FrozenModel):
-    """Speculative decoding: what drafts, how many tokens ahead, and how many of them the target accepts.
+    """Speculative decoding: the drafter, the number of draft tokens, and how many of them the target accepts.
 
     Acceptance is given in one of two forms: `acceptance_rate`, with or without `acceptance_decay`, or
     `acceptance_per_position`.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.planner.statistics import Difference
-from simserve.report.compare import _as_asked, _told, _way, comparison_lines
+from simserve.report.compare import _as_asked, _ranked_lines, _way, comparison_lines
 
 FIGURES = (
     "slo_attainment",
@@ -111,7 +111,7 @@ def verdict(slo: object = None, usd: float = 1.0, runs: int = 5, **ratios: float
     base = SimpleNamespace(name="base", summaries=[{}] * runs, summary=cost[0], scenario=SimpleNamespace(slo=slo))
     new = SimpleNamespace(name="new", summary=cost[1], differences=differences, changes={})
     comparison: Any = SimpleNamespace(base=base, variants=(new,))
-    return _told(comparison)[0], _way(comparison, ["chat.yaml"]).told
+    return _ranked_lines(comparison)[0], _way(comparison, ["chat.yaml"]).told
 
 
 def test_figures_that_point_both_ways_are_mixed_without_an_slo() -> None:

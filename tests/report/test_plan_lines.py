@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simserve as ss
-from simserve.report.plan import PlanPage, _told_unlikely, plan_brief, writes_file
+from simserve.report.plan import PlanPage, _with_probability, plan_brief, writes_file
 from simserve.report.plan_lines import (
     changes,
     front,
@@ -116,7 +116,7 @@ def test_a_plan_that_most_real_servers_miss_says_so_first(
     """In its first line, unless that much was asked for or nothing is known."""
     summary = {"best": {"probability": probability}, "confidence": confidence}
 
-    assert _told_unlikely("Deploy it: 2 GPUs.", summary) == said
+    assert _with_probability("Deploy it: 2 GPUs.", summary) == said
 
 
 def _best(**changes: Any) -> dict[str, Any]:

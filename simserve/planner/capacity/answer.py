@@ -1,4 +1,4 @@
-"""`capacity`: the highest load that a scenario's deployment can sustain within its objective, and what breaks first."""
+"""The highest load that a scenario's deployment can sustain within its objective, and what breaks first."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Progress = Callable[[int, float], None]  # Called before each run with the numbe
 Tried = Callable[[float, bool], None]  # Called after each run with its load and whether it met the objective.
 CONFIDENCE = 0.9  # Share of real servers on which the objective holds.
 MOST_RUNS = 2  # Further runs after those of the search, where one of its loads holds with that confidence.
-MOST_RUNS_BELOW = 4  # The same where none does.
+MOST_RUNS_BELOW = 4  # The same if none does.
 CLOSE = 1.02  # Ratio of a load that fails to one that holds at which nothing further is tried.
-BELOW = 0.995  # Factor on the load to which a line between two loads leads: that one is tried.
+BELOW = 0.995  # Factor on the load that interpolation predicts, which is tried.
 _SUREST = 0.999
 _STEEPEST, _FLATTEST = 0.98, 0.25  # Largest and smallest ratio of the next load to the lowest one so far.
 NOTED_BELOW = 0.05
@@ -87,7 +87,7 @@ class Capacity:
 
     @property
     def binding(self) -> str | None:
-        """What breaks first: ``ttft``, ``tpot``, ``e2e``, ``lost`` requests or ``overload``; None where nothing did."""
+        """What breaks first: ``ttft``, ``tpot``, ``e2e``, ``lost`` requests or ``overload``; None if nothing did."""
         return self.found.binding(self.asked)
 
     @property
@@ -189,7 +189,7 @@ class Capacity:
 
     @property
     def _open_end(self) -> str:
-        """Return what is said where the highest load holds."""
+        """Return the notes of a search whose highest load holds."""
         if self.is_closed_loop and self.scenario.workload.trace is not None:
             clients = round(self.found.largest.value)
             if clients == self.found.num_requests:
@@ -198,7 +198,7 @@ class Capacity:
 
     @property
     def _decisive(self) -> Level | None:
-        """The runs that the answer rests on: at the load that holds, or where none does, at the one that fails."""
+        """The runs behind the answer: at the load that holds, or if none does, at the one that fails."""
         return self.found.level(self.found.largest.value) or self.found.level(self.found.largest.fails_at)
 
     def _num_measured(self) -> int:
@@ -269,7 +269,7 @@ def capacity(
     assert slo is not None  # probe_of
     if is_closed and scenario.workload.trace is not None:
         limit = min(limit, len(traffic))  # more clients would find no requests left
-    watched = probe if progress is None and tried is None else _told(probe, slo.attainment, progress, tried)
+    watched = probe if progress is None and tried is None else _watched(probe, slo.attainment, progress, tried)
     found = find_capacity(
         watched,
         asked=slo.attainment,
@@ -364,7 +364,7 @@ def _effort(
     return effort
 
 
-def _told(
+def _watched(
     probe: LoadProbe, asked: float, progress: Progress | None, tried: Tried | None
 ) -> Callable[[float, int, int], Trial]:
     done = 0
@@ -389,8 +389,8 @@ class Sustained:
     load: float | None
     """The highest load at which the objective was seen to hold on `CONFIDENCE` of them, by the errors to expect;
     never above what holds as simulated. None where it held at no load."""
-    lowest: float  # The lowest load that was looked at.
-    basis: str  # In words, what the errors are based on.
+    lowest: float  # The lowest load that was tried.
+    basis: str  # What the errors are based on, in words.
     trial: Trial | None = None  # The run at that load; None without one.
 
 
@@ -440,7 +440,7 @@ def _held(known: Mapping[float, float], confidence: float) -> float | None:
 
 
 def _next(known: Mapping[float, float], confidence: float, *, is_whole: bool) -> float | None:
-    """Return the next load to try; None where what is known is close enough."""
+    """Return the next load to try; None if the known ones are close enough."""
     held = _held(known, confidence)
     above = [load for load in sorted(known) if held is None or load > held]
     if not above:

@@ -1,5 +1,4 @@
-"""Finds the largest load that holds: brackets it, then closes in. Knows a function of the load, not what it stands
-for."""
+"""Finds the largest load that holds: brackets it, then closes in. Knows only a function of the load."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ PUSH = 0.4
 are within the tolerance."""
 
 Margin = Callable[[float], float]
-"""By how much a load holds: it does at or above 0, and fails below. Only the sign must be right; a margin that falls
+"""The margin of a load: it holds at or above 0, and fails below. Only the sign must be right; a margin that falls
 evenly in the logarithm of the load is closed in on faster than one that only says yes or no."""
 
 

@@ -1,4 +1,4 @@
-"""From a load that holds on average to one that holds in runs that the search has not seen.
+"""From a load that holds on average to one that holds in fresh runs, which the search has not seen.
 
 For traffic whose runs are as long as the scenario says: bursts, patterns in time, faults, autoscaling, clients of a
 closed loop. At a load that holds on average, half of its runs miss. Steady open traffic has its own search

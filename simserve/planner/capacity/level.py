@@ -1,4 +1,4 @@
-"""What runs say about an objective: one trial a run, one level a load, and what a search for the highest load found."""
+"""Results of runs against an objective: a trial for each run, a level for each load, and the result of a search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simserve.scenario.finishable import Finishable
 SOJOURNS_PER_RUN = 20  # Requests of a run over those in flight at once, so that filling up is a small part of it.
 _OVERLOADED_MARGIN = -1.0
 _LEAST_MARGIN = 1e-9
-OVERLOAD = "overload"  # The limit that is named where the objective holds but the queue grows.
+OVERLOAD = "overload"  # The limit to name if the objective holds but the queue grows.
 LOST = "lost"
 """The limit that is named where more requests are lost (fail, or are refused) than may miss the objective."""
 
@@ -50,7 +50,7 @@ class Trial:
     probability: float = math.nan
     """Probability that the objective holds on a real server (`simserve.metrics.real_server`); NaN where it was not
     computed."""
-    error_basis: str = ""  # What that is based on, in words.
+    error_basis: str = ""  # The basis of that probability, in words.
 
 
 Prober = Callable[[float, int, int], Trial]
@@ -86,7 +86,8 @@ class Level:
 
     @property
     def stability(self) -> Stability:
-        """Stability of most runs, the better in a tie: a single run near its capacity may look overloaded by chance."""
+        """Stability of most runs, the better one in a tie: near its capacity a single run may look overloaded by
+        chance."""
         verdicts = [trial.stability for trial in self.trials]
         order: tuple[Stability, ...] = ("stable", "backlogged", "overloaded")
         return max(order, key=lambda verdict: (verdicts.count(verdict), -order.index(verdict)))

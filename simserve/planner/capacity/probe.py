@@ -44,13 +44,13 @@ DRAWN_AT_ONCE = 4096
 JUDGED_RUNS = 2  # Replications of a load whose probability on a real server is computed: more of them say the same.
 SOJOURNS_PER_OPEN_RUN = 5  # Least duration of an open run, in mean stays of a request.
 RATE_STEPS = 3  # Corrections of the rate at which conversations begin, until requests come at the rate asked for.
-_LEAST_MAY_MISS = 1e-6  # Share that may miss where all must meet a bound: a single miss is then too many.
+_LEAST_MAY_MISS = 1e-6  # Share that may miss if all must meet a bound: a single miss is then too many.
 REMEDY = "add one, for example --slo 'ttft=1s,tpot=50ms'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ramp:
-    """When the requests of a conversation arrive, counted from its first."""
+    """Arrivals of the requests of a conversation, counted from its first."""
 
     thinking: NDArray[np.float64]  # Pauses of its client, or tools, before each request, in seconds, shape [R].
     answers: NDArray[np.float64]  # Number of answers that it waits for first, shape [R].
@@ -270,7 +270,7 @@ def trial(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What is asked of a run and which requests met it, as in the fields of `Trial`."""
+    """How a run met its objective, as in the fields of `Trial`."""
 
     attainment: float
     by_metric: dict[str, float]

@@ -1,4 +1,4 @@
-"""Finds the highest load that meets an objective, from runs on common random numbers. Sees only what runs measured."""
+"""Finds the highest load that meets an objective, from runs on common random numbers. Sees only measurements."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ USUAL_FALL = 20.0
 """How fast the log-odds of the attainment are taken to fall with the logarithm of the load, until two loads show it."""
 LOOKS = 3
 SHARE_SPENT = 5
-"""Loads that longer runs are expected to take; and limit of a whole search, over the most requests at one load."""
+"""Loads at which longer runs are expected; and the limit of a whole search, over the most requests at one load."""
 WORTH_LENGTHENING = 1.3
 """Least factor on the requests of a run for longer runs to be worth it, where all of them together are limited."""
 LONGER = 4.0
@@ -82,7 +82,7 @@ LONGEST_OF_SLOW = 100_000
 """Requests up to which any run may be lengthened: after eight times the 5,000 of a slow fleet a promise may still be
 6 % below the capacity."""
 
-CLEAR_MISS = 0.02  # Shortfall of the mean attainment of short runs beyond which longer runs would not hold either.
+CLEAR_MISS = 0.02  # Shortfall of the mean attainment of short runs beyond which longer runs would not help.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ between 2024 and 2026; prices of one API model stay the same for years, and bett
 ASSUMED_OPERATIONS_USD = 3000.0
 """Cost of operations where none is given, shown but not counted: 30 hours a month at $100, an assumption."""
 _MOST_UNITS = 100_000
-_MOST_DIGITS = 6  # Most significant digits with which two nearly equal prices are told apart.
+_MOST_DIGITS = 6  # Most significant digits to distinguish two nearly equal prices.
 GPUS = "GPUs of a replica, $ a month"
 API = "API, $ a request"
 TRAFFIC = "requests a month"
@@ -203,14 +203,14 @@ def _why_never(model: Comparison) -> str:
     if model.api_usd_per_request == 0:
         return "the API costs nothing"
     full = model.filled_unit_usd / model.capacity_per_month
-    own, api = _told_apart(1000 * full, 1000 * model.api_usd_per_request)
+    own, api = _distinct_texts(1000 * full, 1000 * model.api_usd_per_request)
     return (
         f"even fully loaded, {model.gpus_per_unit:g} {'GPU costs' if model.gpus_per_unit == 1 else 'GPUs cost'} "
         f"{own} per 1,000 requests, the API {api}"
     )
 
 
-def _told_apart(own: float, other: float) -> tuple[str, str]:
+def _distinct_texts(own: float, other: float) -> tuple[str, str]:
     """Return two amounts in dollars with three significant digits, or as many as tell them apart.
 
     ``('$0.100', '$0.0430')``, ``('$12.50', '$12.00')``.

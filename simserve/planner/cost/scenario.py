@@ -52,7 +52,7 @@ _CLOSE = 1e-6  # Volumes per decade at which the ways are compared, and how clos
 MOST_TOGETHER = 16
 """Most replicas that are simulated together: with the turns of a conversation spread over so many, hardly any prefix
 hit is left to lose."""
-_NO_LOSS = 0.05  # Capacities are found to 5 %: smaller losses are not told.
+_NO_LOSS = 0.05  # Capacities are found to 5 %: smaller losses are not mentioned.
 _PREFIX_ROUTING = ("prefix", "session")
 _NO_CROSSING = dict.fromkeys(("break_even_requests_per_month", "break_even_tokens_per_month"))
 _NOT_SHOWN = ("mean_gpus", "gpu_hour_usd", "api_usd_per_hour")
@@ -80,7 +80,7 @@ class _Together:
         return self.each < self.alone * (1 - _NO_LOSS)
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """What the fleet holds, beside what its number of replicas would promise."""
         held = f"{self.fleet}, simulated together and routed by {self.routing}, hold {self.each:.3g} requests/s each"
         if not self.loses:
@@ -172,7 +172,7 @@ def _priced(
     summary = _summary(resolved, curve, day, traffic, model, why_api)
     if together is not None:
         kind = "warnings" if together.loses else "caveats"
-        summary[kind] = [*summary[kind], together.told]
+        summary[kind] = [*summary[kind], together.note]
         summary["break_even"]["least_requests_per_month"] = _least_break_even(model, together)
     return summary, model
 

@@ -83,8 +83,8 @@ _SELECTABLE = {("tensorrt-llm", "admission"): ("reserve", "on_demand")}
 
 _PORT = 8000
 _PORTS = {"sglang": 30000, "tgi": 3000, "ollama": 11434}
-"""Target -> port of a server that is told none; others take 8000 (SGLang's ServerArgs; TGI docs, reference/launcher;
-Ollama docs, faq; vLLM and TensorRT-LLM docs, their serve commands)."""
+"""Target -> default port of its server; others take 8000 (SGLang's ServerArgs; TGI docs, reference/launcher; Ollama
+docs, faq; vLLM and TensorRT-LLM docs, their serve commands)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def _refuse_other_pools(workers: list[Worker]) -> None:
         raise ScenarioError(rule, key="deployment.pools", value=", ".join(engines), remedy=remedy)
 
 
-def _told_role(worker: Worker) -> list[str]:
+def _role_flags(worker: Worker) -> list[str]:
     """Return the flags of a worker that only prefills or decodes, and of its KV transfer; SGLang has both itself."""
     if worker.role == "both":
         return []
@@ -185,7 +185,7 @@ def _told_role(worker: Worker) -> list[str]:
     return mode if worker.serving.target == "trtllm" else [*mode, *role_words(worker)]
 
 
-def _told_events(worker: Worker) -> list[str]:
+def _event_flags(worker: Worker) -> list[str]:
     """Return the flags that make a worker report its prefix cache to the router, where routing depends on it."""
     if worker.role == "decode" or worker.whole.routing.policy != "prefix":
         return []
@@ -223,7 +223,7 @@ def _container(worker: Worker, image: str, words: Sequence[str], gpus: int) -> d
 def _worker(worker: Worker, image: str) -> dict[str, Any]:
     is_trtllm = worker.serving.target == "trtllm"
     words = ["--extra-engine-args", f"{OPTIONS_FOLDER}/{OPTIONS}"] if is_trtllm else worker.flags
-    words = [*words, *_told_role(worker), *_told_events(worker)]
+    words = [*words, *_role_flags(worker), *_event_flags(worker)]
     words += dynamo_encoded_words(worker)
     container, pod = _container(worker, image, words, worker.gpus_per_host), on_gpu_nodes(worker)
     if is_trtllm:

@@ -19,7 +19,7 @@ from simserve.workload.benchmarks.result import BenchResult
 
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 """Latencies of a benchmark -> their names in simserve's results."""
-_TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")  # Keys of a workload that a benchmark sets.
+_TRAFFIC = ("arrivals", "prompt_tokens", "output_tokens", "num_requests")  # Keys of a workload that a benchmark gives.
 
 
 def import_bench(
@@ -114,7 +114,7 @@ def _of_scenario(
     version: str | None,
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return all of a scenario but its workload; add a note where the file says otherwise."""
+    """Return a scenario without its workload; add a note where the file contradicts it."""
     mapping = scenario.model_dump(mode="json", exclude_unset=True, exclude={"name", "workload"})
     own = scenario.model_dump(mode="json", exclude_unset=True, include={"workload"}).get("workload", {})
     dropped = [key for key in own if key not in _TRAFFIC]
@@ -191,7 +191,7 @@ def _as_csv(result: BenchResult, lengths: Lengths, notes: list[str]) -> str:
 
 
 def _measured(result: BenchResult) -> dict[str, float]:
-    """Return the figures under the names used in simserve's results, latencies in ms."""
+    """Return the figures under the names of simserve's results, latencies in ms."""
     found: dict[str, float] = {}
     if result.duration is not None:
         found["duration"] = result.duration

@@ -27,18 +27,18 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario
 
 PROGRAMS = {each.engine: each for each in (TRTLLM, SGLANG, TGI, LMDEPLOY, LLAMA_CPP, OLLAMA, VLLM)}
-"""Engine -> its server, whose lines are read; the first whose sign occurs counts."""
+"""Engine -> its server. The first one whose sign occurs in a line reads it."""
 _BARE = (
     ("--model-path", "python -m sglang.launch_server", "SGLang"),
     ("--model-id", "text-generation-launcher", "TGI"),
     ("--model", "vllm serve", "vLLM"),
 )
-"""Flag that names the model, and the program assumed where a line consists of arguments only."""
+"""Flag that names the model, and the program to assume for a line that holds only arguments."""
 _FITS_CONTEXT = re.compile(r"--max[-_]model[-_]len[\s=]+['\"]?(?:-1|auto)\b")
-"""Settings with which vLLM chooses the longest context that fits."""
+"""Settings that let vLLM choose the longest context that fits."""
 _LISTED = re.compile(r"\s*(?:-\s+|\[|-?\s*(?:image|command|args|name|containers|kind|apiVersion|spec)\s*:)")
 """Beginning of a container's description."""
-_MANIFESTS = (".yaml", ".yml", ".json", ".sh")  # Names of files that describe or start servers end so.
+_MANIFESTS = (".yaml", ".yml", ".json", ".sh")  # Endings of files that describe or start servers.
 _ENGINES = "vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and Ollama"
 
 
@@ -72,7 +72,7 @@ def import_command(
 
 
 def refused_note(text: str, scenario: Scenario) -> str | None:
-    """Return a note that vLLM does not start with a line, as one context does not fit its KV cache; None: it starts."""
+    """Return a note that vLLM refuses a line because its KV cache cannot hold one context; None: it starts."""
     try:
         engine = resolve(scenario).shape.engine
     except InputError:  # reported as an error elsewhere
@@ -86,7 +86,7 @@ def refused_note(text: str, scenario: Scenario) -> str | None:
 
 
 def _with_program(line: str) -> tuple[str, str | None]:
-    """Return a line that begins with a program, and a note where the program was inferred from the arguments."""
+    """Return the line with its program in front, and a note if the program was inferred from the arguments."""
     if not line.lstrip().startswith("-"):
         return line, None
     found = next((each for each in _BARE if re.search(rf"{each[0]}(?=[\s=])", line)), None)

@@ -6,7 +6,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ REFUSED = "It cannot be run as it is"
 
 
 def scenario_name(text: str) -> str:
-    """Return a scenario name made from any text: anything but letters, digits, dots, dashes, underscores is a dash."""
+    """Return a scenario name made from any text: all but letters, digits, dots, dashes and underscores become
+    dashes."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "imported"
 
 
@@ -39,7 +40,7 @@ class Draft:
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario; its relative paths start in the working folder.
+        """The scenario; its relative paths refer to the working folder.
 
         Raises:
             ScenarioError: The keys are not a valid scenario.
@@ -62,16 +63,16 @@ class Draft:
         try:
             resolved = resolve(self.scenario)
             check_fit(resolved)
+            note = f"Simulated with {formats_line(resolved.formats)}."
         except (InputError, InfeasibleError) as failure:
-            refusal = f"{REFUSED}: {failure}."  # already there if a part was checked
-            return Draft(self.mapping, (*(note for note in self.notes if note != refusal), refusal), self.title)
-        formats = f"Simulated with {formats_line(resolved.formats)}."  # already there if a part was checked
-        return Draft(self.mapping, (*(note for note in self.notes if note != formats), formats), self.title)
+            note = f"{REFUSED}: {failure}."
+        others = (each for each in self.notes if each != note)  # it is already there if a part was checked
+        return replace(self, notes=(*others, note))
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was made from a measurement."""
+    """A scenario made from a measurement."""
 
     draft: Draft  # The scenario.
     files: Mapping[str, str]  # Name -> text of the files of requests or lengths that it reads; empty: it reads none.

@@ -1,7 +1,7 @@
 """Reads the start-up logs of vLLM, SGLang, TensorRT-LLM and llama.cpp: the size of the KV cache and the settings.
 
-Each line is read once, by itself; lines that match no pattern are counted, not kept. Of a log with several starts the
-last one counts. Sources of the lines: vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py and
+Each line is read once, by itself; lines that match no pattern are counted, not kept. If a log holds several starts,
+the last one counts. Sources of the lines: vllm/v1/core/kv_cache_utils.py, vllm/v1/worker/gpu_worker.py and
 vllm/executor/executor_base.py; sglang/srt/mem_cache/memory_pool.py and sglang/srt/managers/scheduler.py;
 tensorrt_llm's kvCacheManager.cpp and commands/serve.py; llama.cpp's src/llama-context.cpp, src/llama-kv-cache.cpp,
 src/llama-model.cpp and tools/server/server-context.cpp, of b4000 (llama_new_context_with_model) to b11549 (a time and a
@@ -45,7 +45,7 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 
-MAX_BYTES = 64 * 2**20  # Bytes of a log that are read; what servers print at start-up comes first.
+MAX_BYTES = 64 * 2**20  # Bytes of a log that are read; the start-up comes first.
 MAX_LINE = 200_000  # Characters of a line that are read.
 _GIB = 2**30
 _MOST = 10**15
@@ -110,7 +110,7 @@ class _Start:
     answers: list[tuple[float, int]] = field(default_factory=list)  # The same of each answer.
 
     def least(self, name: str, value: float) -> None:
-        """Keep the smallest figure of all ranks: the rank with the least room is the limit."""
+        """Keep the smallest figure of all ranks: the one with the least room sets the limit."""
         self.figures[name] = min(self.figures.get(name, value), value)
 
     def set_options(self, reading: Reading, **options: str) -> None:
@@ -162,9 +162,9 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
 
 
 def _start_of(starts: list[_Start], engine: str, line: str) -> None:
-    """Begin another start where a line marks one, or where the engine changes.
+    """Begin a new start at a line that marks one, or when the engine changes.
 
-    llama.cpp says its build and its GPU before that line.
+    llama.cpp prints its build and its GPU before that line.
     """
     if not starts or starts[-1].engine != engine:
         starts.append(_Start(engine))
@@ -457,7 +457,7 @@ def _finish_vllm(start: _Start, where: str) -> Reading:
 
 
 def _resolved_vllm(start: _Start, reading: Reading) -> None:
-    """Take the resolved configuration that vLLM printed."""
+    """Read the resolved configuration that vLLM printed."""
     resolved, options = start.resolved, reading.options
     if isinstance(resolved.get("model"), str):
         reading.model = reading.model or resolved["model"]
@@ -601,14 +601,14 @@ def _room(start: _Start, reading: Reading) -> KVRoom:
 
 @dataclass(frozen=True, slots=True)
 class LogImport:
-    """A log, and the scenario of the server that wrote it."""
+    """A log and the scenario of its server."""
 
     log: EngineLog  # What was read.
     draft: Draft | None  # The scenario; None: neither the log nor the caller names the model.
     estimated_tokens: int | None
     """KV tokens per rank that simserve estimates for that scenario without the log's own figure; None: the GPU or the
     model is not known, or the scenario cannot be deployed."""
-    notes: tuple[str, ...]  # What a reader needs to know, in full sentences.
+    notes: tuple[str, ...]  # Notes for the reader, in full sentences.
 
     @property
     def difference(self) -> float | None:

@@ -27,9 +27,9 @@ _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")  # Part of a file's name that 
 
 
 def gguf_format(name: str) -> tuple[str | None, str | None]:
-    """Return the format that a GGUF file, a tag or a repository names, and a note where another one stands in.
+    """Return the format that a GGUF file, a tag or a repository names, and a note if another format replaces it.
 
-    A format that is not simulated is replaced by the nearest in size.
+    The nearest in size replaces a format that is not simulated.
 
     Args:
         name: ``Qwen3-8B-Q4_K_M.gguf``, ``Q6_K``, ``org/name-GGUF:UD-Q4_K_XL``.
@@ -91,7 +91,7 @@ def _settle(reading: Reading) -> None:
 
 
 def keep_mxfp4(reading: Reading, profile: ModelProfile) -> None:
-    """Read a GGUF file of a model that is stored in MXFP4 as one whose experts still are, whatever its name says.
+    """Keep the experts of a model stored in MXFP4 in that format, whatever the name of its GGUF file says.
 
     The other tensors, a seventh of gpt-oss-20b, are those of the checkpoint that the engine has (model card of
     bartowski/openai_gpt-oss-20b-GGUF: all quants keep the feed-forward networks in MXFP4; llama.cpp issue 15117).
@@ -159,9 +159,9 @@ def _tensors(reading: Reading, flag: str, value: Any) -> None:
 
 
 def _layers_of(overrides: str, profile: ModelProfile) -> int | None:
-    """Return how many first layers leave their experts on the CPU by patterns of tensors; None: that is not all.
+    """Return how many first layers keep their experts on the CPU by tensor patterns; None: the patterns do more.
 
-    Which layers they are changes nothing: so many of the first ones that have experts stand for them.
+    Which layers they are does not matter, so the same number of first layers with experts represents them.
 
     Args:
         overrides: ``PATTERN=CPU``, several with commas; a pattern is searched for in the tensors' names.

@@ -12,7 +12,7 @@ import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simserve.documents import parse_yaml
@@ -60,7 +60,7 @@ _GKE_GPUS = {
     "nvidia-h100-mega-80gb": "h100-sxm-80gb",
     "nvidia-h200-141gb": "h200-sxm-141gb",
 }
-"""Values of GKE's label that no other name of the GPU tells (cloud.google.com/compute/docs/gpus: a2-highgpu has A100
+"""Values of GKE's label that match no other name of the GPU (cloud.google.com/compute/docs/gpus: a2-highgpu has A100
 with 40 GB, a3-megagpu H100 and a3-ultragpu H200 on SXM boards)."""
 _SHARED = "-SHARED"  # Ending of NVIDIA's label on nodes whose GPUs are time-sliced.
 _VERSION = re.compile(
@@ -86,16 +86,16 @@ _ROLE_FLAGS = {
     "--route-to-encoder": 0,
     "--enable-mm-embeds": 0,
 }
-"""Flags that tell a worker its role, which a scenario sets in the pool -> number of words after each."""
+"""Flags that set a worker's role, which a scenario sets in the pool -> number of words after each."""
 _ADDRESS_FLAGS = {"--host": 1, "--port": 1, "--disaggregation-bootstrap-port": 1}
-"""Flags in which equal servers differ -> number of words after each."""
+"""Flags that differ between identical servers -> number of words after each."""
 _ADDRESS_VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT")
 _SIZES = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
 
 
 @dataclass(slots=True, kw_only=True)
 class _Server:
-    """Equal servers as a manifest describes them."""
+    """Identical servers in a manifest."""
 
     name: str  # Name in the manifest.
     words: list[str]  # Command line.
@@ -159,7 +159,7 @@ def import_manifest(
         raise ScenarioError(rule, file=_WHERE, remedy=remedy)
     versions = {each.version for each in servers if each.version is not None}
     if version is None and len(versions) == len({engine_of(each.words) for each in servers}) == 1:
-        (version,) = versions  # also of those that do not say theirs: workers exchange KV caches
+        (version,) = versions  # also for servers that do not state theirs: workers exchange KV caches
     drafts = [_draft(server, hardware, version, model) for server in servers]
     first = drafts[0].mapping
     deployment: dict[str, Any] = dict(first["deployment"])
@@ -176,7 +176,7 @@ def import_manifest(
     media = _with_encoders(deployment, encoders)
     if policy is not None:
         deployment["routing"] = {"policy": policy}
-    notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_unsaid(deployment, policy)]
+    notes = [*dict.fromkeys(note for draft in drafts for note in draft.notes), *_open_questions(deployment, policy)]
     left_out = [name for each in documents for name in _other_services(each)]
     if left_out:
         notes.append(f"Left out, as they start no server that can be read: {', '.join(left_out)}.")
@@ -214,7 +214,7 @@ def _labelled(product: str | None) -> str | None:
 
 
 def _selected(pod: Mapping[str, Any]) -> str | None:
-    """Return the GPU of the nodes that a pod selects, by their labels; None: it does not say."""
+    """Return the GPU named by the node labels that a pod selects; None: none is named."""
     affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     return _named_gpu(pod.get("nodeSelector") or {}, required.get("nodeSelectorTerms") or ())
@@ -236,7 +236,7 @@ def _named_gpu(labels: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]) ->
 def _of_scripts(
     scripts: Sequence[str], documents: Sequence[Mapping[str, Any]], files: Mapping[str, str]
 ) -> list[_Server]:
-    """Return the servers that scripts start, with the roles that the router gives them; equal ones are merged."""
+    """Return the servers that scripts start, identical ones merged, with the roles that the router assigns."""
     commands = [(slurm_job(text), *each) for text in scripts for each in commands_of(text)]
     roles = roles_by_address([words for _, _, words in commands if is_front(words)], documents)
     found: list[_Server] = []
@@ -664,16 +664,16 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
     program = {"sglang": SGLANG, "trtllm": with_files(server.files)}.get(str(engine), VLLM)
     found = import_line(program, line, **asked)
-    found = Draft(found.mapping, (*server.notes, *found.notes), found.title)
+    notes = (*server.notes, *found.notes)
     if program is VLLM:
         refused = refused_note(line, found.scenario)
         if refused is not None:
             refusal = refused.replace("this line", f"the line of {server.name}")
-            found = Draft(found.mapping, (refusal, *found.notes), found.title)
-    if known is not None or server.product is None:
-        return found
-    note = f"{server.product} is no GPU of the catalogue by that label: {ASSUMED_HARDWARE} is assumed; --gpus"
-    return Draft(found.mapping, (*found.notes, f"{note} names yours."), found.title)
+            notes = (refusal, *notes)
+    if known is None and server.product is not None:
+        label = f"{server.product} is no GPU of the catalogue by that label"
+        notes = (*notes, f"{label}: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
+    return replace(found, notes=notes)
 
 
 def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
@@ -726,8 +726,8 @@ def _name(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) ->
     return next((name for name in (*names, *graph) if name), servers[0].name)
 
 
-def _unsaid(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
-    """Yield notes on what a run depends on and manifests do not give."""
+def _open_questions(deployment: Mapping[str, Any], policy: str | None) -> Iterator[str]:
+    """Yield notes on what a run needs and manifests do not state."""
     if "encoder_disaggregation" in deployment:
         yield "Each request is assumed to have one image of 1024 x 1024; set yours with workload.images."
         yield "The link over which embeddings are sent is assumed; set yours with deployment.encoder_disaggregation."

@@ -16,7 +16,7 @@ from simserve.planner.importers.model_names import find_model
 from simserve.planner.one_line import gpu_and_count
 from simserve.profiles.model_names import KV_CACHE_DTYPES
 
-MOST_STEPS = 96  # Most rates over time in a scenario: one per quarter of an hour for a day.
+MOST_STEPS = 96  # Most rates over time in a scenario: one per quarter of an hour in a day.
 FEWEST_A_STEP = 50  # Fewest requests in a period; with fewer, its rate is mostly chance.
 _FEWEST_WINDOWS = 3
 _FEWEST_FULL = 5
@@ -35,7 +35,7 @@ class _Notes:
     assumed: list[str] = field(default_factory=list)
 
     def lines(self) -> tuple[str, ...]:
-        """Return notes on what was told, derived and assumed, in this order."""
+        """Return the notes, grouped by origin."""
         kinds = {"Told": self.told, "Derived": self.derived, "Assumed": self.assumed}
         return tuple(f"{kind}: {note}" for kind, notes in kinds.items() for note in notes)
 
@@ -139,9 +139,9 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
 
 
 def _seats(seen: Observed) -> tuple[int | None, int]:
-    """Return the most requests that an engine runs at once, where it was seen to be full, and in how many windows.
+    """Return the most requests that an engine runs at once, if it was ever full, and in how many windows it was.
 
-    It is full where requests wait though KV memory is free, and as many run as ever do.
+    It is full when requests wait although KV memory is free, and no more ever ran.
     """
     gauges = [window.gauges for window in seen.windows]
     if any(each.keys() < {"running", "waiting", "kv_usage"} for each in gauges):

@@ -1,6 +1,6 @@
 """Reads a pasted command line into words and variables, even where a chat, a script or a web page has altered it.
 
-Understands continued lines, even with only backslashes, only line breaks or neither left; typographic quotes and
+Understands continued lines that have lost their line breaks, their backslashes, or both; typographic quotes and
 dashes; JSON that lost its quotes; `NAME=value` in front, with `export` or docker's ``-e``, and `$NAME` after it;
 prompts, comments, and redirected output. Knows no flag of any engine.
 """
@@ -44,7 +44,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
 _SHELL = re.compile(r"(?:\||\|\||&&|&|;|[012&]?>>?.*|<(?![^>]*>).*)")
 _GLUED = re.compile(r"(?<=[0-9])(?=--[a-z]{2})")
-"""Place between a number and the flag of the next line, where the line break is lost."""
+"""Place where a line break is missing between a number and the next flag."""
 _NEWLINE = "\0"
 _NEXT = ";"  # Word that separates two commands.
 _BEFORE_ASSIGNMENT = (_NEXT, "&&", "export", "-e", "--env", "env", "set")
@@ -193,7 +193,7 @@ def _unwrapped(line: list[str], where: str) -> list[str]:
 
 
 def _parted(word: str) -> tuple[str, ...]:
-    """Return a word and what is attached to it: the end of its command, or flags whose line break is lost."""
+    """Return the parts of a word: itself, and an attached end of command or flag whose line break is missing."""
     parts = _GLUED.split(word)
     if len(parts[-1]) > 1 and parts[-1].endswith(_NEXT):
         return (*parts[:-1], parts[-1][:-1], _NEXT)

@@ -35,8 +35,8 @@ _DIGITS = 10  # Decimal places kept in dollars per million tokens.
 _SKYPILOT = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
 _GPUHUNT = ("instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot")
 _PROFILES: Mapping[str, str | None] = {"A100": "a100-sxm-40gb", "V100": None}
-"""Accelerator's name in the lists, where it means another than in the catalogue -> hardware profile; the lists' V100
-have 16 GB or 32. H100 and A100 are SXM unless the instance says PCIe."""
+"""Name of an accelerator that means something else in the catalogue -> hardware profile; the lists' V100 have 16 GB
+or 32. H100 and A100 are SXM unless the instance says PCIe."""
 _PCIE = {"h100-sxm-80gb": "h100-pcie-80gb", "a100-sxm-80gb": "a100-pcie-80gb"}
 _WIDTH = 110  # Line width of the profiles that are written.
 
@@ -113,7 +113,7 @@ def _litellm(document: Mapping[str, Any], file: Path) -> Iterator[dict[str, Any]
 
 
 def _litellm_withdrawal(entry: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the day of litellm's ``deprecation_date``, the day on which a provider stops serving a model."""
+    """Return litellm's ``deprecation_date``, the day on which a provider stops serving a model."""
     date = str(entry.get("deprecation_date", ""))
     return {"date": date, "source": "deprecation_date"} if _DAY.fullmatch(date) else None
 

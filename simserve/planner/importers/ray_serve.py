@@ -1,4 +1,4 @@
-"""What tells the servers of a Ray Serve application for language models: a Serve configuration, or a RayService's.
+"""Servers of a Ray Serve application for language models, from a Serve configuration or a RayService.
 
 Knows Ray Serve's keys and what vLLM calls its engine arguments; not what a flag means. Read as Ray 2.5x documents it
 (docs.ray.io, serve/llm/user-guides/configuration and serve/llm/user-guides/prefill-decode).
@@ -23,7 +23,7 @@ _ACCELERATORS = {
     "AMD-Instinct-MI350X-OAM": "mi350x-288gb",
     "AMD-Instinct-MI355X-OAM": "mi355x-288gb",
 }
-"""Ray's names of accelerators (ray.util.accelerators) that no other name of the GPU tells."""
+"""Ray's names of accelerators (ray.util.accelerators) that match no other name of the GPU."""
 _INTERVAL = 10.0  # Seconds between two reports of a replica (AutoscalingConfig.metrics_interval_s).
 _DOWN_AFTER = 600.0  # Seconds of lower load before replicas end (AutoscalingConfig.downscale_delay_s).
 _NOT_FLAGS = ("hf_token",)  # Arguments of the engine that are no flags of the server, or secret.

@@ -1,4 +1,4 @@
-"""Turns what a command line or a log says of a server into a scenario.
+"""Turns the settings of a server, from its command line or log, into a scenario.
 
 The `Program` of each engine says what its flags mean and fills a `Reading`; from there on all engines are treated
 alike. Knows no flag of any engine.
@@ -37,7 +37,7 @@ ASSUMED_HARDWARE = "h100-sxm-80gb"  # GPU of a server where neither its command 
 DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
 """Servers' names of the format they compute in -> the scenario's."""
 FORMATS_OF_THE_CHECKPOINT = ("compressed-tensors", "gguf")
-"""Names of weight formats of which only the checkpoint gives the details."""
+"""Names of weight formats whose details only the checkpoint gives."""
 _LENGTH_IS_FINAL = ("llama3", "longrope", "su", "default")
 """Kinds of position embeddings whose factor is already part of the model's length."""
 _HUMAN = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMgG]?)(i?B?)")
@@ -72,7 +72,7 @@ _ACCEPTANCE: Mapping[str, tuple[float, float | None]] = {
 
 @dataclass(slots=True)
 class Reading:
-    """What has been understood so far."""
+    """The settings of a server, as far as they have been read."""
 
     engine: str  # The engine's profile.
     version: str | None  # Version of the engine; None: not given.
@@ -100,7 +100,7 @@ class Reading:
     not_simulated: list[str] = field(default_factory=list)  # Flags whose effect is not simulated.
     notes: list[str] = field(default_factory=list)  # Notes in full sentences.
     host_memory: HostMemory | None = None  # Part of the prefix cache in host memory; None: nothing.
-    switches: dict[str, bool] = field(default_factory=dict)  # Switches that only matter together with other flags.
+    switches: dict[str, bool] = field(default_factory=dict)  # Switches that matter only together with other flags.
     variables: Mapping[str, str] | None = None  # Environment variables of the server; None: they are not known.
     asked: str | None = None  # Model that the caller names instead of the server's.
 
@@ -162,7 +162,7 @@ class HostMemory:
     overlaps: bool  # Whether blocks are loaded back layer by layer during the step.
 
 
-Reader = Callable[[Reading, str, Any], None]  # Adds to a reading what a flag with a value means.
+Reader = Callable[[Reading, str, Any], None]  # Adds the meaning of a flag's value to a reading.
 
 
 def read_nodes(reading: Reading, flag: str, value: Any) -> None:
@@ -221,7 +221,7 @@ class ServerTable(FrozenModel):
             **{flag: switched(*_placed(key), stands=False) for flag, key in self.off_switches.items()},
             **{flag: implied(*_placed(key), value) for flag, (key, value) in self.implied.items()},
             **{flag: kept(*_placed(key)) for flag, key in self.texts.items()},
-            **{flag: said(attribute) for flag, attribute in self.attributes.items()},
+            **{flag: kept_as_is(attribute) for flag, attribute in self.attributes.items()},
             **{flag: only(*known) for flag, known in self.only.items()},
             **{
                 flag: chosen(*_placed(each.key), each.known, default=each.default)
@@ -239,7 +239,7 @@ def _placed(key: str) -> tuple[str, str]:
 
 @cache
 def server_table(engine: str) -> ServerTable:
-    """Return what is known of an engine's server."""
+    """Return the table of an engine's server."""
     return validate(ServerTable, read_mapping(_TABLE)[engine], file=_TABLE)
 
 
@@ -257,7 +257,7 @@ class Program:
 
     @property
     def table(self) -> ServerTable:
-        """What is known of the server."""
+        """The table of the server."""
         return server_table(self.engine)
 
     @property
@@ -342,7 +342,7 @@ def import_line(
 
 
 def _likely_version(program: Program, words: Sequence[str]) -> tuple[str, str]:
-    """Return the version of a line that says none, and what it is the newest of: a release has the line's flags."""
+    """Return the version to assume for a line that states none, and why: it is the newest with the line's flags."""
     given = [program.named(word).partition("=")[0] for word in words if word.startswith("--")]
     asked = [flag for flag in given if not program.is_without_effect(flag)]
     found = newest_with(program.engine, asked) if program.readers else None
@@ -389,7 +389,7 @@ def _read_arguments(program: Program, words: Sequence[str], reading: Reading) ->
 
 
 def words_of(arguments: Mapping[str, Any], flags: Flags) -> list[str]:
-    """Return arguments by name, as a configuration or a log holds them, as words of a command line; None is unset."""
+    """Return named arguments of a configuration or a log as words of a command line; None is unset."""
     words: list[str] = []
     for key, value in arguments.items():
         flag = f"--{str(key).replace('_', '-')}"
@@ -454,7 +454,7 @@ read_kv_cache_dtype = chosen("kv_cache_dtype", "deployment", KV_CACHE_DTYPES)
 
 
 def only(*known: str | bool) -> Reader:
-    """Return a reader of a flag of which some values are what is simulated anyway."""
+    """Return a reader of a flag some of whose values are simulated anyway."""
 
     def read(reading: Reading, flag: str, value: Any) -> None:
         if value in known:
@@ -466,7 +466,7 @@ def only(*known: str | bool) -> Reader:
 
 
 def read_stream_interval(reading: Reading, flag: str, value: Any) -> None:
-    """Read how many tokens are sent together after the first; an event costs what a token does, if that is known."""
+    """Read how many tokens are sent together after the first; an event costs as much as a token, if that is known."""
     size = reading.count(flag, value)
     if size == 1:
         reading.ignored.append(flag)
@@ -476,7 +476,7 @@ def read_stream_interval(reading: Reading, flag: str, value: Any) -> None:
 
 
 def _as_given(flag: str, value: Any) -> str:
-    """Return a flag with its value as a line gives them: a switch that is off in its ``--no-`` form."""
+    """Return a flag and its value as written: a switch that is off in its ``--no-`` form."""
     if value is False:
         return f"--no-{flag.removeprefix('--')}"
     given = " ".join(map(str, value)) if isinstance(value, list) else value
@@ -499,7 +499,7 @@ def weights(names: Mapping[str, Sequence[str]]) -> Reader:
     return read
 
 
-def said(attribute: str) -> Reader:
+def kept_as_is(attribute: str) -> Reader:
     """Return a reader that keeps a value as an attribute of the reading."""
     return lambda reading, _, value: setattr(reading, attribute, value)
 
@@ -509,13 +509,8 @@ def kept(key: str, part: str) -> Reader:
     return lambda reading, _, value: reading.put(key, str(value), part)
 
 
-def read_ranks(reading: Reading, flag: str, value: Any) -> None:
-    """Read the number of data-parallel ranks."""
-    reading.data_parallel_size = reading.count(flag, value)
-
-
 def read_expert_ranks(reading: Reading, flag: str, value: Any) -> None:
-    """Read the number of ranks that share the experts, or a switch that makes all share them."""
+    """Read the number of ranks that share the experts, or the switch that makes all of them do so."""
     if value is True or reading.count(flag, value) > 1:
         reading.deployment["enable_expert_parallel"] = True
 
@@ -638,7 +633,7 @@ def draft_of(
 
 
 def _keep_in_host(reading: Reading, deployment: dict[str, Any], workload: Mapping[str, Any] | None) -> None:
-    """Add the host-memory tier where prompts share tokens; else add a note on what to set for such traffic."""
+    """Add the host-memory tier if prompts share tokens; else add a note on what to set for such traffic."""
     held = reading.host_memory
     if held is None:
         return
@@ -672,9 +667,10 @@ def _spans_nodes(deployment: Mapping[str, Any]) -> bool:
 
 
 def _nodes(reading: Reading, deployment: dict[str, Any]) -> dict[str, int]:
-    """Return the GPUs of a node where the server says so, or spreads its ranks over more nodes than they would fill.
+    """Return the GPUs of a node if the server states them, or if its ranks do not fill the nodes they are spread
+    over.
 
-    A server's nodes are hosts: full ones of an NVLink domain (GB200: four GPUs) remain joined by it.
+    A node is a host; full hosts of an NVLink domain (GB200: four GPUs) remain joined by it.
     """
     usual = load_hardware(deployment["hardware"]).intra_node.num_host_gpus
     sizes = (deployment.get(f"{each}_parallel_size", 1) for each in ("tensor", "pipeline", "data"))
@@ -773,7 +769,8 @@ def read_speculation(settings: Mapping[str, Any], where: str) -> tuple[dict[str,
 
 
 def unsimulated_note(settings: Mapping[str, Any], engine: str, version: str | None) -> str:
-    """Return the note that a drafting method is left out, as it is not simulated, and whether the engine has it."""
+    """Return the note that a drafting method is left out because it is not simulated, and whether the engine has
+    it."""
     asked, profile = _asked(settings), load_engine(engine)
     version = version or profile.newest.version
     if asked not in UNSIMULATED_METHODS:
@@ -794,6 +791,6 @@ def _asked(settings: Mapping[str, Any]) -> str:
 
 
 def _by_name(model: object) -> str:
-    """Return the method that vLLM infers from a draft's name where none is given: a draft model by default."""
+    """Return the method that vLLM infers from the name of a draft: a draft model by default."""
     name = str(model).lower()
     return next((method for method in ("eagle3", "eagle", "medusa", "mtp") if method in name), "draft_model")

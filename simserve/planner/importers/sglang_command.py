@@ -16,7 +16,6 @@ from simserve.planner.importers.server import (
     read_kv_cache_dtype,
     read_nodes,
     read_overrides,
-    read_ranks,
     read_stream_interval,
 )
 from simserve.profiles.engine_options import AttentionBackend, Fp8GemmBackend, StateDtype, version_key
@@ -37,7 +36,7 @@ _OF_DELAY = ("prefill_delayer_max_delay_passes", "prefill_delayer_token_usage_lo
 
 
 def _settle(reading: Reading) -> None:
-    """Convert what SGLang counts over all ranks, counts in tokens or names its own way to the scenario's keys.
+    """Convert to the scenario's keys what SGLang counts over all ranks or in tokens, or names differently.
 
     Raises:
         ScenarioError: A number of tokens is not a whole number of pages.
@@ -63,7 +62,7 @@ def _settle(reading: Reading) -> None:
 
 
 def _settle_delay(reading: Reading, ranks: int) -> None:
-    """Drop what has no effect without the switch of the delayer, and the switch itself on a single scheduler."""
+    """Drop settings without effect: those of a delayer that is off, and the delayer on a single scheduler."""
     options = reading.options
     if options.get("enable_prefill_delayer") and ranks == 1:
         reading.not_simulated.append("--enable-prefill-delayer without --enable-dp-attention")
@@ -74,7 +73,7 @@ def _settle_delay(reading: Reading, ranks: int) -> None:
 
 
 def _settle_exchange(reading: Reading) -> None:
-    """Divide experts over all ranks where the exchange of tokens does so, and say how those of DeepEP reach them."""
+    """Divide experts over all ranks if the exchange of tokens does, and set DeepEP's mode."""
     backend = reading.experts.get("backend")
     if backend in _EXCHANGES and reading.deployment.get("tensor_parallel_size", 1) > 1:
         reading.deployment["enable_expert_parallel"] = True
@@ -111,7 +110,7 @@ def _all2all_backend(reading: Reading, flag: str, value: Any) -> None:
 
 
 def _expert_kernels(reading: Reading, flag: str, value: Any) -> None:
-    """Read whose kernels multiply experts; on AMD the flag decides it where `aiter` is among its values."""
+    """Read whose kernels multiply experts; on AMD the flag decides only if `aiter` is among its values."""
     name = {"triton_kernel": "triton", "marlin": "marlin"}.get(str(value))
     if str(value) in ("triton", "aiter") and version_key(str(reading.version)) >= _EXPERTS_OF_AMD_SINCE:
         name = str(value)
@@ -123,7 +122,7 @@ def _expert_kernels(reading: Reading, flag: str, value: Any) -> None:
 
 
 def _settle_experts(reading: Reading) -> None:
-    """Leave out Triton's kernels for 16 bit, where they change the format of the experts."""
+    """Leave out Triton's 16-bit kernels where they would change the format of the experts."""
     asked = reading.asked or reading.model or ""
     if reading.experts.get("kernels") == "triton" and _EXPERTS_IN_16_BIT.search(asked):
         del reading.options["moe_backend"]
@@ -131,7 +130,7 @@ def _settle_experts(reading: Reading) -> None:
 
 
 def _context_backend(reading: Reading, flag: str, value: Any) -> None:
-    """Read how ranks that divide contexts exchange outputs, which is simulated as each version does by itself."""
+    """Read how ranks that divide contexts exchange outputs; only the default of each version is simulated."""
     known = load_engine("sglang").nearest_version(reading.version).kernels.sends_partial_outputs
     if (value == "ag_rs") is known:
         reading.not_simulated.append(f"{flag} {value}")
@@ -186,7 +185,6 @@ SGLANG = Program(
         "--dcp-comm-backend": _context_backend,
         "--nnodes": read_nodes,
         "--stream-interval": read_stream_interval,
-        "--dp-size": read_ranks,
         "--ep-size": read_expert_ranks,
         "--enable-ep-moe": read_expert_ranks,
         "--moe-a2a-backend": _all2all_backend,

@@ -30,7 +30,7 @@ def engine_of(words: Sequence[str]) -> str | None:
 
 
 def is_script(text: str) -> bool:
-    """Return whether a text is a script, and not documents, which may hold commands too."""
+    """Return whether a text is a script rather than documents, which may hold commands too."""
     if text.startswith("#!"):
         return True
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith(("#", "---")))
@@ -98,7 +98,7 @@ def front_policy(scripts: Sequence[str]) -> str | None:
 
 
 def roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a mapping: host and port of each server behind a router -> its role."""
+    """Return host and port of each server behind a router -> its role."""
     found: dict[str, str] = {}
     for words in fronts:
         for role in ROLES:
@@ -115,7 +115,7 @@ def roles_by_address(fronts: Sequence[Sequence[str]], documents: Sequence[Mappin
 
 
 def host_of(above: str) -> tuple[str, str | None]:
-    """Return the host that the comment above a command names, and the kind of its GPUs; None: it names none."""
+    """Return the host named by the comment above a command, and the kind of its GPUs; None: not named."""
     found = _ON_HOST.match(above)
     return ("localhost", None) if found is None else (found[1], found[2])
 

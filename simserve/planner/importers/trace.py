@@ -41,7 +41,7 @@ _WORST_DISTANCE = 0.1
 """Largest distance between the shares of a trace and of its fit up to any length (Kolmogorov-Smirnov) at which the
 fit is used; above it, lengths are drawn from the trace itself."""
 _DEFAULT_RATE = 1.0
-_LEAST_CV, _MOST_CV = 0.05, 20.0  # Range of `workload.agents.tool_time_cv`; times that vary less count as equal.
+_LEAST_CV, _MOST_CV = 0.05, 20.0  # Range of `workload.agents.tool_time_cv`; below it, times count as equal.
 _SHORTEST_CONTEXT = 2048
 ASSUMED_IMAGE = {"width": 1024, "height": 1024}
 """Pixels of images whose size a trace does not give: a placeholder, with a note."""
@@ -136,7 +136,8 @@ def fit_workload(trace: Trace, name: str) -> Fit:
 def _fit_column(
     key: str, lengths: NDArray[np.int64], name: str, files: dict[str, str], notes: list[str]
 ) -> dict[str, Any]:
-    """Return a distribution fitted to lengths; add its file to ``files``, if it has one, and its fit to ``notes``."""
+    """Return a distribution fitted to lengths; add its file, if any, to ``files`` and the quality of the fit to
+    ``notes``."""
     block, distance = _fit_lengths(lengths)
     what = key.replace("_tokens", "s").replace("outputs", "answers")
     if block is None:
@@ -268,8 +269,7 @@ def _taken_media(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[
 def _fit_media(recorded: RecordedMedia) -> dict[str, Any]:
     """Return `workload.images` or `workload.audio`: the share of requests with media, their number and their sizes.
 
-    Images have the `MOST_SIZES` most frequent sizes; recordings a lognormal of whole seconds, or the mean where no
-    lognormal fits.
+    Images have the `MOST_SIZES` most frequent sizes; recordings a lognormal of whole seconds, or else their mean.
     """
     counts = recorded.counts[recorded.counts > 0]
     block: dict[str, Any] = {"share": float(f"{len(counts) / len(recorded.counts):.4g}"), "count": _fit_count(counts)}

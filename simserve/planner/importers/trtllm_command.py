@@ -27,7 +27,7 @@ from simserve.profiles.engine_options import version_key
 
 
 def _context_ranks(reading: Reading, flag: str, value: Any) -> None:
-    """Refuse further GPUs that divide contexts: without them another number of GPUs would be simulated."""
+    """Refuse GPUs that divide contexts: without them, the wrong number of GPUs would be simulated."""
     if (count := reading.count(flag, value)) > 1:
         rule = "adds GPUs that divide contexts (helix parallelism), which is not simulated"
         remedy = "leave it out, and raise tp_size by as much to simulate as many GPUs"
@@ -47,11 +47,11 @@ _NOT_PADDED = (
     "Without cuda_graph_config.enable_padding only batches of 1 to 32, 64 and 128 run on a CUDA graph: switching it on "
     "is usually faster."
 )
-_PYTORCH_SINCE = version_key("1.0")  # First version whose default backend captures graphs unless told not to.
+_PYTORCH_SINCE = version_key("1.0")  # First version whose default backend captures graphs by default.
 _PYTORCH_BESIDE = version_key("0.17")
-"""First version with the PyTorch backend beside engines; without CUDA graphs unless told until 0.21 (PyTorchConfig,
-use_cuda_graph)."""
-_OVERLAP_SINCE = version_key("0.20")  # First version in which it overlaps its schedule by default (release notes).
+"""First version that has the PyTorch backend beside engines; until 0.21 it captures no CUDA graphs by default
+(PyTorchConfig, use_cuda_graph)."""
+_OVERLAP_SINCE = version_key("0.20")  # First version that overlaps its schedule by default (release notes).
 _LAST_COMPILED = "0.21"  # Last release whose profile is that of compiled engines.
 _SECOND_SINCE = version_key("1.4")
 """First version whose default is the second KV cache manager, which runs MAX_UTILIZATION whatever is asked for."""
@@ -90,7 +90,7 @@ def _settle(reading: Reading) -> None:
 
 
 def _settle_backend(reading: Reading) -> None:
-    """Settle how the PyTorch backend runs beside engines, before 1.0: without graphs unless told, then not padded."""
+    """Settle how the PyTorch backend runs before 1.0: by default without graphs, and with unpadded ones if asked."""
     is_captured = reading.options.pop("is_captured", False)
     if not reading.options.pop("is_interpreted", False):
         return
@@ -167,7 +167,7 @@ def _flags_of_options() -> Mapping[str, Reader]:
 
 
 def _read_key(reading: Reading, key: str, value: Any) -> bool:
-    """Read a key whose value may also be false or absent; return whether it is known."""
+    """Read a key whose value may be false or absent; return whether the key is known."""
     if key in ("disable_overlap_scheduler", f"{_BESIDE}disable_overlap_scheduler"):
         reading.options["async_scheduling"] = not value
     elif key == f"{_BESIDE}enable_overlap_scheduler":
@@ -235,6 +235,6 @@ TRTLLM = Program(
 
 
 def with_files(files: Mapping[str, str]) -> Program:
-    """Return the same with options files that are stored elsewhere: path in the line -> text."""
+    """Return TensorRT-LLM's server with options files stored elsewhere: path in the line -> text."""
     read = partial(_options_file, files=files)
     return replace(TRTLLM, own={**TRTLLM.own, "--extra_llm_api_options": read, "--config": read})

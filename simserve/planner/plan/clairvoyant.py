@@ -1,6 +1,6 @@
-"""The fewest replica-hours for a load that is known ahead: each replica starts in time, and no sooner.
+"""The fewest replica-hours for a load that is known in advance: each replica starts just in time.
 
-A step of the load needs the fewest whole replicas that sustain its rate, as if it lasted, within the SLO. Each of them
+A step of the load needs the fewest whole replicas that would sustain its rate within the SLO indefinitely. Each of them
 is launched one start-up before it is needed and released when it no longer is. Replicas are alike, so the k-th is
 needed while k or more are, and each k is settled by itself: between two such times it is kept if the gap is shorter
 than a start. Knows no autoscaler.
@@ -41,7 +41,7 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Its duration."""
         return float(self.edges[-1])
 
     @property

@@ -89,7 +89,7 @@ def describe_worker(deployment: DeploymentSpec) -> str:
 
 
 def _beside(deployment: DeploymentSpec) -> Iterator[str]:
-    """Yield what is deployed beside the replicas."""
+    """Yield what is deployed besides plain replicas."""
     drafts, routing = deployment.speculative, deployment.routing
     if drafts is not None:
         by = drafts.draft_model or {"mtp": "its MTP layer", "eagle": "an EAGLE layer"}.get(drafts.method, "n-grams")
@@ -122,7 +122,7 @@ def _has_choice(deployment: DeploymentSpec) -> bool:
 
 
 def command(reference: Sequence[str], changes: Overrides, verb: str = "run", *, keeps_layout: bool = False) -> str:
-    """Return the command that runs a fleet, or asks something else of it.
+    """Return the command that runs a fleet, or another command for it.
 
     In a line of flags, the GPU replaces that of ``--gpus``, the weight format has its own flag, and a single replica of
     one GPU is not mentioned.

@@ -1,4 +1,4 @@
-"""What a search for a plan has found so far. Holds it, nothing more."""
+"""What a search for a plan has found so far. A record without rules."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Findings:
     once_measured: Trial | None = None
     """A cheaper fleet that is as sure as asked once loads of a server have been measured."""
     roles: list[dict[str, Any]] = field(default_factory=list)
-    """What breaks first in each role of its prefill and decode workers; empty without any."""
+    """What breaks first in each role, for prefill and decode workers; else empty."""
     link: dict[str, Any] | None = None
-    """The link that they were assumed to have, and what slower ones do; None without any."""
+    """The link assumed between them, and the effect of slower ones; None without roles."""
     month: Mapping[str, Any] | None = None
     """A month of the scenario's traffic on it, and at an API (`simserve.planner.cost.month`)."""
     sensitivity: list[tuple[str, float, Trial | str | None]] = field(default_factory=list)
@@ -51,5 +51,5 @@ class Findings:
     """Lever, overrides, and the fleet that is then needed, or why there is none."""
     front_trials: list[Trial] = field(default_factory=list)  # Runs of other fleets.
     singles: dict[str, Any] | None = None
-    """What single changes make of the scenario's own replica with a full queue; None: not determined."""
+    """The effect of single changes on the scenario's own replica with a full queue; None: not determined."""
     miss: Miss | None = None  # The nearest miss, where nothing holds.

@@ -147,7 +147,7 @@ def refused(refusal: InfeasibleError | InputError) -> str:
 
 
 def with_room(fleet: Fleet, scenario: Scenario) -> Fleet:
-    """Return the same deployment for other traffic; a token budget for whole prompts grows with the longest of them."""
+    """Return the deployment for other traffic; a token budget for whole prompts grows with the longest prompt."""
     engine = with_overrides(scenario, fleet.overrides).deployment.engine
     longest, budget = engine.max_model_len, engine.max_num_batched_tokens
     overrides = dict(fleet.overrides)
@@ -157,7 +157,7 @@ def with_room(fleet: Fleet, scenario: Scenario) -> Fleet:
 
 
 def changes_of(scenario: Scenario) -> Iterator[tuple[str, float, Scenario]]:
-    """Yield what may change in the traffic, by how much, and the scenario with the change."""
+    """Yield each possible change of the traffic: what changes, by how much, and the scenario with it."""
     for change in (-CHANGE, CHANGE):
         traffic = scaled_traffic(scenario, 1 + change)
         if traffic is not None:
@@ -229,7 +229,7 @@ def _promised(fleet: Fleet, probe: LoadProbe) -> float | None:
 
 
 def month_of(fleet: Fleet) -> dict[str, Any] | None:
-    """Return a month of a fleet's traffic in dollars, compared with the API, as `simserve run` counts it for its page.
+    """Return a month of a fleet's traffic in dollars, beside the API, as on the page of `simserve run`.
 
     None where the fleet has no price.
     """
@@ -242,7 +242,7 @@ def month_of(fleet: Fleet) -> dict[str, Any] | None:
 
 
 def confirmed_or_none(fleet: Fleet | None) -> Trial | None:
-    """Return the run that confirms a fleet; None where it does not, or if there is no fleet."""
+    """Return the confirming run of a fleet; None if it misses, or if there is no fleet."""
     trial = None if fleet is None else confirm(fleet)
     return trial if trial is not None and trial.holds else None
 

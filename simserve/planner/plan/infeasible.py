@@ -122,7 +122,8 @@ def _bound_miss(fitting: Sequence[Member], unreachable: Mapping[str, float], sce
 
 
 def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -> Trial | None:
-    """Return a run of a deployment with many replicas of ``num_gpus`` GPUs: what is reached with little queueing."""
+    """Return a run of a deployment with many replicas of ``num_gpus`` GPUs, to show what it reaches without
+    queueing."""
     replicas = min(goal.max_gpus, MOST_GPUS_TRIED) // num_gpus
     if replicas < 1:
         return None
@@ -130,7 +131,7 @@ def shown(overrides: Overrides, num_gpus: int, scenario: Scenario, goal: Goal) -
 
 
 def _unsure_miss(groups: Sequence[GroupResult], tried: Sequence[Member], scenario: Scenario, goal: Goal) -> Miss | None:
-    """Return the surest of what holds as simulated; None where nothing does."""
+    """Return the surest fleet that holds as simulated; None if none does."""
     trial, asked = _surest(groups), objective(scenario)
     if trial is None or trial.probability is None or asked is None or (trial.attainment or 0.0) < asked.attainment:
         return None
@@ -160,7 +161,7 @@ def unconfirmed_miss(
 
 
 def stopped_miss(groups: Sequence[GroupResult], scenario: Scenario, goal: Goal) -> Miss | None:
-    """Return the nearest of what was run before a search was stopped; None where nothing was. Runs nothing."""
+    """Return the nearest miss among the runs of a stopped search; None if there were none. Runs nothing."""
     tried = [each for group in groups for each in group.members if each.trial is not None]
     if not tried:
         return None

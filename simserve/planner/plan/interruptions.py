@@ -1,10 +1,10 @@
-"""Spot replicas that are taken back: how many more are needed to hold the SLO all the same, by simulation.
+"""The reserve of spot replicas that holds the SLO although some are taken back, found by simulation.
 
-Replicas that are enough by the hour are run with spot faults, more often than in reality, so that a short run sees
-several; the missed requests that each interruption costs are then counted as often as it really happens. One that
-strikes while another replica is away counts with both, more often than in reality: the reserve is rather too large.
+Replicas that suffice without interruptions are run with spot faults that come more often than in reality, so that a
+short run sees several; the requests that each interruption costs are then scaled to its real frequency. Interruptions
+overlap more often than in reality, so the reserve is rather too large.
 
-Interruptions strike replicas one by one. A seller that runs out of spot GPUs for hours is not simulated.
+Interruptions strike replicas one by one; hours without any spot GPUs on offer are not simulated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Reserved:
 
 
 def reserve_table(sizes: Sequence[Reserved]) -> tuple[int, ...]:
-    """Return the reserve of none, one, two and so on up to the largest size; between, that of the next larger one."""
+    """Return the reserve of 0, 1, 2 ... replicas up to the largest size; between sizes, that of the next larger one."""
     counts = range(1, sizes[-1].replicas + 1)
     return 0, *(next(each.reserve for each in sizes if each.replicas >= count) for count in counts)
 
@@ -95,7 +95,7 @@ def start_up(fleet: Fleet) -> float:
 
 
 def _spot(fleet: Fleet, rate: float, interruptions: Interruptions, away: float, replicas: int) -> tuple[float, float]:
-    """Return the share of requests within the SLO of spot replicas, and of replicas that nobody takes back.
+    """Return the share of requests within the SLO on spot replicas, and on replicas that are never taken back.
 
     Args:
         fleet: The deployment, under the traffic of all replicas.
@@ -120,9 +120,9 @@ def _spot(fleet: Fleet, rate: float, interruptions: Interruptions, away: float, 
 
 
 def _reserved(spot: Callable[[int], tuple[float, float]], attainment: float, size: int) -> Reserved:
-    """Return the smallest reserve with which replicas do as well as asked, by the shares that a number of them reaches.
+    """Return the smallest reserve with which replicas reach the required share.
 
-    If they miss that even when nobody takes them back, as few may at the load of many, what they reach then is asked.
+    If they miss it even when never taken back, as a few may at the load of many, the share they reach then is required.
     """
     without, firm = spot(size)
     asked = min(attainment, firm)

@@ -1,4 +1,4 @@
-"""Which optimisation is worth it: the plan with one lever moved, and single changes of a deployment as it is."""
+"""Which optimisation pays: the plan with one lever moved, and single changes of a deployment as it is."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def format_levers(scenario: Scenario) -> Iterator[Lever]:
 
 
 def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides]]:
-    """Yield the other choices of every option that entered the search and goes with the fleet, with their overrides."""
+    """Yield the other choices of every searched option that fit the fleet, with their overrides."""
     chosen = space.chosen(fleet.overrides)
     pools = {key: fleet.overrides[key] for key in POOL_KEYS} if is_split(fleet.overrides) else {}
     for name, choices in space.options.items():

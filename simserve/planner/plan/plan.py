@@ -130,8 +130,8 @@ def plan(
         options: What is searched, and for what.
         reference: What follows ``simserve run`` to run this scenario, for the command that reproduces the plan.
         progress: Called now and then.
-        on_stage: Called before it, with what is being done and the best fleet so far.
-        search_seed: Seed of the runs that decide, to see whether other seeds would pick the same.
+        on_stage: Called before ``progress``, with what is being done and the best fleet so far.
+        search_seed: Seed of the deciding runs, to test whether other seeds make the same choice.
 
     Raises:
         UsageError: An option is out of range, or does not fit the scenario.
@@ -152,7 +152,7 @@ class _Open:
 
     @property
     def is_searched(self) -> bool:
-        """Whether the search itself has run it, rather than the same with a replica less."""
+        """Whether the search ran exactly this fleet, rather than one with a replica less."""
         return self.replicas == self.member.run.replicas
 
 
@@ -184,7 +184,7 @@ class _Planning:
         self._passed: dict[str, _Open] = {}
         self._picked: _Open | None = None
         self._shapes: list[GroupResult] = []
-        self._heard: dict[int, tuple[int, Member | None]] = {}
+        self._so_far: dict[int, tuple[int, Member | None]] = {}
 
     def plan(self) -> Plan:
         was_interrupted, scaled = False, None
@@ -279,7 +279,7 @@ class _Planning:
         return is_less((value, 0.0), (self._picked.value[0], 0.0))
 
     def _seen_to(self, spaces: Sequence[Space], groups: Sequence[GroupResult], limits: Sequence[float]) -> list[float]:
-        """Return the value up to which each search has looked: its limit, or the best that it found if that is less."""
+        """Return the value up to which each search has looked: its limit, or its best value if that is lower."""
         worth = [
             math.inf if group.best is None else Search(space, self.goal).value(group.best.run)[0]
             for space, group in zip(spaces, groups, strict=True)
@@ -311,7 +311,7 @@ class _Planning:
         groups, again = self.findings.groups, []
         tasks = [(spaces[place], goal, *groups[place : place + 1]) for place in places]
         with self._kept(spaces, places):
-            for place, found in zip(places, self._each(search_group, tasks, _on(tasks), hears=True), strict=True):
+            for place, found in zip(places, self._each(search_group, tasks, _on(tasks), reports=True), strict=True):
                 again.append(found)
                 known = [renewed(Search(spaces[place], self.goal), each, found) for each in groups[place : place + 1]]
                 groups[place : place + 1] = known or [found]
@@ -323,24 +323,24 @@ class _Planning:
         return math.inf if self._picked is None or self.goal.objective == "latency" else self._picked.value[0]
 
     def _each(
-        self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str, *, hears: bool = False
+        self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], doing: str, *, reports: bool = False
     ) -> Iterator[Any]:
         """Yield the results of tasks in their order, and tell what is being done.
 
         Args:
             doing: What they do, in words.
-            hears: Whether the function tells how far its search is.
+            reports: Whether the function tells how far its search is.
         """
-        self._heard = {}
+        self._so_far = {}
         if not tasks:
             return
         self._watch.begin(len(tasks), doing, self._best_in_words)
 
-        def heard(place: int, so_far: tuple[int, Member | None]) -> None:
-            self._heard[place] = so_far
-            self._watch.within(doing, self._best_in_words, sum(number for number, _ in self._heard.values()))
+        def report(place: int, so_far: tuple[int, Member | None]) -> None:
+            self._so_far[place] = so_far
+            self._watch.within(doing, self._best_in_words, sum(number for number, _ in self._so_far.values()))
 
-        for result in each_result(function, tasks, self.options.jobs, heard if hears else None):
+        for result in each_result(function, tasks, self.options.jobs, report if reports else None):
             self._watch.done(doing, self._best_in_words)
             yield result
 
@@ -351,7 +351,7 @@ class _Planning:
             yield
         except KeyboardInterrupt:
             groups = self.findings.groups
-            for place, (_, so_far) in self._heard.items():
+            for place, (_, so_far) in self._so_far.items():
                 if so_far is None:
                     continue
                 space = spaces[places[place]]
@@ -367,7 +367,7 @@ class _Planning:
     def _best_in_words(self) -> str:
         found = self.findings
         held = [group.best.run for group in found.groups if group.best is not None and group.best.trial is not None]
-        held += [each.run for _, each in self._heard.values() if each is not None and each.run.holds]
+        held += [each.run for _, each in self._so_far.values() if each is not None and each.run.holds]
         return best_in_words(self.searched, self.goal.objective, held, found.confirmed)
 
     def _spaces(self) -> list[Space]:
@@ -429,7 +429,7 @@ class _Planning:
             goal = replace(self.goal, ceiling=min(values), is_tight=True)
             tasks = [(spaces[place], goal, self._shapes[place], self.options.trials, groups[place]) for place in order]
             with self._kept(spaces, order):
-                again = list(self._each(refine_group, tasks, "engine settings", hears=True))
+                again = list(self._each(refine_group, tasks, "engine settings", reports=True))
             for place, refined in zip(order, again, strict=True):
                 groups[place] = joined(spaces[place], self.goal, groups[place], refined)
             seen = self._seen_to([spaces[place] for place in order], again, [goal.ceiling for _ in order])
@@ -496,7 +496,7 @@ class _Planning:
         return promise
 
     def _settle_equals(self, spaces: Sequence[Space]) -> None:
-        """Put the best of all fleets of equal cost first: headroom decides, then latency."""
+        """Rank fleets of equal cost: headroom decides, then latency."""
         groups, goal = self.findings.groups, self.goal
         least = min(_best_value(space, group, goal) for space, group in zip(spaces, groups, strict=True))
         if goal.objective not in ("cost", "gpus") or not math.isfinite(least) or is_one_job(self.planned):
@@ -511,7 +511,7 @@ class _Planning:
         if self.options.trials and not is_split(self._equals[0][1].overrides):
             index, best = self._equals[0]
             asked = [(spaces[index], goal, best)]
-            held = next(self._each(held_neighbours, asked, "fleets of the same price", hears=True))
+            held = next(self._each(held_neighbours, asked, "fleets of the same price", reports=True))
             groups[index].members.extend(held)
             self._equals = [self._equals[0], *((index, member) for member in held), *self._equals[1:]]
             self._rank()
@@ -622,7 +622,7 @@ class _Planning:
             )
             trial = next(self._each(confirm, [(fleet,)], "confirming with the scenario's own seed"))
             if trial.holds and has_conversations(deployed(self.searched, member.overrides, replicas)):
-                # Their sixteen runs come last, since most fleets fail earlier.
+                # The sixteen runs of conversations come last: most fleets fail earlier.
                 promise = self._promised(member.overrides, replicas, is_picked=True)
                 fleet, trial = replace(fleet, promise=promise), replace(trial, holds=promise.holds)
             self._confirmed[key] = fleet, trial
@@ -710,7 +710,7 @@ def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
 
 
 def _on(tasks: Sequence[tuple[Any, ...]]) -> str:
-    """Return in words what searches of kinds of GPU do."""
+    """Return in words what searches on kinds of GPU do."""
     gpus = [task[0].scenario.deployment.hardware for task in tasks]
     return f"deployments on {gpus[0] if len(gpus) == 1 else f'{len(gpus)} kinds of GPU'}"
 
@@ -725,13 +725,13 @@ def _cost(trial: Trial) -> float:
 
 
 def _surety(member: Member) -> float:
-    """Return how sure a deployment is to hold, by the search's run; infinite where that is not known."""
+    """Return the probability that a deployment holds, from the search's run; infinite if unknown."""
     probability = member.run.probability
     return math.inf if probability is None else probability
 
 
 def _may_be_surer(member: Member, failed: Member) -> bool:
-    """Return whether a deployment holds in fresh runs, or is or may be surer to hold than one that has failed."""
+    """Return whether a deployment holds in fresh runs, or may be surer to hold than one that failed."""
     is_promised = member.promise is not None and member.promise.holds
     return is_promised or math.isinf(_surety(member)) or _surety(member) > _surety(failed)
 

@@ -61,7 +61,7 @@ class Need:
     divided into groups of the last one."""
     fixed_usd_per_month: float = 0.0  # People and platform.
     growth: float = 0.0  # Share by which traffic grows from one month to the next.
-    price_decline: float = 0.0  # Share by which an hour gets cheaper from one month to the next.
+    price_decline: float = 0.0  # Share by which the price of an hour falls from one month to the next.
     api_usd_per_request: float | None = None  # What an API charges for a mean request; None: nothing to compare with.
     api_decline: float = 0.0  # Share by which that price falls from one month to the next.
 
@@ -82,7 +82,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hourly:
-    """Replicas that are bought by the hour."""
+    """Replicas rented by the hour."""
 
     on_demand_replicas: int = 0  # Most replicas on demand at a time.
     on_demand_hours: float = 0.0  # Replica-hours on demand.
@@ -167,7 +167,7 @@ def bought(need: Need, horizon: Horizon) -> Bought:
 
 
 def _hour_prices(need: Need, horizon: Horizon) -> list[float]:
-    """Return what an hour of a level may be taken to cost: on demand, as spot, and as spot with a reserve."""
+    """Return possible prices of an hour of a level: on demand, spot, and spot with a reserve."""
     prices = [need.usd_per_hour]
     if need.spot_usd_per_hour is not None:
         most = busiest(need, horizon)
@@ -177,7 +177,7 @@ def _hour_prices(need: Need, horizon: Horizon) -> list[float]:
 
 
 def _bought_at(need: Need, horizon: Horizon, price: float) -> Bought:
-    """Return the cheapest purchase if an hour of a level costs ``price``, with what its hours really cost."""
+    """Return the cheapest purchase if an hour of a level costs ``price``, billed at what its hours really cost."""
     days = [need.replicas((1 + need.growth) ** month) for month in range(horizon.months)]
     result = Bought([0.0] * horizon.months, [{} for _ in days], [])
     falls = [(1 - need.price_decline) ** month for month in range(horizon.months)]
@@ -232,7 +232,7 @@ def _split(need: Need, factor: float, count: int) -> tuple[float, int, int]:
     spot = math.inf if need.spot_usd_per_hour is None else factor * need.spot_usd_per_hour
     choices = [(count * firm, count, 0)]
     group = len(need.reserve) - 1
-    # With a given remainder, all further groups are equally good: take all or none.
+    # All whole groups are equally good: take all or none.
     for rest in range(min(group, count + 1)) if math.isfinite(spot) else ():
         for each in {rest, rest + (count - rest) // group * group}:
             choices.append((firm * (count - each) + spot * (each + need.reserve_of(each)), count - each, each))
@@ -311,7 +311,7 @@ def busiest(need: Need, horizon: Horizon) -> int:
 
 
 def _at_peak(need: Need, horizon: Horizon) -> float:
-    """Return the cost of having the busiest hour's replicas of the last years from the first day, on any terms."""
+    """Return the cost of buying the replicas of the busiest hour from the first day, on any terms."""
     level = replace(
         need,
         rate=need.capacity,
@@ -343,7 +343,7 @@ def _flips(need: Need, horizon: Horizon) -> dict[str, float | None]:
 
 
 def _crossing(function: Callable[[float], float], grid: Sequence[float], at: float) -> float | None:
-    """Return where a function changes its sign nearest to a point: steps outwards, then bisection; None: nowhere."""
+    """Return where a function changes sign nearest to a point, by steps outwards and bisection; None: nowhere."""
     here = function(at) < 0
     below = [value for value in reversed(grid) if value < at]
     above = [value for value in grid if value > at]
@@ -428,7 +428,7 @@ def purchase_of(found: Findings, summary: Mapping[str, Any], horizon: Horizon) -
 
 
 def _on_demand(scenario: Scenario, hardware: str) -> float:
-    """Return the price of a GPU on demand, from anyone who offers that."""
+    """Return the on-demand price of a GPU from any seller."""
     anybody = scenario.model_copy(update={"pricing": scenario.pricing.model_copy(update={"provider": None})})
     for asked in (scenario, anybody):
         usd = price_of(asked, hardware).usd

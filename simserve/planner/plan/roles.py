@@ -72,7 +72,7 @@ def _with_counts(fleet: Fleet, counts: list[int]) -> dict[str, Any]:
 
 
 def _breaking(fleet: Fleet, counts: list[int]) -> tuple[int | None, str | None]:
-    """Return the steps of more traffic at which a fleet breaks, and what is missed most; None, None if it does not."""
+    """Return the steps of traffic at which a fleet breaks, and the term missed most; None, None if it does not."""
     missed: dict[int, str] = {}
     overrides = _with_counts(fleet, counts)
 
@@ -181,7 +181,7 @@ def _assumed(spec: DisaggregationSpec, known: list[Link]) -> Link:
 
 
 def link_line(found: Mapping[str, Any]) -> str:
-    """Return in one line which link was assumed, and what the next slower ones do."""
+    """Return in one line which link was assumed, and the effect of the next slower ones."""
     head = f"KV caches cross {found['name']} ({format_bandwidth(found['bytes_per_second'])} a prefill worker)"
     if not found["slower"]:
         return f"{head}; no slower link of these GPUs is known"

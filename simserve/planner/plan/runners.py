@@ -1,4 +1,4 @@
-"""The fleets besides the plan: what lost and why, and which no other beats in dollars, first token and pace at once."""
+"""The fleets besides the plan: what lost and why, and the Pareto front of dollars, TTFT and TPOT."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _mildest(group: GroupResult) -> str:
 
 
 def pareto(found: Findings) -> list[dict[str, Any]]:
-    """Return the fleets that no other beats in dollars a month, p95 TTFT and p95 TPOT at once."""
+    """Return the Pareto front of fleets in dollars a month, p95 TTFT and p95 TPOT."""
     trials = [trial for group in found.groups for trial in group.trials if trial.holds] + found.front_trials
     if found.confirmed is not None:
         trials.append(found.confirmed)
@@ -136,7 +136,7 @@ def faster(best: Mapping[str, Any], unbeaten: Sequence[Mapping[str, Any]]) -> di
     """Return the fleet that has a latency several times lower for little more money; None if there is none.
 
     Args:
-        unbeaten: The fleets that no other beats, as returned by `pareto`.
+        unbeaten: The fleets of `pareto`.
     """
     if not best["usd_per_month"]:
         return None
@@ -179,9 +179,9 @@ def front_candidates(
 
 
 def front(points: Iterable[tuple[tuple[float, ...], Point]]) -> list[Point]:
-    """Return what no other beats in all coordinates, less being better, by the first one; of equal ones the first."""
+    """Return the Pareto front, less being better, ordered by the first coordinate; of equal points the first."""
     kept: list[tuple[tuple[float, ...], Point]] = []
-    # What beats another comes before it in this order.
+    # In this order a point comes before those that it beats.
     for coordinates, each in sorted(points, key=lambda point: point[0]):
         if not any(all(a <= b for a, b in zip(other, coordinates, strict=True)) for other, _ in kept):
             kept.append((coordinates, each))

@@ -134,7 +134,7 @@ def _best(found: Findings) -> dict[str, Any] | None:
 
 
 def _month(found: Findings, best: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the month of the plan; of a fleet that is scaled at the price of the runs that confirm it, as the plan."""
+    """Return the month of the plan; a scaled fleet is priced by its confirming runs, like the plan."""
     month, usd = found.month, best["usd_per_month"]
     if month is None or usd is None or math.isclose(best["mean_gpus"], best["num_gpus"], rel_tol=1e-3):
         return month
@@ -147,7 +147,7 @@ def _month(found: Findings, best: Mapping[str, Any]) -> Mapping[str, Any] | None
 
 
 def _attainment_interval(found: Findings) -> dict[str, float] | None:
-    """Return the range of the attainment of one more run, by runs that the search has not seen; None without such."""
+    """Return the expected range of attainment in one more run, from fresh runs; None without any."""
     promise = None if found.fleet is None else found.fleet.promise
     if promise is None or len(promise.attainments) < 2:
         return None
@@ -156,10 +156,9 @@ def _attainment_interval(found: Findings) -> dict[str, float] | None:
 
 
 def _measurement(found: Findings, trial: Trial, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what measuring loads of one replica is worth, if they are as predicted; None where it changes nothing.
+    """Return what measuring one replica would gain if it performs as predicted; None if nothing.
 
-    That is how probable it then is that the SLO holds; with a confidence, also a cheaper fleet that is then sure
-    enough.
+    It raises the probability that the SLO holds; with a confidence, a cheaper fleet may then be sure enough.
     """
     after, spare = found.once_measured, found.goal.spare_replicas
     if after is not None:
@@ -190,12 +189,12 @@ def _formats(found: Findings, there: Scenario) -> dict[str, Any]:
 
 
 def _assumed(found: Findings, there: Scenario) -> list[str]:
-    """Return which figures of a plan are not the scenario's own, in words."""
+    """Return in words which figures of a plan are assumptions."""
     return [*drafts_assumed(found.scenario, there), *_still_beginning(found)]
 
 
 def _still_beginning(found: Findings) -> list[str]:
-    """Return a note if conversations, or tasks, do not yet come at their rate during the scenario's run."""
+    """Return a note if conversations or tasks have not reached their rate when the scenario's run ends."""
     workload, trial = found.planned.workload, found.confirmed
     rate = getattr(workload.arrivals, "rate", None)
     reached = None if trial is None else trial.figures["request_throughput"]
@@ -288,7 +287,7 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
 
 
 def _unconfirmed(found: Findings) -> Iterator[str]:
-    """Yield which fleets came before the plan and failed to be confirmed, if any did."""
+    """Yield the fleets ranked before the plan that failed to be confirmed."""
     failed = [each for each in found.confirmations if not each.holds]
     if not failed or found.confirmed is None:
         return
@@ -298,7 +297,7 @@ def _unconfirmed(found: Findings) -> Iterator[str]:
 
 
 def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
-    """Yield what the fleet costs: whole GPUs at a price, or the bill of a fleet that is not all there all the time."""
+    """Yield what the fleet costs: whole GPUs at a price, or the bill of a fleet that changes size."""
     bought = trial.replicas + found.goal.spare_replicas
     month = None if trial.usd_per_hour is None else trial.usd_per_hour * HOURS_PER_MONTH
     whole = deployed(found.scenario, member.overrides, bought)
@@ -347,7 +346,7 @@ def _price(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
 
 
 def _sellers(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
-    """Yield whose price each GPU has, and when it was seen, unless the scenario gives it."""
+    """Yield the seller and the date of each GPU price, unless the scenario states the price."""
     resolved = resolve(deployed(found.scenario, member.overrides, trial.replicas))
     prices = {each.gpu_hour for each in resolved.pools or (resolved,)}
     for price in sorted(prices, key=lambda each: each.source):
@@ -356,7 +355,7 @@ def _sellers(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
 
 
 def _binding(found: Findings) -> str | None:
-    """Return what keeps the plan from being smaller: the SLO term that fails first, else the bottleneck."""
+    """Return what prevents a smaller plan: the SLO term that fails first, else the bottleneck."""
     if found.miss is not None:
         return found.miss.metric
     if found.goal.confidence is not None and found.fewer is not None and found.fewer.holds:

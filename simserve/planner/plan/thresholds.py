@@ -44,22 +44,21 @@ from simserve.workload.arrival_spec import AllAtOnceArrivals, ClosedLoopArrivals
 
 Metric = Literal["running", "kv_usage", "queue_depth"]
 METRICS: tuple[Metric, ...] = ("running", "kv_usage", "queue_depth")
-"""Metrics whose target tells how far the load may grow: a GPU is busy with one request already, and by the time that an
-SLO is missed, replicas are late."""
+"""Metrics that rise with the load. Busy time does not, as one request makes a GPU busy; a missed SLO comes too late."""
 STABILIZATION = 300.0  # Seconds with which the search begins: Kubernetes' default.
 LONGER = 3.0
-"""Factor by which it is lengthened as long as that is cheaper; or shortened, where the first longer one is not."""
+"""Factor by which it is lengthened while that is cheaper; shortened instead if the first longer one is not cheaper."""
 LONGEST_STABILIZATION = 2700.0
 OVERFLOW_KEY = "deployment.overflow"
-ALONE = (SCALING_KEY, OVERFLOW_KEY)  # What the fixed fleet lacks: it serves everything, and is always there.
+ALONE = (SCALING_KEY, OVERFLOW_KEY)  # What the fixed fleet lacks: it serves everything, and its size never changes.
 LEVEL_SECONDS = 3600.0  # How long a rate lasts in a run that tells whether it holds.
 FEWEST_REQUESTS, MOST_REQUESTS = 4_000, 50_000  # Least and most requests of such a run.
 TARGET_FACTOR = 1.12  # Factor between targets until one holds and one does not.
-TARGET_STEP = 0.06  # Precision to which a target is found, as a share.
+TARGET_STEP = 0.06  # Relative precision of a target.
 MOST_RUNS_A_TARGET = 7
 BELOW = 0.9  # Target with which the search begins, as a share of what a replica has at the highest rate that holds.
 QUEUE_TARGET = 4.0  # Waiting requests of a replica with which the search of a queue's target begins.
-USED_MISSES = 0.8  # Share of the requests that may miss that a run of the search may use up: other days are worse.
+USED_MISSES = 0.8  # Share of the allowed misses that a run of the search may use up: other days are worse.
 FRESH_RUNS = 10  # Runs on seeds that the search has not seen, all of which must hold.
 DEVIATIONS = 3.0  # Standard deviations of those runs by which their mean attainment must exceed what is asked.
 SHORTEST_GRACE = 30.0
@@ -129,7 +128,7 @@ class _Thresholds:
     scenario: Scenario  # What is asked, on the plan's deployment without an autoscaler.
     known: ResolvedScenario  # The same, resolved.
     load: Load  # Its load over time.
-    fixed: int  # Replicas of the fleet that is always there.
+    fixed: int  # Replicas of the fixed fleet.
     kept: Mapping[str, Any]  # What is kept of the scenario's own autoscaler: its interval and its start-up.
     fresh_runs: int  # Runs on seeds that the search has not seen.
     without: Mapping[str, None] = field(default_factory=dict)  # Keys of the deployment that are unset.
@@ -192,12 +191,12 @@ class _Thresholds:
         return holds
 
     def settle_grace(self) -> None:
-        """Let a released replica finish its answers, for as long as most of them take at the highest load."""
+        """Set the grace period: the time that most answers take at the highest load."""
         _, _, longest = self._at_most[max(self._at_most)]
         self.grace = math.ceil(LIVES * longest / SHORTEST_GRACE) * SHORTEST_GRACE
 
     def natural_target(self, metric: Metric) -> float:
-        """Return a target to begin with: a share of what a replica has at the highest rate that holds."""
+        """Return the first target: a share of a replica's level at the highest rate that holds."""
         running, kv_usage, _ = self._at_most[max(self._at_most)]
         return {"running": BELOW * running, "kv_usage": BELOW * kv_usage, "queue_depth": QUEUE_TARGET}[metric]
 
@@ -243,7 +242,7 @@ class _Thresholds:
         """Return the cheapest setting that holds with room on the scenario's own seed."""
         minimum = max(min(self.needed), 1)
         best = self._best_metric(metrics, minimum)
-        # Where the load jumps before new replicas can start, replicas must be there already.
+        # If the load jumps before new replicas can start, they must already be running.
         while best is None and minimum < self.fixed - 1:
             minimum = (minimum + self.fixed) // 2
             best = self._best_metric(metrics, minimum)
@@ -444,7 +443,7 @@ def _cost(tried: Tried) -> tuple[float, int]:
 
 
 def _rounded(target: float) -> float:
-    """Return a target as people would write it: three digits."""
+    """Return a target rounded to three digits."""
     return float(f"{target:.3g}")
 
 

@@ -1,4 +1,4 @@
-"""What fixed GPUs can do: for each deployment on them the highest load at which the SLO holds, and the best of all.
+"""What fixed GPUs can do: the highest load at which the SLO holds for each deployment on them, and the best.
 
 One kind of GPU is one task. Every shape is looked at under loads up to what it finishes with its queue never empty;
 other deployments only where they finish nearly what the best so far sustains, and hold at nearly that load. Then engine
@@ -50,7 +50,7 @@ CLOSE_REQUESTS = 3000
 MOST_REQUESTS = 20_000
 """Requests of a look; least requests of a look that closes in on the highest load that holds; most where more
 settle."""
-CLOSE = 1.03  # Ratio of the load that fails to the one that holds at which looks end.
+CLOSE = 1.03  # Ratio of the failing load to the holding one at which looks end.
 MOST_DOUBLINGS = 14
 MORE_THROUGHPUT = 1.01
 """Most doublings of the load, where it is not known what can be finished; and ratio of the tokens/s of twice the
@@ -65,7 +65,7 @@ WEIGHTS_OF_POOLS = "deployment.routing.weights"
 MIXED = " + "  # Separator of the names of several kinds of GPU.
 KNOBS = "deployment.engine."  # Beginning of the keys of engine knobs.
 UNSCALED = frozenset({"scale", "overflow", "admit"})
-"""Options that play no part in what fixed GPUs can do: they stay as the scenario has them."""
+"""Options without effect on what fixed GPUs can do: they stay as in the scenario."""
 
 Each = Callable[..., Iterable[Any]]
 
@@ -75,14 +75,14 @@ class Look:
     """A short run at one load."""
 
     load: float  # Requests/s, or clients.
-    margin: float  # By how much the SLO holds, at the confidence asked for; negative: by how much it does not.
+    margin: float  # By how much the SLO holds at the confidence asked for; negative if it does not.
     trial: Trial  # What the run measured, without its individual requests.
     num_requests: int  # Least requests of the run.
 
 
 @dataclass(slots=True, kw_only=True)
 class Able:
-    """A deployment on all of the GPUs, and what it can do."""
+    """A deployment on all of the GPUs, and the loads that it sustains."""
 
     hardware: str  # The GPU.
     member: Member  # The deployment.
@@ -93,7 +93,7 @@ class Able:
 
     @property
     def held(self) -> Look | None:
-        """The highest load that holds, as does every lower one; None if none does."""
+        """The highest load up to which all hold; None if none does."""
         found = None
         for look in self.looks:
             if look.margin < 0:
@@ -116,10 +116,10 @@ class _Group:
         self._seen: set[tuple[tuple[str, str], ...]] = set()
 
     def run_side_by_side(self, beside: Sequence[Able]) -> list[Able]:
-        """Return what was judged of fleets with several kinds of GPU at once.
+        """Return the fleets with several kinds of GPU that were judged.
 
         Args:
-            beside: What each kind does by itself; the best of equal replicas of each are put side by side.
+            beside: Deployments on one kind each; the best equal replicas of each kind are combined.
         """
         equal = [found for kind in self.search.goal.gpus_by_kind for found in self._equal(kind, beside)]
         if len(equal) > 1 and self.search.goal.spare_replicas == 0:
@@ -147,7 +147,7 @@ class _Group:
     def run(self) -> list[Able]:
         """Return every deployment that was judged, in that order."""
         space = self.space
-        # The scenario's own deployment too, unless its weight format is not to be searched.
+        # The scenario's own deployment too, unless its weight format is excluded.
         own = () if WEIGHTS_KEY in space.plain else (space.base,)
         for overrides in (space.plain, *own, *space.members(space.shape_keys)):
             self._try(overrides, is_drawn=True)
@@ -266,7 +266,7 @@ class _Group:
             load, reached = 2 * load, look.trial.output_throughput
 
     def _close_in(self, able: Able, probe: LoadProbe) -> None:
-        """Look between the highest load that holds and the next, along a line through their margins.
+        """Look between the highest holding load and the next one, on a line through their margins.
 
         What holds in a run that is too short to settle is run again, longer.
         """
@@ -339,7 +339,7 @@ def value_of(look: Look | None, *, is_closed: bool) -> float:
 
 
 def contenders(able: Sequence[Able], *, is_closed: bool) -> list[Able]:
-    """Return the deployments that may do the most, best first: those that short looks cannot tell from the best.
+    """Return the deployments that short looks cannot distinguish from the best, best first.
 
     Of those that differ in engine knobs alone, only one. With open arrivals the best layout has two, where another
     setting holds by more at nearly the same load: a setting that barely holds in one run may not hold in the next.
@@ -362,7 +362,7 @@ def contenders(able: Sequence[Able], *, is_closed: bool) -> list[Able]:
 
 
 def _surest(alike: Sequence[Able]) -> Able:
-    """Return what holds by most of deployments that hold about as much as the first of them, which holds most."""
+    """Return the deployment with the largest margin among those that hold about as much as the first, the best."""
     most = value_of(alike[0].held, is_closed=False)
     looks = [(each.held, each) for each in alike]
     near = [(look.margin, each) for look, each in looks if look is not None and look.load * WORTH_A_SEARCH >= most]
@@ -437,7 +437,7 @@ class Throughput:
             num_settings: Most settings of engine knobs that are tried on a kind of GPU.
         """
         tasks: list[tuple[Any, ...]] = [(space, self._alone(space), num_settings) for space in self.spaces]
-        for found in each(able_group, tasks, "deployments", hears=True):
+        for found in each(able_group, tasks, "deployments", reports=True):
             self.able += found
         by_hardware = {space.scenario.deployment.hardware: space for space in self.spaces}
         if self.goal.gpus_by_kind:
@@ -447,7 +447,7 @@ class Throughput:
             self.able += found
         chosen = contenders(self.able, is_closed=self.is_closed)
         confidence, most = self.goal.confidence, 0.0
-        # The first two one after the other: what they do spares the searches of the others.
+        # The first two one after the other: their loads save searches of the others.
         for batch in (chosen[:1], chosen[1:2], chosen[2:]):
             least = most if most and not self.is_closed else None
             tasks = [(by_hardware[able.hardware].scenario, able, confidence, least) for able in batch]

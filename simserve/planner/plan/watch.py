@@ -1,4 +1,4 @@
-"""Tells who asked for a plan how far it is: what is being done, how much of it, and the best fleet so far."""
+"""Reports the progress of a plan: what is being done, how much of it, and the best fleet so far."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from simserve.planner.search.trial import Trial, deployed
 from simserve.scenario.schema import Scenario
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the pieces of work done, and with all of them as far as they are known."""
+"""Called now and then with the pieces of work done, and all that are known so far."""
 Stage = Callable[[str, str], None]
-"""Called before that with what is being done and the best fleet so far, in words; the second is empty if none holds."""
+"""Called before `Progress` with what is being done and the best fleet so far, in words; empty if none holds."""
 
 
 class Watch:
-    """How far a plan is.
+    """The progress of a plan.
 
     Args:
-        progress: Called when a stage begins and when a task of it is done; None: nobody asks.
+        progress: Called when a stage begins and when a task of it is done; None: not reported.
         on_stage: Likewise, before it.
     """
 
@@ -39,7 +39,7 @@ class Watch:
         self._tell(doing, best)
 
     def within(self, doing: str, best: Callable[[], str], num_run: int) -> None:
-        """Tell how many fleets the tasks of the stage have tried so far."""
+        """Report how many fleets the tasks of the stage have tried so far."""
         self._tell(doing, best, f"{num_run:,} fleet{'' if num_run == 1 else 's'} tried")
 
     def _tell(self, doing: str, best: Callable[[], str], within: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What no fleet of a deployment can beat: proven lower bounds on latencies and on the number of replicas.
+"""Proven lower bounds on the latencies of a deployment and on its number of replicas.
 
 They come from the priced step tables and the requests of the run, without simulating. The planner drops a deployment
 only if a bound proves that no schedule of these requests meets the SLO on it; each function gives its proof, and a
@@ -33,7 +33,7 @@ BUSY_BINS = 32
 BUSY_LENGTHS = (1, 2, 4, 8)
 """Lengths of the busiest stretches for which the number of replicas is bounded, in bins of the run (`BUSY_BINS`)."""
 SHOWN_SHARE = 0.95  # Share of the requests for which the bounds on latencies are shown if no SLO names one.
-ROUNDING = 1.0 - 1e-9  # Factor that lowers bounds, as they sum in another order than the simulation.
+ROUNDING = 1.0 - 1e-9  # Factor that lowers bounds, since they are summed in another order than in the simulation.
 _KNOWN_BLOCKS = {"name", "model", "deployment", "workload", "slo", "thresholds", "pricing", "run", "cost"}
 _KNOWN_DEPLOYMENT = {
     "hardware",
@@ -80,7 +80,7 @@ PACE_PRICES = (0.0, 0.5, 2.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What no number of replicas, or no smaller number of them, can beat."""
+    """Lower bounds on latencies, whatever the number of replicas, and on that number."""
 
     out_of_reach: str | None
     """SLO term that too many requests must miss with any number of replicas (``ttft``, ``tpot``, ``e2e``, or ``slo``
@@ -164,7 +164,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
 
 
 def in_arrays(times: StepTimes) -> StepTimes:
-    """Return the same with arrays, which each bound would otherwise make from the lists."""
+    """Return the step times as arrays, converted once for all bounds."""
     names = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
     arrays = {name: np.asarray(getattr(times, name), dtype=np.float64) for name in names}
     return dataclasses.replace(times, **arrays)  # type: ignore[arg-type]
@@ -262,7 +262,7 @@ def latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int
 
 
 def term_out_of_reach(slo: SLO, least: dict[str, Array], fails: NDArray[np.bool_], latest_start: int) -> str | None:
-    """Return the term that more requests miss than may, in any window; the furthest from its limit first.
+    """Return the term that too many requests miss in any window; the one furthest from its limit first.
 
     The window holds all requests from its first on. A request whose bound lies above a limit misses it, so if the
     share of these exceeds the share that may miss, for every start, the SLO cannot be met.
@@ -335,7 +335,7 @@ def replicas_needed(attainment: float, arrival_time: Array, work: Array, ends: A
 
 
 def _replicas_when_busiest(work: Array, ends: Array, arrival_time: Array, latest_start: int, misses: int) -> float:
-    """Return the replicas that the busiest stretches of a window need, if ``misses`` of its requests may miss."""
+    """Return the replicas that the busiest stretches of a window need if ``misses`` of its requests may miss."""
     arrivals = arrival_time[latest_start:]
     edges = np.searchsorted(arrivals, np.linspace(arrivals[0], arrivals[-1], BUSY_BINS + 1)[:-1])
     edges = np.append(edges, len(arrivals)) + latest_start

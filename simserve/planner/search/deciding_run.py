@@ -1,4 +1,4 @@
-"""The runs that decide on a fleet: shorter or narrower ones if they show the same, and those of fresh seeds.
+"""The runs that decide on a fleet: shorter or narrower ones if they suffice, and runs with fresh seeds.
 
 Steady open traffic is run until it settles, whatever the scenario's number of requests: what the fleet finishes with
 its queue never empty refuses early, and what is far from the limit passes early. Other open-loop traffic that is the
@@ -64,7 +64,7 @@ FAR = 2.0
 """Ratio of the share that misses to the share that may, or its inverse, from which a short run decides alone."""
 ROUTING_KEY = "deployment.routing"
 _ANY_ROUTING = "round_robin"
-"""One replica gets everything with any router; this one makes no decisions that keep the kernel from leaping."""
+"""Any router sends everything to one replica; this one makes no decisions that would interrupt the kernel's leaps."""
 _OF_EQUAL_REPLICAS = (
     *("pools", "autoscaling", "faults", "updates", "overflow", "admission", "response_cache", "fairness"),
 )
@@ -74,7 +74,7 @@ SEEDS = 2**63  # Number of seeds.
 
 
 def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
-    """Run a fleet for as long as a search needs: see `simserve.planner.search.trial.try_fleet`."""
+    """Run a fleet as long as a search needs; see `simserve.planner.search.trial.try_fleet`."""
     there = with_overrides(scenario, overrides)
     fewer = narrowed(there, replicas, NARROW_REQUESTS)
     if fewer is not None:
@@ -91,7 +91,7 @@ def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Tri
 
 
 def _is_near(scenario: Scenario, trial: Trial) -> bool:
-    """Return whether about as many requests miss as may, so that another run may decide otherwise."""
+    """Return whether the share that misses is so near its limit that another run may decide otherwise."""
     return not _misses_by_far(scenario, trial) and not (trial.holds and _holds_by_far(scenario, trial))
 
 
@@ -135,7 +135,7 @@ def steady_probe(scenario: Scenario, overrides: Overrides, replicas: int) -> Loa
 
 
 def promise_of(scenario: Scenario, overrides: Overrides, replicas: int, is_picked: bool = False) -> Promise:
-    """Return whether 95 % of fresh runs of a fleet hold at the scenario's own rate.
+    """Return whether 95 % of fresh runs of a fleet hold at the scenario's rate.
 
     As promised by `simserve capacity`: for steady traffic; for bursts, days, clients of a closed loop and the like in
     runs as long as the scenario says, with other random requests; for conversations only if the fleet is to be chosen
@@ -191,7 +191,7 @@ def _missed(scenario: Scenario, trial: Trial) -> float | None:
 
 
 def narrowed(there: Scenario, replicas: int, most_requests: int) -> int | None:
-    """Return how many of the replicas serve about ``most_requests``; None if fewer replicas do not behave like all.
+    """Return the number of replicas that serve about ``most_requests``; None if fewer do not behave like all.
 
     Args:
         there: The scenario with the overrides of the deployment.

@@ -57,7 +57,7 @@ class _Place(NamedTuple):
 
 
 def _ordered(found: Sequence[_Place]) -> list[_Place]:
-    """Return members in order: those as good as the best as they are given, the others by their figures."""
+    """Return members in order: those as good as the best in the given order, then the others by their figures."""
     most = max((each.steps for each in found), default=0)
     lowest = min((each.latency for each in found if each.steps >= most - SAME_HEADROOM), default=0.0)
 

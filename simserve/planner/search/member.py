@@ -32,14 +32,14 @@ class Goal:
     spare_replicas: int = 0  # Replicas that are paid for and may be lost.
     ceiling: float = math.inf  # Fleets of this value or more are of no interest.
     is_tight: bool = False
-    """Whether the ceiling is the value of the plan on the scenario's own GPU, not a multiple of it."""
+    """Whether the ceiling is the value of the plan on the scenario's own GPU itself, not a multiple of it."""
     replicas: int | None = None  # Required number of replicas; None: the fewest that hold.
     confidence: float | None = None
     """Share of real servers on which the SLO must hold; None: it must hold in simulation."""
     gpus_by_kind: Mapping[str, int] = field(default_factory=dict)
     """GPU -> number of GPUs, for fixed GPUs of several kinds; empty: ``max_gpus`` of one kind."""
     refused: frozenset[str] = frozenset()
-    """Hashes of scenarios on fleets that failed when they were confirmed: none of these holds."""
+    """Hashes of scenarios on fleets that failed to be confirmed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +54,9 @@ class Member:
     num_gpus: int = 0  # GPUs of one replica, of the first pool if pools differ.
     usd_per_gpu_hour: float | None = None  # Price, likewise.
     trial: Trial | None = None  # Its deciding run: the best fleet that holds, else the nearest.
-    makeup: Makeup | None = None  # What a number of replicas stands for; None if it is not known to be valid.
+    makeup: Makeup | None = (
+        None  # The makeup of each number of replicas; None if the deployment is not known to be valid.
+    )
     tokens: float = 0.0  # Tokens of all requests, prompts included.
     max_model_len: int | None = None
     """The longest request that it serves, the least of its pools; None: not deployed."""
@@ -69,7 +71,7 @@ class Member:
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """What is deployed, apart from the number of replicas."""
+        """The deployment without its number of replicas."""
         return key_of(self.overrides)
 
     @property

@@ -49,7 +49,7 @@ _COVERED_WITHOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleBound:
-    """What no number of workers of a shape, or no smaller one, can do."""
+    """Bounds on what workers of a shape can do, and on their number."""
 
     out_of_reach: bool = False  # Whether too many requests miss the role's limit with any number of workers.
     needed_workers: float = 0.0

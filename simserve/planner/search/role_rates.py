@@ -31,7 +31,7 @@ MOST_PAIRS = 24  # Most pairs to pass on with the knobs unchanged, for each weig
 
 @dataclass(slots=True)
 class Rates:
-    """What workers can do on fixed GPUs."""
+    """Rates that prefill and decode workers reach on fixed GPUs."""
 
     search: Search  # The search, with its space and goal.
     front: Overrides  # What both roles share.

@@ -57,7 +57,7 @@ from simserve.scenario.resolve import resolve
 from simserve.scenario.schema import Scenario, objective
 
 Each = TypeVar("Each")
-KVFormat = tuple[str, ...]  # What two workers must have in common: checkpoint, KV format and cache layout.
+KVFormat = tuple[str, ...]  # What two workers must share: checkpoint, KV format and cache layout.
 FLASH_GENERATIONS = ("8", "9")
 """CUDA major versions (Ampere, Ada and Hopper) on which engines use FlashAttention for all but latent attention
 (vLLM 0.20, `vllm/platforms/cuda.py`: FLASH_ATTN first; on 10 FLASHINFER is)."""
@@ -76,7 +76,7 @@ OBJECTIVES: tuple[Objective, ...] = ("cost", "gpus", "energy")
 
 
 def kv_format_of(shape: ReplicaShape) -> KVFormat:
-    """Return what another worker must have in common with a replica to read its KV caches."""
+    """Return what another worker must share with a replica to read its KV caches."""
     checkpoint = formats_of(shape, "auto").checkpoint or shape.model.name
     return checkpoint, shape.kv_cache_dtype, *layout_of(shape.hardware, shape.model)
 
@@ -109,7 +109,7 @@ class Worker:
     needed: float  # Fewest workers that can do the work (bound); a fraction.
     idle_seconds: float  # Least mean seconds of a first token, or of a further one, on an idle worker.
     most_rate: float  # Most requests a second that one can serve (bound).
-    kv_format: KVFormat  # What another must have in common with it to read its KV caches.
+    kv_format: KVFormat  # What another worker must share with it to read its KV caches.
 
     @property
     def least(self) -> int:
@@ -123,7 +123,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class KnownWorkers:
-    """What searches have found out about workers, passed from one search to the next."""
+    """Workers known from earlier searches, passed from one search to the next."""
 
     workers: dict[tuple[str, bool, str], Worker | NoRoom | None] = field(default_factory=dict)
     """Role, whether the bounds are proven, and hash of the scenario with only one worker -> the worker, or why there
@@ -146,7 +146,7 @@ class Count:
 
     @property
     def laid(self) -> str:
-        """Number, GPU, format and sizes, without the knob: of those that hold, one is enough."""
+        """Number, GPU, format and sizes without the knob: one holding setting of each is enough."""
         return f"{self.number} of {kind_of(self.worker.pool)}"
 
 
@@ -180,7 +180,7 @@ def search_roles(space: Space, goal: Goal, known: KnownWorkers | None = None) ->
 def price_workers(
     space: Space, goal: Goal, known: KnownWorkers, front: Overrides
 ) -> dict[tuple[str, bool, str], Worker | NoRoom | None]:
-    """Return the workers that a search of one front would price, and that are not known: a part of its work.
+    """Return the unknown workers that a search of one front would price.
 
     Several processes can do the parts of a search at once, which then prices none itself.
     """
@@ -467,7 +467,7 @@ class _Split:
         return trial.attainment if trial.attainment >= asked.attainment - DOUBT else None
 
     def _try(self, prefill: Count, decode: Count, link: Mapping[str, Any]) -> Trial | None:
-        """Return a run that decides about a role, over a link; None if the pair is refused."""
+        """Return the deciding run of a role over a link; None if the pair is refused."""
         scenario = self.search.space.scenario
         overrides = self._overrides(prefill, decode, link)
         try:
@@ -536,7 +536,7 @@ def workers_of(
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What is known about a kind of worker."""
+    """A kind of worker as judged so far."""
 
     own: Worker | None  # The worker with the scenario's own knob; None if there is none.
     others: Sequence[tuple[float, Pool]]  # Its other settings, each with the least cost of its workers.
@@ -603,7 +603,7 @@ class _Shapes:
         return own + [each for each in tried if isinstance(each, Worker) and math.isfinite(each.needed)]
 
     def _judge(self, role: str, place: int) -> _Judged:
-        """Return what is known about a kind of worker, judged once."""
+        """Return a kind of worker, judged once."""
         if (role, place) not in self._judged:
             knobs = self._kinds[role][place]
             own = self._worker(knobs[0])

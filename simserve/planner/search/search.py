@@ -131,7 +131,7 @@ class Search:
         return int(self.requests(self.space.scenario).prompt_tokens.max())
 
     def recall(self, found: GroupResult) -> None:
-        """Take what another search of the space has judged and run, so that it is not repeated, and a GPU's price."""
+        """Adopt what another search of the space has judged and run, and a GPU's price."""
         self.known = next(filter(_has_one_kind, found.members), None)
         self._known_members = {each.key: each for each in found.members}
         self.tried = dict(found.tried)
@@ -284,7 +284,7 @@ class Search:
         return value
 
     def _note_miss(self, member: Member, trial: Trial) -> None:
-        """Keep the nearest miss for whoever stops the search before anything holds."""
+        """Keep the nearest miss, in case the search is stopped before anything holds."""
         if self._tell is None or trial.holds:
             return
         if self.nearest is None or _is_nearer(trial, self.nearest.run):
@@ -300,7 +300,7 @@ class Search:
         return "the plan on the scenario's GPU" if self.goal.is_tight else "several plans on the scenario's GPU"
 
     def _climbed(self, member: Member, held: Trial, most: int) -> Trial:
-        """Return the best fleet from the smallest that holds up, where more replicas leave less to an API."""
+        """Return the best fleet from the smallest that holds upwards, as more replicas leave less to an API."""
         if self.space.apply(member.overrides).deployment.overflow is None:
             return held
         for replicas in range(held.replicas + 1, most + 1):
@@ -607,7 +607,7 @@ def _sizes(space: Space, choose: Callable[[list[int]], int]) -> dict[str, Any]:
 
 
 def _is_bound_by_work(space: Space) -> bool:
-    """Return whether a fleet's load ratio shows for every option whether it can keep up."""
+    """Return whether the load ratio of a fleet decides for every option whether it can keep up."""
     others = {name for name in space.options if name not in space.shape_keys}
     return has_load_ratio(space.scenario) and others <= NEUTRAL_OPTIONS
 
@@ -679,7 +679,7 @@ def best_on(search: Search, group: GroupResult) -> Member | None:
 
 
 def renewed(search: Search, group: GroupResult, again: GroupResult) -> GroupResult:
-    """Return a search of a kind of GPU, updated with what a later search that knew more has found."""
+    """Return a search of a kind of GPU, updated by a later search."""
     members: dict[tuple[tuple[str, str], ...], Member] = {}
     for member in (*group.members, *again.members):
         before = members.get(member.key)
@@ -691,7 +691,7 @@ def renewed(search: Search, group: GroupResult, again: GroupResult) -> GroupResu
 
 
 def joined(space: Space, goal: Goal, group: GroupResult, refined: GroupResult) -> GroupResult:
-    """Return both searches of one kind of GPU as one."""
+    """Return two searches of one kind of GPU merged."""
     search = Search(space, goal)
     bests = [best for best in (refined.best, group.best) if best is not None]
     best = min(bests, key=lambda each: search.value(each.run), default=None)

@@ -1,4 +1,4 @@
-"""A trial of one fleet: how many replicas, under which traffic, and whether that holds. Knows no search."""
+"""A trial of one fleet: its replicas, its traffic, and whether it holds. Knows no search."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ MOST_REQUESTS = 5000
 """Most requests of a run that decides in the search; the plan is confirmed on all of the scenario's."""
 DOUBT = 0.05  # How far below the required share a first look must be to count as a miss.
 KEPT_DEPLOYMENTS = 32
-"""Number of resolved deployments to cache, with what they finish: the shapes of a kind of GPU, on which a search tries
-knobs after it has sized them."""
+"""Resolved deployments to cache, with their finishable load: the shapes of a kind of GPU, on which knobs are tried
+later."""
 REQUESTS_PER_CLIENT = 10  # Least requests of each client of a closed loop in a shortened run.
 CONVERSATIONS_PER_CLIENT = 2  # Least conversations of each client, likewise.
 CONVERSATIONS_PER_RUN = 10
@@ -80,7 +80,7 @@ class Trial:
     load_ratio: float | None = None
     """Offered load over what the fleet finishes with its queue never empty; None if it was not determined."""
     probability: float | None = None
-    """That the SLO holds on a real server (`simserve.metrics.real_server`); None without an SLO."""
+    """Probability that the SLO holds on a real server (`simserve.metrics.real_server`); None without an SLO."""
     error_basis: str = ""  # What the errors to expect of a real server are based on, in words.
     probability_measured: float | None = None
     """The same after loads of the server have been measured, if it performs as predicted."""
@@ -95,7 +95,7 @@ class Trial:
         return min(shares, key=shares.__getitem__, default=None)
 
     def of(self, replicas: int) -> Trial:
-        """Return the same at the price of another number of replicas; latencies and shares stay."""
+        """Return the trial at the price of another number of replicas; latencies and shares are unchanged."""
         factor = replicas / self.replicas
         return replace(
             self,
@@ -107,13 +107,13 @@ class Trial:
         )
 
     def with_spares(self, spare_replicas: int) -> Trial:
-        """Return the same at the price of as many more replicas, which do no work."""
+        """Return the trial at the price of that many more replicas, which do no work."""
         whole, per_token = self.of(self.replicas + spare_replicas), self.usd_per_million_tokens
         factor = whole.replicas / self.replicas
         return replace(whole, usd_per_million_tokens=None if per_token is None else per_token * factor)
 
     def sure(self, confidence: float | None, *, is_measured: bool = False) -> Trial:
-        """Return the same, holding only if it does on this share of real servers; None: as simulated."""
+        """Return the trial, holding only if it does on this share of real servers; None: as simulated."""
         probability = self.probability_measured if is_measured else self.probability
         if confidence is None or not self.holds or (probability is not None and probability >= confidence):
             return self
@@ -432,13 +432,13 @@ def mean_gpus(scenario: Scenario, summary: Mapping[str, Any]) -> float:
         return float(deployment.num_gpus)
     if deployment.pools and inner["pools"]:
         return float(sum(pool["gpus"] for pool in inner["pools"].values()))
-    if deployment.pools:  # of one pool alone nothing is told by pool
+    if deployment.pools:  # a single pool has no figures by pool
         return float(inner["replicas"]["mean"] * deployment.num_gpus / deployment.pools[0].replicas)
     return float(inner["replicas"]["mean"] * deployment.gpus_per_replica)
 
 
 def run_holds(scenario: Scenario, summary: Mapping[str, Any]) -> bool:
-    """Return whether a run meets the SLO, also of each class, and the thresholds, and keeps up with its traffic."""
+    """Return whether a run meets the SLO, those of its classes and the thresholds, and keeps up with its traffic."""
     inner = summary["simserve"]
     if not summary["completed"] or any(not each["ok"] for each in inner["thresholds"]):
         return False

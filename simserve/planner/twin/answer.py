@@ -41,7 +41,7 @@ from simserve.workload.spec import WorkloadSpec
 
 Floats = NDArray[np.float64]
 MOST_REPLAYED = 300_000  # Most requests that are simulated: the last ones. Tests of traffic see all windows.
-JUMP = 3.0  # Multiple of the median number of requests in the engine from which its load is said to have jumped.
+JUMP = 3.0  # Multiple of the median number of requests in the engine from which its load counts as a jump.
 HIT_RATE_POINTS = 0.03  # A prefix hit rate within this distance of the predicted one counts as inside.
 _LATENCIES = {"ttft": "mean_ttft_ms", "tpot": "mean_tpot_ms", "itl": "mean_itl_ms", "e2e": "mean_e2el_ms"}
 _TRAFFIC = ("rate", "prompt_tokens", "output_tokens")

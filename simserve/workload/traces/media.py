@@ -114,7 +114,7 @@ def _pixels(part: str, _unit: float) -> tuple[float, ...] | None:
     return float(match[1]), float(match[2]), float(match[3] or 0)
 
 
-def _heard(part: str, unit: float) -> tuple[float, ...] | None:
+def _audio_seconds(part: str, unit: float) -> tuple[float, ...] | None:
     try:
         seconds = float(part) * unit
     except ValueError:
@@ -130,7 +130,7 @@ _KINDS: Mapping[str, tuple[Callable[[str, float], tuple[float, ...] | None], int
         "write width x height, of a video x frames, several with semicolons: 1920x1080; 1280x720x64",
     ),
     "audio_seconds": (
-        _heard,
+        _audio_seconds,
         1,
         f"is not a list of lengths of recordings, {MOST_PIECES:,} at most, of {MOST_SECONDS:,} s each at most",
         "write seconds, several with semicolons: 12.5; 30",

@@ -70,7 +70,7 @@ class Contexts:
             TooLongError: The total exceeds `MOST_BLOCKS`.
         """
         for message in messages:
-            text, images, recordings = _told(message)
+            text, images, recordings = _message_text(message)
             context = self._with(context, text, math.ceil(len(text) / CHARACTERS_PER_TOKEN), images, recordings)
         return context
 
@@ -161,7 +161,7 @@ class History:
         return replace(self, context=context, pieces=(self.pieces, piece))
 
 
-def _told(message: Mapping[str, object]) -> tuple[str, int, int]:
+def _message_text(message: Mapping[str, object]) -> tuple[str, int, int]:
     """Return the text of a message, with its tool calls, and its numbers of images and recordings."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
