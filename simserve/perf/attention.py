@@ -24,6 +24,7 @@ from simserve.perf.operators import HOST, elementwise_parts
 from simserve.perf.quantization import MARLIN_ON_HOPPER
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.attention_kinds import SparseIndexer
+from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import AttentionLayers
 
@@ -66,6 +67,14 @@ GPUs that have no others it is a share of the whole peak. Keys in 8 bit are take
 AMD_WIDE_SHARE = 80.0 / 1307.4
 """The same on AMD's GPUs, in AITER's Triton kernel: 79 to 80 TFLOP/s of an MI325X's 1,307 with prompts of 2,048 to
 32,768 tokens (aiter pull request 5664); 107 ms a layer of 16,384 tokens inside vLLM are 82 (5649)."""
+AMD_MEDIUM_SHARES = {"vllm": 160.0 / 1307.4, "sglang": 250.0 / 1307.4}
+"""The same by engine for heads above `TRITON_NARROW` to `WIDEST_SHARED` where Triton's kernels run: heads of 256 on an
+MI325X, prompts of 8,192 and 32,768 tokens (aiter pull request 5664, 2026-09-18), 159 and 160 TFLOP/s by tiles of 16
+rows, which vLLM's are, 265 and 234 by tiles of 64, as SGLang's on ROCm (triton_ops/extend_attention.py of 0.5.10 to
+0.5.17). Not fitted to: what prompts of 32,768 and 131,072 tokens of Qwen3.5-122B on an MI300X under SGLang 0.5.9 leave,
+233 TFLOP/s."""
+TRITON_NARROW = 128.0
+"""Widest head whose prompts Triton's kernels on AMD's GPUs are taken to compute as AITER's do; none was timed."""
 WIDE_HEAD_ENGINES = ("vllm", "sglang")
 INDEX_SMALL_CALLS = 8
 """Element-wise kernels per layer: norm and rotary embedding of the key, a Hadamard transform and rounding to FP8 for
@@ -252,12 +261,20 @@ def triton_wide_share(shape: ReplicaShape, layers: AttentionLayers) -> float | N
     """Return the share of the peak of prompts that no kernel but Triton's computes; None for other layers.
 
     Such are heads above `WIDEST_SHARED` on NVIDIA's and AMD's GPUs; those with fitted curves have a share of their own.
+    On AMD's, so are heads above `TRITON_NARROW` where the engine calls Triton's kernels.
     """
-    is_wide = layers.has_plain_heads and layers.head_dim > WIDEST_SHARED
-    if not is_wide or shape.engine.name not in WIDE_HEAD_ENGINES:
+    engine, vendor = shape.engine, shape.hardware.vendor
+    if not layers.has_plain_heads or engine.name not in WIDE_HEAD_ENGINES:
         return None
-    shares = {"NVIDIA": TRITON_WIDE_SHARE, "AMD": AMD_WIDE_SHARE}
-    return shares.get(shape.hardware.vendor)
+    if layers.head_dim > WIDEST_SHARED:
+        return {"NVIDIA": TRITON_WIDE_SHARE, "AMD": AMD_WIDE_SHARE}.get(vendor)
+    is_triton = (engine.attention_backend or engine.attention_backends.get(vendor)) == "triton"
+    return AMD_MEDIUM_SHARES[engine.name] if is_triton and has_triton_prompts(shape.hardware, layers) else None
+
+
+def has_triton_prompts(hardware: HardwareProfile, layers: AttentionLayers) -> bool:
+    """Return whether prompts take another time by Triton's kernels of attention than by the GPU's own."""
+    return hardware.vendor == "AMD" and layers.has_plain_heads and TRITON_NARROW < layers.head_dim <= WIDEST_SHARED
 
 
 def prefill_pair_seconds(
@@ -297,7 +314,8 @@ def index_key_seconds(indexer: SparseIndexer | None, machine: Machine) -> float:
         return 0.0
     moved = indexer.key_bytes + INDEX_SCORE_PASSES * INDEX_SCORE_BYTES / indexer.pooled_tokens
     return max(
-        moved / (machine.bandwidth * memory_efficiency(machine, "attention_decode")), _products(indexer, machine)
+        moved / (machine.bandwidth * memory_efficiency(machine, "attention_decode")),
+        _products(indexer, machine, attention_efficiency(machine)),
     )
 
 
@@ -308,14 +326,16 @@ def index_pair_seconds(indexer: SparseIndexer | None, machine: Machine) -> float
     scores = (
         INDEX_SCORE_PASSES * INDEX_SCORE_BYTES / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))
     )
-    return _products(indexer, machine) + scores / indexer.pooled_tokens
+    own = machine.indexer_efficiency if indexer.key_format == "fp8" else None
+    share = attention_efficiency(machine) if own is None else own * machine.engine_scale
+    return _products(indexer, machine, share) + scores / indexer.pooled_tokens
 
 
-def _products(indexer: SparseIndexer, machine: Machine) -> float:
+def _products(indexer: SparseIndexer, machine: Machine, share: float) -> float:
     """Return the seconds of a token's products with one query, in FP8 if the GPU has it; tokens may share a key."""
     dtype = next(dtype for dtype in ("fp8", "bf16", "fp16") if dtype in machine.peaks)
     flops = 2.0 * indexer.num_heads * indexer.head_dim / indexer.pooled_tokens
-    return flops / (machine.peak(dtype) * attention_efficiency(machine))
+    return flops / (machine.peak(dtype) * share)
 
 
 def index_share(model: ModelProfile, layers: AttentionLayers) -> float:

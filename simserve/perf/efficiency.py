@@ -73,6 +73,8 @@ class Machine:
     tile_rows: int | None = None  # Rows of the smallest tile of any product, if the hardware profile says so.
     unpacking: float | None = None
     """Share of a 16-bit product's FLOP/s left if kernels unpack weights at any number of rows."""
+    indexer_efficiency: float | None = None
+    """Share of the FP8 peak in an indexer's scores of prompts, if measured; None: as prefill attention."""
     decode_efficiency: float | None = None
     """The same in decode attention, if measured separately; None: slightly more."""
     sampling_efficiency: float | None = None

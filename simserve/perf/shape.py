@@ -557,6 +557,7 @@ class ReplicaShape:
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency * self._kernel_starts,
+            indexer_efficiency=efficiency.indexer_prefill,
             decode_efficiency=self._decode_efficiency,
             sampling_efficiency=efficiency.sampling,
             engine_scale=self.engine.compute_efficiency,
@@ -620,9 +621,8 @@ class ReplicaShape:
         """Share of the bandwidth in decode attention for the kernels that the engine calls."""
         efficiency = self.hardware.efficiency
         backend = self.engine.attention_backend or self.engine.attention_backends.get(self.hardware.vendor)
-        if backend == "triton" and efficiency.triton_attention_decode is not None:
-            return efficiency.triton_attention_decode
-        return efficiency.attention_decode
+        triton = efficiency.triton_attention_decode if backend == "triton" else None
+        return efficiency.attention_decode if triton is None else triton
 
     @property
     def _kernel_starts(self) -> float:

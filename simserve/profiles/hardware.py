@@ -263,6 +263,9 @@ class Efficiency(FrozenModel):
     """Share of the bandwidth, if decode attention on long contexts was measured; absent: 1.05 times `memory`."""
     triton_attention_decode: Share | None = None
     """The same for Triton's kernels, if they differ much from the GPU's own; absent: the same value."""
+    indexer_prefill: Share | None = None
+    """Share of the FP8 peak at which an indexer scores the keys of prompts, if its kernel was timed; absent: as
+    `attention_prefill`."""
     memory: Share
     """Share of the bandwidth peak in kernels that stream weights or KV."""
     sampling: Share | None = None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
+from simserve.perf.attention import has_triton_prompts
 from simserve.perf.context_parallel import check_context_ranks
 from simserve.perf.measured import measured_operators
 from simserve.perf.shape import ReplicaShape
@@ -423,11 +424,15 @@ def _loses_requests(scenario: Scenario) -> bool:
 
 
 def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> bool:
-    """Return whether attention kernels have rates of their own: on some AMD GPUs, and latent decodes on NVIDIA's."""
+    """Return whether attention kernels have rates of their own: on some AMD GPUs, on all of them the prompts of some
+    heads, and latent decodes on NVIDIA's."""
+    model = load_model(scenario.model, scenario.folder)
     if hardware.efficiency.triton_attention_decode is not None:
         return True
-    is_latent = load_model(scenario.model, scenario.folder).mla is not None
-    return hardware.vendor == "NVIDIA" and is_latent and scenario.deployment.engine.attention_backend == "triton"
+    if any(has_triton_prompts(hardware, each) for each in model.attention_layers):
+        return True
+    is_asked = scenario.deployment.engine.attention_backend == "triton"
+    return hardware.vendor == "NVIDIA" and model.mla is not None and is_asked
 
 
 _OF_WINDOWS = ("swa_full_tokens_ratio", "disable_hybrid_kv_cache_manager")

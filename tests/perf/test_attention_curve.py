@@ -224,3 +224,21 @@ def test_heads_of_512_on_amd_take_the_time_of_their_kernel() -> None:
     assert share is not None
     flops = 4 * wide.num_heads * 512 * 16384**2 / 2
     assert flops / (share * shape.hardware.compute.bf16) == pytest.approx(0.110, rel=0.01)
+
+
+@pytest.mark.parametrize(("engine", "teraflops"), [("vllm", 160e12), ("sglang", 250e12)])
+def test_heads_of_256_by_triton_on_amd_have_a_pace_of_their_own(engine: str, teraflops: float) -> None:
+    """Where Triton's kernels are asked for, and not where AITER's are, nor with heads of 128 (aiter 5664)."""
+    asked = make_shape("mi300x-192gb", "qwen3.5-122b-a10b", engine=engine, attention_backend="triton")
+    narrow = make_shape("mi300x-192gb", "qwen3-8b", engine=engine, attention_backend="triton")
+    own = make_shape("mi300x-192gb", "qwen3.5-122b-a10b", engine=engine, attention_backend="aiter")
+    medium, usual = asked.model.attention_layers[0], narrow.model.attention_layers[0]
+    assert medium.head_dim == 256
+
+    share = triton_wide_share(asked, medium)
+
+    assert share == pytest.approx(teraflops / 1307.4e12)
+    assert triton_wide_share(own, medium) is None
+    assert triton_wide_share(narrow, usual) is None
+    pair = price(asked, 600).step_times.prefill_pair_seconds
+    assert pair == pytest.approx(price(own, 600).step_times.prefill_pair_seconds * 0.35 / share, rel=0.02)
