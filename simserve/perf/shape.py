@@ -557,7 +557,7 @@ class ReplicaShape:
             attention_efficiency=efficiency.attention_prefill,
             memory_efficiency=efficiency.memory,
             kernel_latency=efficiency.kernel_latency * self._kernel_starts,
-            indexer_efficiency=efficiency.indexer_prefill,
+            indexer_efficiency=efficiency.indexer(self.engine.has_flydsl_indexer),
             decode_efficiency=self._decode_efficiency,
             sampling_efficiency=efficiency.sampling,
             engine_scale=self.engine.compute_efficiency,

@@ -266,6 +266,8 @@ class Efficiency(FrozenModel):
     indexer_prefill: Share | None = None
     """Share of the FP8 peak at which an indexer scores the keys of prompts, if its kernel was timed; absent: as
     `attention_prefill`."""
+    indexer_prefill_flydsl: Share | None = None
+    """The same for FlyDSL's kernel, which later engines call; absent: the same value."""
     memory: Share
     """Share of the bandwidth peak in kernels that stream weights or KV."""
     sampling: Share | None = None
@@ -274,6 +276,10 @@ class Efficiency(FrozenModel):
     """Least time of a kernel inside a CUDA graph."""
     source: Source
     """Where the numbers of this block come from."""
+
+    def indexer(self, is_flydsl: bool) -> float | None:
+        """Return the share of the FP8 peak in an indexer's scores of prompts; None: as prefill attention."""
+        return (self.indexer_prefill_flydsl if is_flydsl else None) or self.indexer_prefill
 
 
 class HardwareProfile(FrozenModel):

@@ -119,6 +119,8 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> default of `deployment.engine.attention_backend`."""
     expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
     """Maker of the GPU -> `deployment.engine.moe_backend` if neither that nor AMD's attention is set."""
+    has_flydsl_indexer: bool = False
+    """Whether FlyDSL's kernel scores the indexer's keys of prompts on AMD's GPUs that state its pace."""
     sends_partial_outputs: bool = False
     """Whether ranks that divide contexts send outputs and log-sum-exps of attention together, in one all-to-all."""
     latent_attention_gap: Seconds = Field(default=0, ge=0)

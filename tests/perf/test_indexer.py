@@ -59,6 +59,17 @@ def test_prompts_on_amd_are_scored_at_the_pace_of_its_kernel() -> None:
     assert index_pair_seconds(wide, timed) == index_pair_seconds(wide, untimed)
 
 
+@pytest.mark.parametrize(("version", "teraflops"), [("0.27", 130.7), ("0.28", 418.4)])
+def test_prompts_on_amd_are_scored_by_flydsl_from_vllm_0_28_on(version: str, teraflops: float) -> None:
+    """On GPUs that state its pace alone: MI350X and MI355X keep Gluon's kernel (vLLM pull request 49544)."""
+    served = {**SERVED, "engine": "vllm", "version": version}
+
+    share = make_shape("mi300x-192gb", "glm-5.1", **served).machine.indexer_efficiency
+
+    assert share == pytest.approx(teraflops / 2614.9, rel=0.01)
+    assert make_shape("mi355x-288gb", "glm-5.1", **served).machine.indexer_efficiency == 0.20
+
+
 def test_every_step_of_a_sparse_model_pays_for_it() -> None:
     """GLM-5 without its indexer decodes more than 2 ms sooner, and reads contexts faster."""
     plain = load_model("glm-5").model_copy(update={"indexer": None})
