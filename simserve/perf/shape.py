@@ -778,7 +778,7 @@ class ReplicaShape:
                 latency=intra.latency,
                 reference_ranks=intra.num_latency_gpus,
                 skew=skew * kernel_latency,
-                curves=curves,
+                curves=curves if curves is None or self.engine.enable_nccl_nvls else curves.without_switch,
                 engine=engine,
                 is_pcie=intra.kind == "pcie",
                 is_ring=intra.is_ring,

@@ -192,6 +192,7 @@ def resolve_engine(
         "mamba_ssm_cache_dtype": choices.pick("mamba_ssm_cache_dtype", None, "as the checkpoint says"),
         "kv_unified": unified,
         **_kernels(known, features),
+        "enable_nccl_nvls": choices.pick("enable_nccl_nvls", known.kernels.enable_nccl_nvls),
         **block_scaled_kernels(options, compute_capability),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,

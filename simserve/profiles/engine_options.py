@@ -179,6 +179,9 @@ class EngineOptions(FrozenModel):
     """How a vision tower uses the tensor-parallel ranks: `weights` splits it as the language model is split; with
     `data` each rank holds all of it and encodes some of a request's images, without all-reduces. vLLM's name; SGLang's
     `--mm-enable-dp-encoder`. Absent: `weights`. Audio encoders are always split."""
+    enable_nccl_nvls: bool | None = None
+    """SGLang: whether NCCL reduces in the NVSwitch over eight GPUs and more (`--enable-nccl-nvls`, which
+    `--enable-symm-mem` implies), so that all-reduces of long prompts take a quarter less. Absent: they do not."""
     fp8_gemm_backend: Fp8GemmBackend | None = None
     """SGLang on Blackwell: whose kernels multiply FP8 weights with block scales (`--fp8-gemm-backend`).
     `flashinfer_trtllm` starts sooner and takes six times as long for long prompts as `deep_gemm`. Absent: DeepGEMM."""

@@ -6,6 +6,7 @@ Defines the parameters. The resulting times are in `simserve.perf.gemm`, `simser
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
@@ -207,6 +208,12 @@ class CollectiveCurves(FrozenModel):
         if len(set(kinds)) != len(kinds):
             raise ValueError("must have at most one entry a kind")
         return self
+
+    @cached_property
+    def without_switch(self) -> Self:
+        """The same where NCCL does not reduce in the NVSwitch."""
+        rings = tuple(each.model_copy(update={"switch": None}) for each in self.all_reduce)
+        return self.model_copy(update={"all_reduce": rings})
 
     def all_reduce_of(self, engine: str) -> AllReduceCurve:
         """Return the all-reduce of an engine, or the first."""

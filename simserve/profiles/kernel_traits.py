@@ -60,6 +60,8 @@ class KernelTraits(FrozenModel):
     """Which all-reduce ranks call: NCCL's; absent: the engine's own, which is faster for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)
     """Least message whose all-reduce over more than two ranks also crosses the host link once, bytes; absent: none."""
+    enable_nccl_nvls: bool = True
+    """Whether NCCL may reduce in the NVSwitch (NVLS, NCCL's default); otherwise it reduces in a ring."""
     fuses_all_reduce_norm: bool = False
     """Whether a small all-reduce and the norm after it are one kernel (Hopper and Blackwell)."""
     all_reduce_norm_families: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from simserve.engine.config import EngineConfig
 from simserve.errors import ScenarioError
 from simserve.perf.attention import has_triton_prompts
+from simserve.perf.collectives import SWITCH_RANKS
 from simserve.perf.context_parallel import check_context_ranks
 from simserve.perf.measured import measured_operators
 from simserve.perf.shape import ReplicaShape
@@ -435,6 +436,13 @@ def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> b
     return hardware.vendor == "NVIDIA" and model.mla is not None and is_asked
 
 
+def _has_switch(scenario: Scenario, hardware: HardwareProfile) -> bool:
+    """Return whether NCCL reduces in the NVSwitch for the ranks of a replica where nothing forbids it."""
+    curves, ranks = hardware.collective_curves, scenario.deployment.tensor_parallel_size
+    has_curve = curves is not None and any(each.switch is not None for each in curves.all_reduce)
+    return has_curve and SWITCH_RANKS <= ranks <= hardware.intra_node.gpus_per_node
+
+
 _OF_WINDOWS = ("swa_full_tokens_ratio", "disable_hybrid_kv_cache_manager")
 
 
@@ -456,6 +464,10 @@ def _of_engine(scenario: Scenario) -> list[str]:
         found.append(f"{key}.moe_backend has no effect: {reason}")
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
+    if engine.enable_nccl_nvls is not None and not _has_switch(scenario, hardware):
+        found.append(
+            f"{key}.enable_nccl_nvls has no effect: NVSwitches reduce for eight NVIDIA GPUs of a node and more"
+        )
     found += _of_windows(scenario)
     states = load_model(scenario.model, scenario.folder).state_layers
     if engine.mamba_ssm_cache_dtype is not None and (states is None or not states.state_elements):

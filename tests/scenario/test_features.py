@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simserve.errors import InputError
+from simserve.perf.collectives import all_reduce_seconds
 from simserve.perf.tables import price
 from simserve.profiles.engine_options import EngineOptions
 from simserve.scenario.combinations import feature_notes, model_lack_of, without_effect
@@ -33,6 +35,11 @@ LLAMA_SIZES = {
 }
 AITER = ", attention_backend: aiter"
 SGLANG_B200 = ["deployment.engine={name: sglang, version: '0.5.9'}", "deployment.hardware=b200-sxm-180gb"]
+_EIGHT_H100 = [
+    "deployment.engine={name: sglang, version: '0.5.9'}",
+    "deployment.hardware=h100-sxm-80gb",
+    "deployment.tensor_parallel_size=8",
+]
 EXPERTS = ["model=mixtral-8x7b", "deployment.quantization=none"]
 
 
@@ -266,6 +273,25 @@ def test_flashinfers_products_take_longer_for_prompts_of_weights_by_blocks_on_bl
         resolve(make_scenario([*on("0.18"), other]))
 
 
+def test_sglang_reduces_in_a_ring_unless_nvls_is_asked_for() -> None:
+    """Over eight GPUs; an all-reduce takes 1,023 and 844 us on H100 (sglang pull request 3502). vLLM leaves NVLS on."""
+
+    def reduction_seconds(*more: str) -> float:
+        scenario = make_scenario(["model=deepseek-v3", "deployment.quantization=fp8", *_EIGHT_H100, *more])
+        return float(all_reduce_seconds(np.array([2.0**28]), 8, resolve(scenario).shape.tensor_link)[0])
+
+    asked, told = "deployment.engine.enable_nccl_nvls=true", "deployment.engine.enable_nccl_nvls has no effect"
+    usual = reduction_seconds()
+
+    assert 1.15 < usual / reduction_seconds(asked) < 1.4
+    assert reduction_seconds("deployment.engine={name: vllm, version: '0.20.2'}") < 0.9 * usual
+    assert not any(told in each for each in without_effect(make_scenario([*_EIGHT_H100, asked]), None))
+    fewer = make_scenario([*_EIGHT_H100, "deployment.tensor_parallel_size=4", asked])
+    assert any(told in each for each in without_effect(fewer, None))
+    with pytest.raises(InputError, match=r"enable_nccl_nvls: .* has no choice of reductions in the NVSwitch"):
+        resolve(make_scenario([*on("0.18"), asked]))
+
+
 def test_tritons_attention_reads_the_cache_at_half_the_rate_on_amd() -> None:
     """On GPUs that have a rate for it; prompts take as long. vLLM 0.9 to 0.18 run it where nobody says another."""
     sglang, triton = "deployment.engine={name: sglang, version: '0.5.9'}", "deployment.engine.attention_backend=triton"
@@ -432,6 +458,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "cuda_graph_padding": ("false", ["deployment.engine={name: tensorrt-llm, version: '1.2'}"]),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "mamba_ssm_cache_dtype": ("bfloat16", ["model=nemotron-3-nano-30b-a3b"]),
+    "enable_nccl_nvls": ("true", ["deployment.engine={name: sglang}", "deployment.tensor_parallel_size=8"]),
     "fp8_gemm_backend": ("flashinfer_trtllm", SGLANG_B200),
     "attention_backend": ("triton", ["deployment.engine={name: sglang}", "deployment.hardware=mi300x-192gb"]),
     "flashinfer_sampler": ("false", on("0.11.0")),

@@ -264,6 +264,7 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int, *, seats_all:
         "cudagraph_mode": recipe.cudagraph_mode,
         "moe_backend": recipe.moe_backend,
         "fp8_gemm_backend": recipe.fp8_gemm_backend,
+        "enable_nccl_nvls": recipe.has_symmetric_memory or None,
         "mamba_ssm_cache_dtype": recipe.state_dtype,
     }
 

@@ -30,6 +30,7 @@ class Recipe:
         cudagraph_mode: Which steps run on CUDA graphs.
         moe_backend: Whose kernels run experts in MXFP4.
         fp8_gemm_backend: Under SGLang, whose products of FP8 weights with block scales run.
+        has_symmetric_memory: Under SGLang, ``--enable-symm-mem``, with which NCCL reduces in the NVSwitch.
         state_dtype: Format of the states of linear attention (``--mamba-ssm-dtype``).
         polled_steps: Under SGLang, decode steps between two polls for new requests with fewer than 16 clients;
             otherwise 3 times as many.
@@ -51,14 +52,15 @@ class Recipe:
     cudagraph_mode: str | None = None
     moe_backend: str | None = None
     fp8_gemm_backend: str | None = None
+    has_symmetric_memory: bool = False
     state_dtype: str | None = None
     polled_steps: int = 0
     cold_seconds: float = 0.0
     cold_seconds_per_client: float = 0.0
 
 
-SGLANG_COLD_SECONDS = 1.1
-"""Fitted to the TTFT of DeepSeek-R1 with prompts of 1,024 (6 servers of SGLang 0.5.9): 110 ms above the replay at 4 to
+SGLANG_COLD_SECONDS = 1.0
+"""Fitted to the TTFT of DeepSeek-R1 with prompts of 1,024 (6 servers of SGLang 0.5.9): 100 ms above the replay at 4 to
 64 clients alike, which a wait of the first 10 % of the requests explains; tested on prompts of 8,192, DeepSeek-V3 and
 GLM-5. A constant latency of every request would look the same, as each client sends 10 prompts."""
 
@@ -160,7 +162,12 @@ _B200_RECIPES = {
 """Scripts of B200 that differ from those of Hopper."""
 
 _B200_SGLANG_FP4 = replace(
-    _B200_SGLANG_DEEPSEEK, seats=256, max_num_batched_tokens=16384, share=0.85, fp8_gemm_backend=None
+    _B200_SGLANG_DEEPSEEK,
+    seats=256,
+    max_num_batched_tokens=16384,
+    share=0.85,
+    fp8_gemm_backend=None,
+    has_symmetric_memory=True,
 )
 """dsr1_fp4_b200 (1fc5d73): DeepSeek in NVFP4, with attention in 16 bit."""
 

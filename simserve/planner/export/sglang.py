@@ -37,6 +37,7 @@ _BACKENDS = {
 _EXPERTS = "--moe-runner-backend"
 _SWITCHES = {
     "enforce_eager": "--disable-cuda-graph",
+    "enable_nccl_nvls": "--enable-nccl-nvls",
     "language_model_only": "--language-model-only",
     "swa_full_tokens_ratio": "--swa-full-tokens-ratio",
     "disable_hybrid_kv_cache_manager": "--disable-hybrid-swa-memory",
