@@ -1,7 +1,8 @@
 """What to do about a run that misses its SLO or thresholds: the smallest changes that hold, each simulated.
 
-One change at a time: an engine knob (seats with a small token budget: both), an existing number format, one more replica, shard or GPU, another kind of GPU,
-and the load that the deployment can sustain as it is. Combinations are searched by `simserve plan`.
+One change at a time: an engine knob (seats and a small token budget together), an existing number format, one more
+replica, shard or GPU, another kind of GPU, and the load that the deployment can sustain as it is. Combinations are
+searched by `simserve plan`.
 """
 
 from __future__ import annotations

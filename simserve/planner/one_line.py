@@ -46,7 +46,8 @@ _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacpp
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
 _NEWEST = re.compile(
-    r"(?:(?P<vllm>vllm)(?:==?|[:@ -])v1|(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",
+    r"(?:(?P<vllm>vllm)(?:==?|[:@ -])v1|"
+    r"(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",
     re.IGNORECASE,
 )
 """An engine without a version number: ``vllm:nightly``. V1 is vLLM's name for what it has been since 0.8."""
