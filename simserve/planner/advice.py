@@ -1,7 +1,8 @@
 """What to do about a run that misses its SLO or thresholds: the smallest changes that hold, each simulated.
 
-One change at a time: an engine knob, an existing number format, one more replica, shard or GPU, another kind of GPU,
-and the load that the deployment can sustain as it is. Combinations are searched by `simserve plan`.
+One change at a time: an engine knob (seats and a small token budget together), an existing number format, one more
+replica, shard or GPU, another kind of GPU, and the load that the deployment can sustain as it is. Combinations are
+searched by `simserve plan`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ MOST_STEPS_DOWN = 8  # Most steps down from the highest load that holds in one r
 LEAST_LOAD = 0.05  # Share of that load below which nothing is tried.
 FEWEST_SEATS = 8
 FEWEST_BATCHED_TOKENS = 512
+SMALL_BUDGET = 2048
+"""Tokens a step below which more seats may need more of them, too: the smallest default of vLLM with chunked prefill
+(vllm/engine/arg_utils.py)."""
 RATE_KEY = "workload.arrivals.rate"
 CLIENTS_KEY = "workload.arrivals.concurrency"
 
@@ -287,7 +291,10 @@ class _Advising:
         if inner["bottleneck"]["binding"] == LIMITS["seats"]:
             # As many times the seats as the load is of what can be finished: with fewer it cannot be.
             least = 2 ** max(math.ceil(math.log2(max(self._load_ratio, 1.0))), 1)
-            yield from ({SEATS_KEY: seats * factor} for factor in (least, 2 * least, 4 * least))
+            factors = least, 2 * least, 4 * least
+            yield from ({SEATS_KEY: seats * factor} for factor in factors)
+            if budget < SMALL_BUDGET:  # it would be the next limit
+                yield from ({SEATS_KEY: seats * factor, BUDGET_KEY: budget * factor} for factor in factors)
         if inner["bottleneck"]["binding"] == LIMITS["loras"]:
             yield from self._adapter_seats()
         if "ttft" in missed and (waits.get("budget") or 0.0) > 0:

@@ -46,7 +46,8 @@ _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacpp
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
 _NEWEST = re.compile(
-    r"(?:(?P<vllm>vllm)[ -]v1|(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",
+    r"(?:(?P<vllm>vllm)(?:==?|[:@ -])v1|"
+    r"(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",
     re.IGNORECASE,
 )
 """An engine without a version number: ``vllm:nightly``. V1 is vLLM's name for what it has been since 0.8."""
@@ -514,7 +515,8 @@ def _engine_notes(text: str | None) -> list[str]:
     name, _, is_newest = _engine_named((text or "").strip())
     if not is_newest:
         return []
-    return [f"{text} is taken to be {name} {load_engine(name).newest.version}, the newest version known here."]
+    why = " (V1 is the engine of every vLLM from 0.8 on)" if str(text).casefold().endswith("v1") else ""
+    return [f"{text} is taken to be {name} {load_engine(name).newest.version}, the newest version known here{why}."]
 
 
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
@@ -524,6 +526,8 @@ def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:
         named = _engine_named(text.partition("==")[0].strip())[0]
         if catalog.has("engine", named):
             remedy = f"write numbers and points, for example {named}=={load_engine(named).newest.version}"
+            if text.casefold().endswith("v0"):
+                remedy = "V0 is the engine of vLLM up to 0.7: write for example vllm==0.7"
             raise ProfileError("has no version behind its ==", key="--engine", value=text, remedy=remedy)
         meant = nearest(known, catalog.names("engine")).removesuffix("?")
         remedy = f"{meant}; a version stands behind ==: vllm==0.20"

@@ -253,8 +253,11 @@ def _way(comparison: compare.Comparison, reference: Sequence[str]) -> Way:
         text = f"{mixed.name} is better in {listed(gains)}, {comparison.base.name} in {listed(losses)}"
         return Way(f"{text}. To run {mixed.name}:", command_of(reference, mixed.changes, keeps_layout=True))
     if best is comparison.base:
+        slo = comparison.base.scenario.slo
+        misses = any(not _is_held(each, None if slo is None else slo.attainment) for each in comparison.variants)
+        none = "None that holds the SLO" if misses else "None"
         return Way(
-            f"None is cheaper than {best.name}, or faster at its price. To look further:", plan_command(reference)
+            f"{none} is cheaper than {best.name}, or faster at its price. To look further:", plan_command(reference)
         )
     is_alone = len(comparison.variants) == 1
     text = f"{best.name} is better than {comparison.base.name}" if is_alone else f"The best of them is {best.name}"

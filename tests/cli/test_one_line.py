@@ -14,7 +14,7 @@ import yaml
 
 from simserve.api import load
 from simserve.cli.one_line import _written
-from simserve.errors import InputError, UsageError
+from simserve.errors import InputError, ProfileError, UsageError
 from simserve.planner.layout import OneLine
 from simserve.planner.one_line import ask, gpu_and_count, kinds_of_gpus, weight_format
 from simserve.profiles import catalog
@@ -999,7 +999,6 @@ def test_a_plus_in_the_name_of_a_gpu_parts_no_kinds() -> None:
     ("text", "name"),
     [
         ("vllm==latest", "vllm"),
-        ("vLLM V1", "vllm"),
         ("vllm:nightly", "vllm"),
         ("llama-server:latest", "llama.cpp"),
     ],
@@ -1010,6 +1009,20 @@ def test_the_newest_version_of_an_engine_is_asked_for_in_a_word(text: str, name:
 
     assert (asked.scenario.deployment.engine.name, asked.scenario.deployment.engine.version) == (name, None)
     assert asked.notes == (f"{text} is taken to be {name} {_newest(name)}, the newest version known here.",)
+
+
+@pytest.mark.parametrize("text", ["vllm==v1", "vLLM V1", "vllm:v1"])
+def test_v1_is_vllms_engine_and_no_version(text: str) -> None:
+    """It was read as version 1, "defaults of 0.33, the nearest older known"."""
+    asked = ask("qwen3-8b", OneLine(gpus="H100", engine=text, quantization="none"), needs_traffic=False)
+
+    assert asked.scenario.deployment.engine.version is None
+    assert asked.notes == (
+        f"{text} is taken to be vllm {_newest('vllm')}, the newest version known here "
+        "(V1 is the engine of every vLLM from 0.8 on).",
+    )
+    with pytest.raises(ProfileError, match=r"V0 is the engine of vLLM up to 0\.7"):
+        ask("qwen3-8b", OneLine(gpus="H100", engine="vllm==V0"), needs_traffic=False)
 
 
 def _newest(engine: str) -> str:

@@ -250,3 +250,17 @@ def test_a_few_seats_become_as_many_as_the_load_needs() -> None:
 
     assert first["changes"] == {"deployment.engine.max_num_seqs": 64}
     assert first["usd_per_hour"] == pytest.approx(4 * 4.11)
+
+
+def test_seats_and_a_small_budget_are_raised_together() -> None:
+    """More seats alone wait for the 256 tokens of a step: three replicas were advised, for three times the dollars."""
+    first = advice(
+        [f"deployment.engine.{each}" for each in ("max_num_seqs=8", "max_num_batched_tokens=256")]
+        + ["workload.num_requests=1000"]
+    )[0]
+
+    assert first["changes"] == {
+        "deployment.engine.max_num_seqs": 64,
+        "deployment.engine.max_num_batched_tokens": 2048,
+    }
+    assert first["usd_per_hour"] == pytest.approx(4 * 4.11)

@@ -50,6 +50,7 @@ POPULAR = {
     "LiquidAI/LFM2.5-1.2B-Instruct": "lfm2-1.2b",
     "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": "nemotron-3.5-lightning-30b-a3b",
     "nvidia/Nemotron-Cascade-2-30B-A3B": "nemotron-3-nano-30b-a3b",
+    "nvidia/Nemotron-H-8B-Base-8K": "nemotron-h-8b",
     "google/translategemma-27b-it": "gemma-3-27b",
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
     "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",

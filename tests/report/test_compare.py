@@ -114,6 +114,22 @@ def verdict(slo: object = None, usd: float = 1.0, runs: int = 5, **ratios: float
     return _ranked_lines(comparison)[0], _way(comparison, ["chat.yaml"]).told
 
 
+def test_a_cheaper_variant_that_misses_the_slo_is_not_said_not_to_be_cheaper() -> None:
+    """ "None is cheaper than base" stood above a variant at three quarters of its price."""
+    base = SimpleNamespace(scenario=SimpleNamespace(slo=SimpleNamespace(attainment=0.95)), name="base", changes={})
+    base.summary = {"simserve": {"slo": {"attainment": 0.99}, "cost": {"usd_per_hour": 4.0}}, "mean_tpot_ms": 1.0}
+    new = SimpleNamespace(name="new", differences={"mean_tpot_ms": SimpleNamespace(is_shown=False)}, changes={})
+    new.summary = {"simserve": {"slo": {"attainment": 0.84}, "cost": {"usd_per_hour": 3.0}}, "mean_tpot_ms": 1.0}
+    comparison: Any = SimpleNamespace(base=base, variants=(new,))
+
+    missed = _way(comparison, ["chat.yaml"]).told
+    new.summary["simserve"] = {"slo": {"attainment": 0.99}, "cost": {"usd_per_hour": 5.0}}
+    held = _way(comparison, ["chat.yaml"]).told
+
+    assert missed.startswith("None that holds the SLO is cheaper than base, or faster at its price.")
+    assert held.startswith("None is cheaper than base, or faster at its price.")
+
+
 def test_figures_that_point_both_ways_are_mixed_without_an_slo() -> None:
     """Neither is the better one: each is, in something; a change of less than 1 % decides nothing."""
     answer, way = verdict(mean_tpot_ms=1.134, p95_ttft_ms=0.24, output_throughput=1.048)

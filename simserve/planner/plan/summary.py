@@ -252,6 +252,10 @@ def _spot(found: Findings, there: Scenario, num_gpus: float) -> dict[str, float]
     return {"usd_per_gpu_hour": price, "usd_per_hour": hourly, "usd_per_month": hourly * HOURS_PER_MONTH}
 
 
+_WHY_MORE = ("fewer have not held in every run", "some are spare")
+"""Whether replicas are spare -> why there are more than the arithmetic asks for."""
+
+
 def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     """Yield, line by line, why this many GPUs are needed."""
     completed = trial.figures["completed"] or 0
@@ -273,7 +277,10 @@ def _arithmetic(found: Findings, member: Member, trial: Trial) -> Iterator[str]:
     elif multiple is not None and asked is not None:
         capacity = asked * multiple / trial.replicas
         at_least = "at least " if multiple >= MOST_TRAFFIC else ""
-        needed = f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}, so {counted(trial.replicas, 'replica')}"
+        share = f"{rate:,.4g} / {capacity:,.3g} = {rate / capacity:,.2f}"
+        needed = f"{share}, so {counted(trial.replicas, 'replica')}"
+        if math.ceil(rate / capacity) < trial.replicas:
+            needed = f"{share}; {counted(trial.replicas, 'replica')}, as {_WHY_MORE[found.goal.spare_replicas > 0]}"
         if multiple < 1:
             all_of_them = f"{counted(trial.replicas, 'replica')} {asked * multiple:,.3g} of {asked:,.4g}"
             needed = f"{all_of_them}, which conversations have not reached when the run ends"
