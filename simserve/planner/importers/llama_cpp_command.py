@@ -8,7 +8,7 @@ from typing import Any
 
 from simserve.perf.quantization import WEIGHT_FORMATS, format_name
 from simserve.planner.importers.model_names import find_model
-from simserve.planner.importers.server import Program, Reading, chosen
+from simserve.planner.importers.server import Program, Reader, Reading, chosen
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.model import ModelProfile
@@ -131,19 +131,14 @@ def _repository(reading: Reading, flag: str, value: Any) -> None:
         _weights(reading, flag, tag or "Q4_K_M")
 
 
-def _layers(reading: Reading, flag: str, value: Any) -> None:
-    if str(value) not in ("all", "auto") and not str(value).startswith("-"):
-        reading.options["layers"] = reading.count(flag, value)
+def _count_unless(default: str, key: str) -> Reader:
+    """Return a reader of a whole number; values of a pattern leave the choice to llama.cpp."""
 
+    def read(reading: Reading, flag: str, value: Any) -> None:
+        if not re.fullmatch(default, str(value), re.DOTALL):
+            reading.options[key] = reading.count(flag, value)
 
-def _seats(reading: Reading, flag: str, value: Any) -> None:
-    if not str(value).startswith("-"):  # -1: llama.cpp chooses
-        reading.options["max_num_seqs"] = reading.count(flag, value)
-
-
-def _expert_layers(reading: Reading, flag: str, value: Any) -> None:
-    if str(value) != "0":
-        reading.options["n_cpu_moe"] = reading.count(flag, value)
+    return read
 
 
 def _drafting(reading: Reading, flag: str, value: Any) -> None:
@@ -196,11 +191,11 @@ LLAMA_CPP = Program(
         "--model-url": _file,
         "--hf-repo": _repository,
         "--hf-file": _weights,
-        "--gpu-layers": _layers,
-        "--parallel": _seats,
+        "--gpu-layers": _count_unless("all|auto|-.*", "layers"),
+        "--parallel": _count_unless("-.*", "max_num_seqs"),
         "--cache-type-k": chosen("kv_cache_dtype", "deployment", KV_CACHE_TYPES),
         "--cache-type-v": _kv_value_type,
-        "--n-cpu-moe": _expert_layers,
+        "--n-cpu-moe": _count_unless("0", "n_cpu_moe"),
         "--override-tensor": _tensors,
         "--spec-type": _drafting,
     },

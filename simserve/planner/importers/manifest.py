@@ -89,6 +89,12 @@ _ROLE_FLAGS = {
 """Flags that set a worker's role, which a scenario sets in the pool -> number of words after each."""
 _ADDRESS_FLAGS = {"--host": 1, "--port": 1, "--disaggregation-bootstrap-port": 1}
 """Flags that differ between identical servers -> number of words after each."""
+_READABLE = (
+    "give the manifests of a deployment: Deployment, LeaderWorkerSet, DynamoGraphDeployment, LLMInferenceService, "
+    "InferenceService, RayService, a configuration of Ray Serve, a Compose file, values of llm-d or of the production "
+    "stack, or a start script"
+)
+"""Remedy where texts hold no server that can be read."""
 _ADDRESS_VARIABLES = ("CUDA_VISIBLE_DEVICES", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT")
 _SIZES = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-parallel-size", "data": "--data-parallel-size"}
 
@@ -149,14 +155,9 @@ def import_manifest(
     encoders = [each for each in servers if each.role == _ENCODE]
     servers = [each for each in servers if each.role != _ENCODE]
     if not servers:
-        remedy = "give the manifests of a deployment: Deployment, LeaderWorkerSet, DynamoGraphDeployment, "
-        remedy += (
-            "LLMInferenceService, InferenceService, RayService, a configuration of Ray Serve, a Compose file, values "
-        )
-        remedy += "of llm-d or of the production stack, or a start script"
         kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
         rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
-        raise ScenarioError(rule, file=_WHERE, remedy=remedy)
+        raise ScenarioError(rule, file=_WHERE, remedy=_READABLE)
     versions = {each.version for each in servers if each.version is not None}
     if version is None and len(versions) == len({engine_of(each.words) for each in servers}) == 1:
         (version,) = versions  # also for servers that do not state theirs: workers exchange KV caches

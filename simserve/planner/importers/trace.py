@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.planner.importers.draft import Draft, scenario_name
-from simserve.planner.importers.lengths import lognormal
+from simserve.planner.importers.lengths import WORST_DISTANCE, lognormal
+from simserve.planner.importers.server import ASSUMED_HARDWARE
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model import ModelProfile
 from simserve.units import to_text
@@ -32,14 +33,10 @@ from simserve.workload.traces.statistics import (
 )
 from simserve.workload.traces.trace import Trace
 
-ASSUMED_MODEL, ASSUMED_HARDWARE = "llama-3.1-8b", "h100-sxm-80gb"
-"""Assumed model and GPU, as a trace does not say what served it."""
+ASSUMED_MODEL = "llama-3.1-8b"  # A trace does not say what served it.
 _POISSON_CV = (0.9, 1.1)
 """Times between requests count as exponential if their coefficient of variation is in this range."""
 _MAX_CV = 100.0
-_WORST_DISTANCE = 0.1
-"""Largest distance between the shares of a trace and of its fit up to any length (Kolmogorov-Smirnov) at which the
-fit is used; above it, lengths are drawn from the trace itself."""
 _DEFAULT_RATE = 1.0
 _LEAST_CV, _MOST_CV = 0.05, 20.0  # Range of `workload.agents.tool_time_cv`; below it, times count as equal.
 _SHORTEST_CONTEXT = 2048
@@ -232,7 +229,7 @@ def _fit_lengths(lengths: NDArray[np.int64]) -> tuple[dict[str, Any] | None, flo
         return None, 1.0
     shares = np.searchsorted(np.sort(lengths), fitted.values, side="right") / len(lengths)
     distance = float(np.abs(np.cumsum(fitted.probabilities) - shares).max())
-    return (block if distance <= _WORST_DISTANCE else None), distance
+    return (block if distance <= WORST_DISTANCE else None), distance
 
 
 def media_blocks(trace: Trace, profile: ModelProfile, notes: list[str]) -> dict[str, Any]:

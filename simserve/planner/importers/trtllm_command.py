@@ -58,6 +58,15 @@ _SECOND_SINCE = version_key("1.4")
 _BLOCKS = ("kv_cache_config", "attention_dp_config", "lora_config", "scheduler_config", "pytorch_backend_config")
 """Keys of an options file whose own keys are read one by one."""
 _BESIDE = "pytorch_backend_config."  # Block of the PyTorch backend's own keys before 1.0.
+_SWITCHES = {
+    "disable_overlap_scheduler": ("async_scheduling", False),
+    f"{_BESIDE}disable_overlap_scheduler": ("async_scheduling", False),
+    f"{_BESIDE}enable_overlap_scheduler": ("async_scheduling", True),
+    f"{_BESIDE}use_cuda_graph": ("is_captured", True),
+    "enable_chunked_prefill": ("enable_chunked_prefill", True),
+    "kv_cache_config.enable_block_reuse": ("enable_prefix_caching", True),
+}
+"""Key of an options file -> option, and its value where the key is true."""
 _ADMISSIONS = {policy: admission for admission, policy in POLICIES.items()}
 _METHODS = {name.lower(): method for method, name in DRAFTERS.items()} | {"eagle3": "eagle3"}
 """TensorRT-LLM's ``decoding_type``, in lower case -> vLLM's method."""
@@ -168,15 +177,9 @@ def _flags_of_options() -> Mapping[str, Reader]:
 
 def _read_key(reading: Reading, key: str, value: Any) -> bool:
     """Read a key whose value may be false or absent; return whether the key is known."""
-    if key in ("disable_overlap_scheduler", f"{_BESIDE}disable_overlap_scheduler"):
-        reading.options["async_scheduling"] = not value
-    elif key == f"{_BESIDE}enable_overlap_scheduler":
-        reading.options["async_scheduling"] = bool(value)
-    elif key == f"{_BESIDE}use_cuda_graph":
-        reading.options["is_captured"] = bool(value)
-    elif key in ("enable_chunked_prefill", "kv_cache_config.enable_block_reuse"):
-        option = "enable_chunked_prefill" if key == "enable_chunked_prefill" else "enable_prefix_caching"
-        reading.options[option] = bool(value)
+    if key in _SWITCHES:
+        option, stands = _SWITCHES[key]
+        reading.options[option] = bool(value) is stands
     elif key == "cuda_graph_config" and value is None:
         reading.options["enforce_eager"] = True
     elif key == "cuda_graph_config" and isinstance(value, Mapping):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from simserve.errors import InputError, ScenarioError, UsageError
@@ -38,7 +39,7 @@ from simserve.planner.plan.runners import front_candidates, sized
 from simserve.planner.plan.summary import summary_of
 from simserve.planner.plan.thresholds import check_autoscaler, thresholds_of
 from simserve.planner.plan.throughput import Throughput
-from simserve.planner.plan.watch import Progress, Stage, Watch, best_in_words
+from simserve.planner.plan.watch import Progress, Stage, Watch, best_in_words, worth
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.equals import ranked
@@ -659,8 +660,8 @@ class _Planning:
             return None
         unsure = [each for group in self.findings.groups for each in group.trials if each.is_unsure]
         sure_then = [each for each in unsure if (each.probability_measured or 0.0) >= asked]
-        cheapest = min(sure_then, key=_cost, default=trial)
-        if _cost(cheapest) >= _cost(trial):
+        cheapest = min(sure_then, key=partial(worth, "cost"), default=trial)
+        if worth("cost", cheapest) >= worth("cost", trial):
             return None
         return Fleet(
             scenario=self.searched,
@@ -717,11 +718,6 @@ def _on(tasks: Sequence[tuple[Any, ...]]) -> str:
 
 def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return function(*arguments)
-
-
-def _cost(trial: Trial) -> float:
-    """Return what a fleet costs an hour; where that is not known, its number of GPUs."""
-    return float(trial.num_gpus) if trial.usd_per_hour is None else trial.usd_per_hour
 
 
 def _surety(member: Member) -> float:

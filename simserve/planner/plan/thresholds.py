@@ -132,8 +132,11 @@ class _Thresholds:
     kept: Mapping[str, Any]  # What is kept of the scenario's own autoscaler: its interval and its start-up.
     fresh_runs: int  # Runs on seeds that the search has not seen.
     without: Mapping[str, None] = field(default_factory=dict)  # Keys of the deployment that are unset.
-    grace: float = 0.0
-    needed: tuple[int, ...] = ()
+    startup: float = 0.0  # Seconds from the launch of a replica until it is ready.
+    grace: float = 0.0  # Seconds that a released replica has to finish its answers.
+    rates: Sequence[float] = ()  # Rate that 0, 1, 2 ... replicas can sustain, requests/s.
+    needed: tuple[int, ...] = ()  # Replicas that each step of the load needs.
+    bound: float = math.nan  # Replica-hours of an autoscaler that knows the load.
     tried: list[Tried] = field(default_factory=list)
     _measured: dict[int, float] = field(default_factory=dict)
     _at_most: dict[int, tuple[float, float, float]] = field(default_factory=dict)
@@ -292,6 +295,75 @@ class _Thresholds:
             setting = replace(setting, target=_rounded(setting.target * LOWERED))
         return setting, runs
 
+    def answer(self, setting: Setting | None, runs: Sequence[Tried], usd_per_hour: float | None) -> dict[str, Any]:
+        """Return what was found, as plain values; ``runs`` are those of the setting on fresh seeds."""
+        price = math.nan if usd_per_hour is None else usd_per_hour
+        fixed_hours = self.fixed * self.load.seconds / SECONDS_PER_HOUR
+        return {
+            "startup_s": self.startup,
+            "seconds": self.load.seconds,
+            "best": None if setting is None else self._best(setting, runs, price, fixed_hours),
+            "fixed": {"replicas": self.fixed, "replica_hours": fixed_hours, "usd": _or_none(fixed_hours * price)},
+            "clairvoyant": {
+                "replica_hours": self.bound,
+                "usd": _or_none(self.bound * price),
+                "peak_replicas": max(self.needed),
+                "least_replicas": min(self.needed),
+            },
+            "requests_per_second_by_replicas": self.rates,
+            "over_time": list(self._over_time(runs)),
+            "tried": [
+                {
+                    "metric": each.setting.metric,
+                    "target": each.setting.target,
+                    "stabilization_s": each.setting.stabilization,
+                    "min_replicas": each.setting.min_replicas,
+                    "holds": each.holds,
+                    "attainment": each.attainment,
+                    "failed": each.failed,
+                    "replica_hours": each.replica_hours,
+                }
+                for each in self.tried
+            ],
+        }
+
+    def _best(self, setting: Setting, runs: Sequence[Tried], price: float, fixed_hours: float) -> dict[str, Any]:
+        hours = float(np.mean([each.replica_hours for each in runs]))
+        return {
+            "metric": setting.metric,
+            "target": setting.target,
+            "min_replicas": setting.min_replicas,
+            "max_replicas": self.max_replicas,
+            "stabilization_s": setting.stabilization,
+            "grace_period_s": self.grace,
+            "replica_hours": hours,
+            "usd": _or_none(hours * price),
+            "of_clairvoyant": hours / self.bound,
+            "of_fixed": hours / fixed_hours,
+            "peak_replicas": max(each.peak for each in runs),
+            "launched": float(np.mean([each.launched for each in runs])),
+            "holds": all(each.holds for each in runs) and len(runs) == self.fresh_runs,
+            "fresh_seeds": [each.seed for each in runs],
+            "attainment": {
+                "asked": self.asked.attainment,
+                "least": min(each.attainment for each in runs),
+                "mean": float(np.mean([each.attainment for each in runs])),
+            },
+            "overrides": self.overrides(setting),
+        }
+
+    def _over_time(self, runs: Sequence[Tried]) -> Iterator[dict[str, Any]]:
+        """Yield the steps of the load with the replicas of the first fresh run and of an autoscaler that knows it."""
+        edges = self.load.edges
+        scaled = _mean_replicas(runs[0].timeline, edges) if runs else np.full(len(edges) - 1, math.nan)
+        for start, rate, replicas, needed in zip(edges[:-1], self.load.rates, scaled, self.needed, strict=True):
+            yield {
+                "time_s": float(start),
+                "requests_per_second": float(rate),
+                "replicas": _or_none(float(replicas)),
+                "clairvoyant_replicas": needed,
+            }
+
 
 def autoscaler_of(
     scenario: Scenario,
@@ -332,93 +404,14 @@ def autoscaler_of(
     sustained = found.sustained()
     if sustained[-1] < load.peak:
         return None
-    seconds = startup_seconds(own, replica_weights_bytes(known))
     needed = replicas_needed(load, sustained)
-    found.needed = tuple(int(each) for each in needed)
+    found.startup = startup_seconds(own, replica_weights_bytes(known))
+    found.rates, found.needed = [float(each) for each in sustained], tuple(int(each) for each in needed)
+    found.bound = replica_seconds(load.edges, needed, found.startup) / SECONDS_PER_HOUR
     found.settle_grace()
-    bound = replica_seconds(load.edges, needed, seconds) / SECONDS_PER_HOUR
     best = found.search(metrics)
     setting, runs = (None, []) if best is None else found.judged(best)
-    return _answer(found, setting, runs, bound, seconds, sustained, usd_per_hour)
-
-
-def _answer(
-    found: _Thresholds,
-    setting: Setting | None,
-    runs: Sequence[Tried],
-    bound: float,
-    startup: float,
-    sustained: Floats,
-    usd_per_hour: float | None,
-) -> dict[str, Any]:
-    hours = float(np.mean([each.replica_hours for each in runs])) if runs else math.nan
-    fixed_hours = found.fixed * found.load.seconds / SECONDS_PER_HOUR
-    price = math.nan if usd_per_hour is None else usd_per_hour
-    chosen = None
-    if setting is not None:
-        chosen = {
-            "metric": setting.metric,
-            "target": setting.target,
-            "min_replicas": setting.min_replicas,
-            "max_replicas": found.max_replicas,
-            "stabilization_s": setting.stabilization,
-            "grace_period_s": found.grace,
-            "replica_hours": hours,
-            "usd": _or_none(hours * price),
-            "of_clairvoyant": hours / bound,
-            "of_fixed": hours / fixed_hours,
-            "peak_replicas": max(each.peak for each in runs),
-            "launched": float(np.mean([each.launched for each in runs])),
-            "holds": all(each.holds for each in runs) and len(runs) == found.fresh_runs,
-            "fresh_seeds": [each.seed for each in runs],
-            "attainment": {
-                "asked": found.asked.attainment,
-                "least": min(each.attainment for each in runs),
-                "mean": float(np.mean([each.attainment for each in runs])),
-            },
-            "overrides": found.overrides(setting),
-        }
-    return {
-        "startup_s": startup,
-        "seconds": found.load.seconds,
-        "best": chosen,
-        "fixed": {"replicas": found.fixed, "replica_hours": fixed_hours, "usd": _or_none(fixed_hours * price)},
-        "clairvoyant": {
-            "replica_hours": bound,
-            "usd": _or_none(bound * price),
-            "peak_replicas": max(found.needed),
-            "least_replicas": min(found.needed),
-        },
-        "requests_per_second_by_replicas": [float(each) for each in sustained],
-        "over_time": list(_over_time(found, runs)),
-        "tried": [
-            {
-                "metric": each.setting.metric,
-                "target": each.setting.target,
-                "stabilization_s": each.setting.stabilization,
-                "min_replicas": each.setting.min_replicas,
-                "holds": each.holds,
-                "attainment": each.attainment,
-                "failed": each.failed,
-                "replica_hours": each.replica_hours,
-            }
-            for each in found.tried
-        ],
-    }
-
-
-def _over_time(found: _Thresholds, runs: Sequence[Tried]) -> Iterator[dict[str, Any]]:
-    """Yield the steps of the load with the replicas of the first fresh run and of an autoscaler that knows the load."""
-    edges = found.load.edges
-    scaled = _mean_replicas(runs[0].timeline, edges) if runs else np.full(len(edges) - 1, math.nan)
-    steps = zip(edges[:-1], found.load.rates, scaled, found.needed, strict=True)
-    for start, rate, replicas, needed in steps:
-        yield {
-            "time_s": float(start),
-            "requests_per_second": float(rate),
-            "replicas": _or_none(float(replicas)),
-            "clairvoyant_replicas": needed,
-        }
+    return found.answer(setting, runs, usd_per_hour)
 
 
 def _mean_replicas(timeline: Sequence[tuple[float, int]], edges: Floats) -> Floats:

@@ -56,15 +56,15 @@ def best_in_words(scenario: Scenario, objective: Objective, trials: Sequence[Tri
         scenario: What the trials' overrides change.
         confirmed: The run that confirmed a fleet; None if none is confirmed.
     """
-    best = confirmed or min(trials, key=lambda trial: _worth(objective, trial), default=None)
+    best = confirmed or min(trials, key=lambda trial: worth(objective, trial), default=None)
     if best is None:
         return ""
     name = "best so far" if confirmed is None else "confirmed"
     return f"{name}: {describe(deployed(scenario, best.overrides, best.replicas))}{_worth_in_words(objective, best)}"
 
 
-def _worth(objective: Objective, trial: Trial) -> float:
-    """Return what is minimised; of fleets without a price the number of GPUs."""
+def worth(objective: Objective, trial: Trial) -> float:
+    """Return the value that an objective minimises; for fleets without a price, the number of GPUs."""
     if objective == "latency":
         return trial.latencies["p95_e2el_ms"] or math.inf
     if objective == "energy":
