@@ -185,9 +185,9 @@ class EngineOptions(FrozenModel):
     attention_backend: AttentionBackend | None = None
     """SGLang, vLLM from 0.9: whose kernels run attention (`--attention-backend`). AMD GPUs: `triton` reads the KV cache
     at less than half the rate of AMD's own, `aiter`, which include vLLM's for ROCm; prompts take as long, but longer
-    with heads of 129 to 256 (Qwen3.5, Gemma). Absent: AMD's, but Triton's under vLLM 0.9 to 0.18, which leave AITER
-    off. NVIDIA GPUs: with `triton`, decodes of latent attention (MLA) compute at 35 TFLOP/s, and at less for few
-    sequences; nothing else changes."""
+    with heads of 129 to 256 (Qwen3.5, Gemma), and decodes of latent attention (MLA) compute at a tenth of the peak, at
+    less for few sequences. Absent: AMD's, but Triton's under vLLM 0.9 to 0.18, which leave AITER off. NVIDIA GPUs: with
+    `triton`, those decodes compute at 35 TFLOP/s, and at less for few sequences; nothing else changes."""
     mamba_ssm_cache_dtype: StateDtype | None = None
     """vLLM, SGLang: format of the states of Mamba and linear attention, vLLM's name; SGLang's `--mamba-ssm-dtype`.
     Sixteen bits halve their memory, and what a step moves of Mamba's; the kernels of linear attention take as long.
