@@ -627,6 +627,8 @@ class RuntimeMemory(FrozenModel):
     """Whether states have their share of memory with a prefix cache however few seats there are (SGLang)."""
     shares_uncached_states: bool = False
     """Whether they have it without a prefix cache too, unless `max_num_seqs` is set."""
+    keeps_unused_index_keys: bool = False
+    """Whether layers that use another's choice of keys have a cache of indexers' keys too."""
     draft_states: Literal["first", "joint", "each"] | None = None
     """States for the tokens of a step that verifies drafts: out of all memory `first`, `joint`ly with those of
     the seats out of the states' share, or with `each` state of a prefix cache; absent: none."""
