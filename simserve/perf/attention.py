@@ -56,6 +56,11 @@ H800 (FlagGems pull request 510), 40e12 on eight H200 (vLLM pull request 13747);
 TRITON_LATENT_HEADS, TRITON_LATENT_SPLITS = 16, {"vllm": 4, "sglang": 8}
 """Heads per thread block of that kernel (SGLang triton_ops/decode_attention.py, BLOCK_H), and the most parts into which
 it splits a sequence's keys (vLLM triton_mla.py, SGLang server_args.py)."""
+AMD_LATENT_SHARE, AMD_LATENT_SPLITS = 0.097, {"sglang": 16}
+"""Share of the 16-bit peak at which AMD's GPUs run that kernel, and where it is cut into more parts there (SGLang 0.5.9
+to 0.5.18 server_args.py). Fitted to what a token of Kimi-K2.6 takes longer behind 32,768 tokens than behind 1,024 (4.4
+ms, one sequence over four MI355X, 16 of 256 compute units: SGLang pull request 23381); tested on vLLM's MLA by Triton
+of three laboratories, see calibration/LOG.md."""
 WIDEST_SHARED = 256.0
 """Widest head of the usual kernels (FlashAttention-2 and -3); Gemma-4's full attention has 512. Where FlashAttention-4
 does not run, vLLM and SGLang leave such models to Triton (vLLM 0.19.1, 0.24.0 and 0.30.0 models/config.py,
@@ -222,13 +227,19 @@ def reads_keys_by_query_head(shape: ReplicaShape) -> bool:
 def triton_latent_seconds(shape: ReplicaShape, machine: Machine, attention: AttentionShape, sequences: Array) -> Array:
     """Return the least seconds per key and layer of Triton's decodes of latent attention; 0 for other kernels.
 
-    A thread block covers 16 heads and a part of a sequence's keys, so that few sequences leave multiprocessors idle.
+    A thread block covers 16 heads and a part of a sequence's keys, so that few sequences leave multiprocessors idle. On
+    AMD's GPUs it runs where the engine calls Triton's attention (vLLM 0.9 to 0.18, unless AITER is on), but for sparse
+    attention, which has kernels of its own.
     """
     engine, vendor = shape.engine, shape.hardware.vendor
     is_asked = engine.attention_backend == "triton" and vendor == "NVIDIA"
     rate = TRITON_LATENT_DECODE_FLOPS if is_asked else engine.latent_decode_flops.get(vendor, np.inf)
+    splits = TRITON_LATENT_SPLITS.get(engine.name, 1)
+    backend = engine.attention_backend or engine.attention_backends.get(vendor)
+    if vendor == "AMD" and backend == "triton" and shape.model.indexer is None:
+        rate, splits = AMD_LATENT_SHARE * machine.peak("bf16"), AMD_LATENT_SPLITS.get(engine.name, splits)
     blocks = np.ceil(attention.num_heads / TRITON_LATENT_HEADS)
-    parts = np.maximum(sequences, 1.0) * blocks * TRITON_LATENT_SPLITS.get(engine.name, 1)
+    parts = np.maximum(sequences, 1.0) * blocks * splits
     idle = np.maximum(machine.num_multiprocessors / parts, 1.0)
     computed = TRITON_LATENT_HEADS * blocks / attention.num_heads
     return np.asarray(attention.decode_flops_per_key * computed * idle / rate)

@@ -481,7 +481,16 @@ def kv_bytes_per_token(shape: ReplicaShape) -> float:
     element = shape.kv_element_bytes
     divided = shape.decode_context_parallel_size
     target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size // divided)
-    return target / divided + draft_kv_bytes_per_token(shape)
+    return target / divided + _unused_index_bytes(shape) + draft_kv_bytes_per_token(shape)
+
+
+def _unused_index_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes per token of indexers' keys in layers of the fullest stage that use another layer's choice."""
+    model, indexer = shape.model, shape.model.indexer
+    if indexer is None or indexer.num_layers is None or not shape.engine.keeps_unused_index_keys:
+        return 0.0
+    unused = model.num_attention_layers - indexer.num_unsparse_layers - indexer.num_layers
+    return unused * indexer.key_bytes * shape.num_layers_per_stage / model.num_hidden_layers
 
 
 def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:

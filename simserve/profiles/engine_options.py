@@ -188,9 +188,9 @@ class EngineOptions(FrozenModel):
     attention_backend: AttentionBackend | None = None
     """SGLang, vLLM from 0.9: whose kernels run attention (`--attention-backend`). AMD GPUs: `triton` reads the KV cache
     at less than half the rate of AMD's own, `aiter`, which include vLLM's for ROCm; prompts take as long, but longer
-    with heads of 129 to 256 (Qwen3.5, Gemma). Absent: AMD's, but Triton's under vLLM 0.9 to 0.18, which leave AITER
-    off. NVIDIA GPUs: with `triton`, decodes of latent attention (MLA) compute at 35 TFLOP/s, and at less for few
-    sequences; nothing else changes."""
+    with heads of 129 to 256 (Qwen3.5, Gemma), and decodes of latent attention (MLA) compute at a tenth of the peak, at
+    less for few sequences. Absent: AMD's, but Triton's under vLLM 0.9 to 0.18, which leave AITER off. NVIDIA GPUs: with
+    `triton`, those decodes compute at 35 TFLOP/s, and at less for few sequences; nothing else changes."""
     mamba_ssm_cache_dtype: StateDtype | None = None
     """vLLM, SGLang: format of the states of Mamba and linear attention, vLLM's name; SGLang's `--mamba-ssm-dtype`.
     Sixteen bits halve their memory, and what a step moves of Mamba's; the kernels of linear attention take as long.
@@ -630,6 +630,8 @@ class RuntimeMemory(FrozenModel):
     """Whether states have their share of memory with a prefix cache however few seats there are (SGLang)."""
     shares_uncached_states: bool = False
     """Whether they have it without a prefix cache too, unless `max_num_seqs` is set."""
+    keeps_unused_index_keys: bool = False
+    """Whether layers that use another's choice of keys have a cache of indexers' keys too."""
     draft_states: Literal["first", "joint", "each"] | None = None
     """States for the tokens of a step that verifies drafts: out of all memory `first`, `joint`ly with those of
     the seats out of the states' share, or with `each` state of a prefix cache; absent: none."""

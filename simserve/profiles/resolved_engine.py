@@ -169,6 +169,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     linear_states_to_overlap: int  # further ones with `async_scheduling`
     sizes_states_by_share: bool  # whether seats do not limit the memory of states beside a prefix cache
     shares_uncached_states: bool  # the same without a prefix cache, unless seats are set
+    keeps_unused_index_keys: bool  # a cache of indexers' keys also in layers without an indexer
     draft_states: Literal["first", "joint", "each"] | None  # states of drafts, see `RuntimeMemory`
     state_pool: StatePool | None  # how states share the KV pool; None: they are outside it
     relaid_expert_formats: tuple[str, ...]

@@ -426,14 +426,14 @@ def _loses_requests(scenario: Scenario) -> bool:
 
 def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> bool:
     """Return whether attention kernels have rates of their own: on some AMD GPUs, on all of them the prompts of some
-    heads, and latent decodes on NVIDIA's."""
+    heads and latent decodes, as on NVIDIA's."""
     model = load_model(scenario.model, scenario.folder)
     if hardware.efficiency.triton_attention_decode is not None:
         return True
     if any(has_triton_prompts(hardware, each) for each in model.attention_layers):
         return True
-    is_asked = scenario.deployment.engine.attention_backend == "triton"
-    return hardware.vendor == "NVIDIA" and model.mla is not None and is_asked
+    is_asked = hardware.vendor == "AMD" or scenario.deployment.engine.attention_backend == "triton"
+    return hardware.vendor in ("AMD", "NVIDIA") and model.mla is not None and is_asked
 
 
 def _has_switch(scenario: Scenario, hardware: HardwareProfile) -> bool:

@@ -354,3 +354,20 @@ def test_few_sequences_leave_multiprocessors_of_tritons_latent_decodes_idle() ->
     assert shape.machine.num_multiprocessors == 132
     assert one / full == pytest.approx(132 / 8)
     assert full == more
+
+
+def test_tritons_latent_decodes_on_amd_compute_at_a_tenth_of_the_peak() -> None:
+    """A token of Kimi-K2.5 over four MI355X, 31,744 keys more: 4.4 ms; of sparse attention nothing."""
+    backend = {"attention_backend": "triton", "tensor_parallel_size": 4}
+    shape = make_shape("mi355x-288gb", "kimi-k2.5", engine="sglang", **backend)
+    attention = attention_of(shape.model.attention_layers[0], 4, 2.0)
+    one, full = triton_latent_seconds(shape, shape.machine, attention, np.array([1.0, 16.0]))
+    own, sparse = (
+        make_shape("mi355x-288gb", model, engine="sglang", tensor_parallel_size=4, **more)
+        for model, more in (("kimi-k2.5", {}), ("glm-5.2", {"attention_backend": "triton"}))
+    )
+
+    assert 31_744 * 61 * one == pytest.approx(4.44e-3, rel=0.03)
+    assert one / full == pytest.approx(256 / 16)
+    assert not triton_latent_seconds(own, own.machine, attention, np.array([1.0]))[0]
+    assert not triton_latent_seconds(sparse, sparse.machine, attention, np.array([1.0]))[0]

@@ -15,7 +15,7 @@ from simserve.perf.attention import (
     prefill_pair_seconds,
     window_keys,
 )
-from simserve.perf.memory import plan_memory
+from simserve.perf.memory import kv_bytes_per_token, plan_memory
 from simserve.perf.stage import _attention_calls, stage_of, stage_parts
 from simserve.perf.tables import price
 from simserve.perf.traffic import traffic_of
@@ -192,3 +192,15 @@ def test_the_result_says_that_such_attention_is_a_roofline() -> None:
         "glm-5.2": "fitted",
         "mimo-v2-flash": "fitted",
     }
+
+
+def test_sglang_caches_indexers_keys_of_layers_without_one_up_to_0_5_17() -> None:
+    """57 of GLM-5.2's 78 layers use another's choice: 132 bytes a token each, of all layers or of a stage's share."""
+
+    def key_bytes(version: str, model: str = "glm-5.2", **more: int) -> float:
+        return kv_bytes_per_token(make_shape("h200-sxm-141gb", model, engine="sglang", version=version, **more))
+
+    assert key_bytes("0.5.17") - key_bytes("0.5.18") == pytest.approx(57 * 132)
+    assert key_bytes("0.5.17", "glm-5.1") == key_bytes("0.5.18", "glm-5.1")
+    halved = {"pipeline_parallel_size": 2}
+    assert key_bytes("0.5.17", **halved) - key_bytes("0.5.18", **halved) == pytest.approx(57 * 132 / 2)
