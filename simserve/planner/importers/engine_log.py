@@ -759,7 +759,8 @@ def _pool_blocks(log: EngineLog, draft: Draft) -> int | None:
         a_request = windows.num_blocks / windows.max_concurrent_full_length
         return round(log.kv.tokens / resolved.memory.max_model_len * a_request)
     if windows is not None and windows.are_states:
-        return log.kv.blocks * windows.log_groups
+        tokens = log.kv.blocks * log.kv.block_size if log.kv.tokens is None else log.kv.tokens
+        return round(tokens / resolved.memory.block_size) * windows.log_groups
     return round(log.kv.blocks * resolved.memory.kv_bytes_per_token * log.kv.block_size / block)
 
 

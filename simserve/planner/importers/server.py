@@ -361,6 +361,8 @@ def read_server(program: Program, arguments: Sequence[str], reading: Reading) ->
     if words := [program.named(word) for word in program.spelled(reading, arguments)]:
         _read_arguments(program, words, reading)
     program.settle(reading)
+    if reading.quantization == "fp8" and str(stored_format(reading.model or "")).startswith("nvfp4"):
+        reading.quantization = None  # vLLM's `modelopt` is what the checkpoint says (override_quantization_method)
 
 
 def _read_arguments(program: Program, words: Sequence[str], reading: Reading) -> None:
@@ -488,8 +490,7 @@ def weights(names: Mapping[str, Sequence[str]]) -> Reader:
     formats = {name: known for known, several in names.items() for name in several}
 
     def read(reading: Reading, flag: str, value: Any) -> None:
-        name = str(value)
-        if name in FORMATS_OF_THE_CHECKPOINT:
+        if (name := str(value)) in FORMATS_OF_THE_CHECKPOINT:
             reading.as_stored = f"{flag} {name}"
             return
         if name not in formats:

@@ -364,6 +364,35 @@ def test_tokens_of_hybrids_were_blocks_by_groups_before(tmp_path: Path) -> None:
     assert found.log.settings["deployment.engine.num_gpu_blocks_override"] == 400
 
 
+def test_tokens_of_hybrids_are_of_their_own_blocks_where_the_log_does_not_say_them(tmp_path: Path) -> None:
+    """vLLM issue 40691 (0.19.0, H20): 371 blocks of 784 tokens and four groups; read as blocks of 16 it was 3.7 TB."""
+    text = (
+        "INFO 04-20 [api_server.py:1] vLLM API server version 0.19.0\n"
+        "INFO 04-20 non-default args: {'model_tag': 'Qwen/Qwen3.5-27B', 'model': 'Qwen/Qwen3.5-27B', "
+        "'max_model_len': 32768, 'max_num_seqs': 16, 'max_num_batched_tokens': 16384}\n"
+        "INFO [kv_cache_utils.py:1319] GPU KV cache size: 290,864 tokens\n"
+    )
+    found = import_log(written(tmp_path, text), hardware="h20-141gb")
+
+    assert found.draft is not None
+    memory = resolve(found.draft.scenario).memory
+    assert found.log.settings["deployment.engine.num_gpu_blocks_override"] == 4 * 371
+    assert memory.max_concurrent_full_length == pytest.approx(33.04, abs=0.1)
+
+
+@pytest.mark.parametrize(("name", "format_"), [("NVFP4", None), ("FP8", "fp8")])
+def test_modelopt_is_nvfp4_where_the_name_says_so(tmp_path: Path, name: str, format_: str | None) -> None:
+    """It was read as FP8, which did not fit on the GPU that the server ran on."""
+    text = VLLM_V1.replace("Qwen/Qwen3-8B", f"nvidia/Qwen3-8B-{name}").replace(
+        "'max_num_seqs'", "'quantization': 'modelopt', 'max_num_seqs'"
+    )
+    found = import_log(written(tmp_path, text), hardware="rtx-5090-32gb")
+
+    assert found.log.settings.get("deployment.quantization") == format_
+    assert found.draft is not None
+    assert resolve(found.draft.scenario).formats["weights"] == name.lower()
+
+
 @pytest.mark.parametrize("text", [SGLANG, TRTLLM], ids=["sglang", "tensorrt-llm"])
 def test_the_room_of_every_engine_replaces_the_estimate(tmp_path: Path, text: str) -> None:
     """Also where vLLM's name of the option is none of the engine's."""
