@@ -7,7 +7,7 @@ fitted by `calibration.laboratory.fits.exchange_fit` and `nvlink_exchange_fit`. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -49,6 +49,10 @@ public report on Kimi-Linear-48B, 2026-09, calibration/unseen)."""
 SWITCH_RANKS = 8
 """Ranks from which NCCL reduces in the NVSwitch: at 1 GB the tables of H100 and H200 show 470 GB/s of bus
 bandwidth over 8 ranks, more than a ring can, and 333 to 355 over 2 and 4."""
+NCCL = "nccl"  # Whose all-reduce a GPU's curves name so.
+ALIGNED_BYTES = 16
+"""Bytes of which an all-reduce by SGLang's own kernel is a multiple (custom_all_reduce.py, should_custom_ar). vLLM's
+has the same rule, but kernels of its own for such sums in its later releases, which was not looked at."""
 SCALE_BLOCK, SCALE_BYTES = 128, 4.0
 """Elements that share a scale of a token sent in FP8, and bytes per scale: MXFP8's, one byte per 32, total the same."""
 FP4_TOKEN_BYTES = 0.5625  # Bytes per element of a token sent in FP4, with its scale of one byte per 16.
@@ -117,6 +121,22 @@ def all_reduce_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:
         return start + transfer + (link.host_skew if num_ranks > 1 else 0.0)
     later = (SIMPLE_START - 1) * (start - link.skew * math.log2(max(num_ranks, 1)))
     return start + np.minimum(transfer / LOW_LATENCY_SHARE, later + transfer)
+
+
+def sums_seconds(num_bytes: Array, num_ranks: int, link: Link, *, is_aligned: bool) -> Array:
+    """Return the seconds of an all-reduce of a few numbers a token; 0 for one rank.
+
+    Args:
+        num_bytes: Their bytes.
+        num_ranks: Ranks.
+        link: Link between the ranks.
+        is_aligned: Whether the engine's kernel takes multiples of `ALIGNED_BYTES` alone; NCCL has what it refuses.
+    """
+    own = all_reduce_seconds(num_bytes, num_ranks, link)
+    if not is_aligned:
+        return own
+    others = all_reduce_seconds(num_bytes, num_ranks, replace(link, engine=NCCL))
+    return np.where(num_bytes % ALIGNED_BYTES > 0, np.maximum(own, others), own)
 
 
 def all_gather_seconds(num_bytes: Array, num_ranks: int, link: Link) -> Array:

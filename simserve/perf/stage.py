@@ -27,6 +27,7 @@ from simserve.perf.collectives import (
     exchange_seconds,
     point_to_point_seconds,
     reduce_scatter_seconds,
+    sums_seconds,
 )
 from simserve.perf.context_parallel import context_exchange_seconds, head_ranks
 from simserve.perf.efficiency import Array, Machine, start_latency
@@ -790,11 +791,9 @@ def reduction_seconds(
 
 
 def head_norm_seconds(shape: ReplicaShape, tokens: Array) -> Array:
-    """Return the seconds to add up the sums of squares of all ranks' heads, if they share one norm.
-
-    The ranks have had no time to drift apart since the previous reduction.
-    """
+    """Return the seconds to add up the sums of squares of all ranks' heads, if they share one norm."""
     if shape.model.qk_norm != "full":
         return np.zeros(len(tokens))
-    together = replace(shape.tensor_link, skew=0.0)
-    return all_reduce_seconds(SUMS_BYTES * tokens, shape.tensor_parallel_size, together)
+    together = replace(shape.tensor_link, skew=0.0)  # no time to drift apart since the previous reduction
+    is_aligned = shape.engine.aligns_all_reduce
+    return sums_seconds(SUMS_BYTES * tokens, shape.tensor_parallel_size, together, is_aligned=is_aligned)

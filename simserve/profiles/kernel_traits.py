@@ -60,6 +60,9 @@ class KernelTraits(FrozenModel):
     """Which all-reduce ranks call: NCCL's; absent: the engine's own, which is faster for short messages."""
     all_reduce_host_from: Bytes | None = Field(default=None, gt=0)
     """Least message whose all-reduce over more than two ranks also crosses the host link once, bytes; absent: none."""
+    aligns_all_reduce: bool = False
+    """Whether the engine's own all-reduce refuses sums of squares of an odd number of tokens, for norms over the heads
+    of all ranks: 8 bytes a token, where it takes multiples of 16. NCCL adds them up."""
     enable_nccl_nvls: bool = True
     """Whether NCCL may reduce in the NVSwitch (NVLS, NCCL's default); otherwise it reduces in a ring."""
     fuses_all_reduce_norm: bool = False
