@@ -142,14 +142,16 @@ def state_seconds(
     tokens_per_sequence: int = 1,
     *,
     has_start: bool = True,
+    traffic: float | None = None,
 ) -> Array:
     """Return the seconds of updating the states of decoding sequences in one layer, shape of ``sequences``.
 
     Args:
         tokens_per_sequence: Tokens computed for each; each leaves its own state.
         has_start: Whether the kernel's start counts.
+        traffic: Equivalent traffic per element, bytes; None: `STATE_TRAFFIC`.
     """
-    moved = STATE_TRAFFIC * linear.state_elements / num_ranks * (1 + tokens_per_sequence) / 2
+    moved = (traffic or STATE_TRAFFIC) * linear.state_elements / num_ranks * (1 + tokens_per_sequence) / 2
     return np.where(sequences > 0, STATE_START * has_start + sequences * moved / machine.bandwidth, 0.0)
 
 
@@ -181,7 +183,7 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     stages = shape.pipeline_parallel_size
     ranks, width = shape.tensor_parallel_size, shape.tokens_per_decode
     if linear is not None:
-        seconds = partial(state_seconds, linear)
+        seconds = partial(state_seconds, linear, traffic=shape.engine.linear_state_traffic)
     elif mamba is not None:
         seconds = partial(mamba_state_seconds, mamba)
     else:

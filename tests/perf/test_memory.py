@@ -387,6 +387,29 @@ def test_gpus_on_pcie_have_no_buffers_for_nvlink() -> None:
     assert list(taken.values()) == pytest.approx([0.55, 0.75, 0.55, 2.1])
 
 
+@pytest.mark.parametrize(
+    ("hardware", "ranks", "version", "quantization", "logged"),
+    [
+        ("b200-sxm-180gb", 8, "1.2", "fp8", 2_122_908),
+        ("b200-sxm-180gb", 8, "1.2", "nvfp4", 2_917_306),
+        ("b300-sxm-270gb", 2, "1.3", "nvfp4", 1_863_915),
+    ],
+)
+def test_ranks_of_tensorrt_llm_leave_the_room_that_its_log_states(
+    hardware: str, ranks: int, version: str, quantization: str, logged: int
+) -> None:
+    """DeepSeek-R1 with 0.8 of what is free, start-up logs of 2026 within 2 %; without NVLink as before 1.0."""
+    given = {"engine": "tensorrt-llm", "version": version, "tensor_parallel_size": ranks}
+    limits = {"max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.8, "max_model_len": 8192}
+    plan = plan_memory(
+        make_shape(hardware, "deepseek-r1", quantization=quantization, kv_cache_dtype="fp8", **given, **limits)
+    )
+    apart = plan_memory(make_shape("rtx-5090-32gb", engine="tensorrt-llm", version="1.2", tensor_parallel_size=2))
+
+    assert plan.logged_tokens == pytest.approx(logged, rel=0.02)
+    assert apart.non_torch_bytes == pytest.approx(1.5 * 2**30)
+
+
 def test_what_ranks_summed_stays_taken_in_vllm_0_2_6_alone() -> None:
     """Llama-2-70B on four A100: 13.75 GiB more, of which PyTorch's allocator played through makes 13.5."""
     before, then, after = (

@@ -622,6 +622,22 @@ def test_launches_of_latent_attention_and_of_experts_in_one_operator_are_counted
     assert layer == pytest.approx(0.1 * (1 + (5 + 6 + 9 * 58 / 61) / 10), rel=1e-3)
 
 
+def test_tensorrt_llm_launches_latent_attention_at_a_pace_between_two_laboratories() -> None:
+    """DeepSeek-R1 on eight B200, 1,024 prompt tokens: 61 layers x 1.4 ms, between the 64 and 150 ms of two hosts."""
+    shape = make_shape(
+        "b200-sxm-180gb",
+        "deepseek-r1",
+        engine="tensorrt-llm",
+        version="1.2",
+        tensor_parallel_size=8,
+        quantization="fp8",
+    )
+
+    seconds = price(shape).step_times.token_seconds[1024]
+
+    assert 61 * 1.4e-3 <= seconds < 61 * 1.4e-3 + 20e-3
+
+
 def runs_of_a_loop(slots: int, clients: int) -> float:
     """Return in how many runs of consecutive slots a closed loop lies, on average over time.
 
