@@ -315,6 +315,9 @@ def _named_like(model: ModelProfile, repository: str) -> ModelProfile:
     source = f"the name {repository}, which is like that of {model.name}"
     named = {"repository": repository, "source": source}
     known = model.checkpoint(stored)
+    if stored.startswith("gguf-") and model.stored.format == "mxfp4":
+        # Every GGUF file keeps the experts in MXFP4, whatever its name says (llama.cpp issue 15117).
+        stored, known = "mxfp4", next((each for each in model.checkpoints if each.method == "gguf"), model.stored)
     own = Checkpoint(format=stored, **named) if known is None else known.model_copy(update=named)
     tuned = tuned_from(repository)
     others = model.checkpoints if tuned is None else _checkpoints_tuned(model, tuned[0], repository)

@@ -183,8 +183,35 @@ def _kv_value_type(reading: Reading, flag: str, value: Any) -> None:
         reading.not_simulated.append(f"{flag} {value}")
 
 
+_VARIABLES = {
+    "MODEL": "--model",
+    "MODEL_URL": "--model-url",
+    "HF_REPO": "--hf-repo",
+    "HF_FILE": "--hf-file",
+    "CTX_SIZE": "--ctx-size",
+    "N_PARALLEL": "--parallel",
+    "BATCH": "--batch-size",
+    "UBATCH": "--ubatch-size",
+    "N_GPU_LAYERS": "--gpu-layers",
+    "N_CPU_MOE": "--n-cpu-moe",
+    "CACHE_TYPE_K": "--cache-type-k",
+    "CACHE_TYPE_V": "--cache-type-v",
+}
+"""Variable, without ``LLAMA_ARG_`` -> the flag that it stands for (llama.cpp's tools/server/README.md)."""
+
+
+def _spelled(reading: Reading, words: Sequence[str]) -> Sequence[str]:
+    """Put the flags that variables stand for before those of the line, which override them."""
+    variables = reading.variables or {}
+    told = [
+        (flag, variables[f"LLAMA_ARG_{name}"]) for name, flag in _VARIABLES.items() if f"LLAMA_ARG_{name}" in variables
+    ]
+    return [*(word for pair in told for word in pair), *words]
+
+
 LLAMA_CPP = Program(
     engine="llama.cpp",
+    spelled=_spelled,
     settle=_settle,
     own={
         "--model": _file,

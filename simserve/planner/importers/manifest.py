@@ -24,11 +24,11 @@ from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
 from simserve.planner.export.role_servers import ROLES
 from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, PRODUCTS, SERVERS
-from simserve.planner.importers.command import refused_note
+from simserve.planner.importers.command import PROGRAMS, refused_note
 from simserve.planner.importers.draft import Draft, scenario_name
+from simserve.planner.importers.llama_cpp_command import LLAMA_CPP
 from simserve.planner.importers.ray_serve import ray_servers
 from simserve.planner.importers.server import ASSUMED_HARDWARE, import_line
-from simserve.planner.importers.sglang_command import SGLANG
 from simserve.planner.importers.start_script import (
     commands_of,
     engine_of,
@@ -41,6 +41,7 @@ from simserve.planner.importers.start_script import (
     slurm_job,
     split_variables,
 )
+from simserve.planner.importers.tgi_command import TGI
 from simserve.planner.importers.trtllm_command import with_files
 from simserve.planner.importers.vllm_command import VLLM
 from simserve.profiles.hardware import hardware_name, is_known_gpu
@@ -663,7 +664,7 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
     words, variables = without(server.words, _ROLE_FLAGS), server.variables
     line = shlex.join([*(f"{key}={value}" for key, value in variables.items()), *words])
     asked: dict[str, Any] = {"hardware": known, "version": version or server.version, "model": model}
-    program = {"sglang": SGLANG, "trtllm": with_files(server.files)}.get(str(engine), VLLM)
+    program = {**PROGRAMS, "trtllm": with_files(server.files)}[str(engine)]
     found = import_line(program, line, **asked)
     notes = (*server.notes, *found.notes)
     if program is VLLM:
@@ -692,23 +693,31 @@ def _pool(server: _Server, own: Mapping[str, Any], first: Mapping[str, Any]) -> 
 
 
 def _started(words: list[str], image: str) -> list[str]:
-    """Return the command of a container: the one that its shell runs, or `vllm serve` where vLLM's image gets only
-    arguments."""
+    """Return the command of a container: the one that its shell runs, or that of an image that gets only arguments."""
     if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and re.match("-.*c", words[1]):
         lines = words[2].replace("\\\n", " ").splitlines()
         commands = (part for line in lines for part in parts_of(line))
         return next((part for part in commands if engine_of(part) is not None), words)
-    is_bare = not words or words[0].startswith("-")
-    return ["vllm", "serve", *words] if is_bare and _OWN_IMAGE.search(image) else words
+    if words and not words[0].startswith("-"):
+        return words
+    started = next((start for pattern, start in _OWN_IMAGES if pattern.search(image)), ())
+    return [*started, *words]
 
 
-_OWN_IMAGE = re.compile(r"(?:^|/)vllm-openai(?:[:@]|$)")
-"""Image whose entrypoint is `vllm serve` (vLLM's docker/Dockerfile)."""
+_OWN_IMAGES = (
+    (re.compile(r"(?:^|/)vllm-openai(?:[:@]|$)"), ("vllm", "serve")),
+    (LLAMA_CPP.table.image, ("llama-server",)),
+    (TGI.table.image, ("text-generation-launcher",)),
+)
+"""Image, and the server that is its entrypoint (vLLM's docker/Dockerfile, llama.cpp's .devops/cuda.Dockerfile, TGI's
+Dockerfile)."""
 
 
 def _tag(image: str) -> str | None:
     """Return the version of the engine that an image's tag names; None: it names none."""
     named = image.partition("@")[0]  # A digest behind the tag names the same image.
+    if (own := LLAMA_CPP.table.image.search(named)) is not None:
+        return own[1]
     found = _VERSION.fullmatch(named.rpartition(":")[2])
     return None if found is None or _OTHER_TAG.search(image) else found[1]
 

@@ -26,7 +26,16 @@ def engine_of(words: Sequence[str]) -> str | None:
         return "vllm"
     if "sglang.launch_server" in text or "sglang serve" in text:
         return "sglang"
-    return "trtllm" if "trtllm-serve" in text else None
+    return next((engine for program, engine in _PROGRAMS.items() if program in text), None)
+
+
+_PROGRAMS = {
+    "trtllm-serve": "trtllm",
+    "llama-server": "llama.cpp",
+    "text-generation-launcher": "tgi",
+    "lmdeploy serve api_server": "lmdeploy",
+}
+"""What starts a server -> its engine."""
 
 
 def is_script(text: str) -> bool:

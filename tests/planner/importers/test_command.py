@@ -345,6 +345,13 @@ def test_experts_stored_in_mxfp4_stay_so_in_every_gguf_file(line: str, published
     assert any("MXFP4 in every GGUF file" in note for note in made.notes)
 
 
+def test_a_gguf_repository_without_a_tag_keeps_experts_in_mxfp4() -> None:
+    """unsloth/gpt-oss-20b-GGUF was read as Q4_K_M, "by its name"."""
+    made = import_command("llama-server -hf unsloth/gpt-oss-20b-GGUF -c 8192", hardware="rtx-4090-24gb")
+
+    assert resolve(made.scenario).formats["weights"] == "mxfp4"
+
+
 def test_a_gguf_file_in_16_bits_of_a_model_stored_in_mxfp4_is_not_three_times_as_large() -> None:
     """13.8 GB on huggingface.co, not the 42 GB of as many parameters in 16 bits."""
     made = import_command("llama-server -hf unsloth/gpt-oss-20b-GGUF:F16", hardware="rtx-4090-24gb")

@@ -320,6 +320,57 @@ def test_the_version_is_that_of_the_image_s_tag(tag: str, version: str) -> None:
     assert import_manifest([text], hardware="h100-sxm-80gb").scenario.deployment.engine.version == version
 
 
+_LLAMA = """
+services:
+  llama:
+    image: ghcr.io/ggml-org/llama.cpp:server-cuda-b9400
+"""
+_POD = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llama}
+spec:
+  replicas: 2
+  template:
+    spec:
+      containers:
+      - {name: s, image: 'ghcr.io/ggml-org/llama.cpp:server-b9400', args: [-hf, 'unsloth/Qwen3-8B-GGUF:Q8_0', -np, '2']}
+"""
+_TGI = """
+services:
+  tgi:
+    image: ghcr.io/huggingface/text-generation-inference:3.3.5
+    command: --model-id meta-llama/Llama-3.1-8B-Instruct
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "version", "seats", "replicas"),
+    [
+        (f"{_LLAMA}    command: -hf unsloth/Qwen3-8B-GGUF:Q8_0 -np 2\n", "llama.cpp", "b9400", 2, 1),
+        (f"{_LLAMA}    command: /app/llama-server -hf unsloth/Qwen3-8B-GGUF:Q8_0 -np 2\n", "llama.cpp", "b9400", 2, 1),
+        (
+            f"{_LLAMA}    environment: {{LLAMA_ARG_HF_REPO: unsloth/Qwen3-8B-GGUF:Q8_0, LLAMA_ARG_N_PARALLEL: 2}}\n",
+            "llama.cpp",
+            "b9400",
+            2,
+            1,
+        ),
+        (_POD, "llama.cpp", "b9400", 2, 2),
+        (_TGI, "tgi", "3.3.5", None, 1),
+    ],
+    ids=["arguments", "command", "variables", "kubernetes", "tgi"],
+)
+def test_containers_of_llama_cpp_and_tgi_are_servers(
+    text: str, engine: str, version: str, seats: int | None, replicas: int
+) -> None:
+    """The manifest held "no server", though the same words were read from a command line."""
+    deployment = import_manifest([text], hardware="rtx-4090-24gb").scenario.deployment
+
+    assert (deployment.engine.name, deployment.engine.version) == (engine, version)
+    assert (deployment.engine.max_num_seqs, deployment.replicas) == (seats, replicas)
+
+
 def test_replicas_of_a_compose_file_are_counted() -> None:
     """Those of deploy, and services that are alike."""
     service = "{image: 'vllm/vllm-openai:v0.12.0', command: --model Qwen/Qwen3-8B, deploy: {replicas: 3}}"
