@@ -55,9 +55,7 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     end = start + chunk
     kept = (prompt - 1) // block_size * block_size
     last = (known if config.keeps_last_state else known - 1) // block_size * block_size
-    inside = (prefill_end - 1) // block_size * block_size
-    if _exports(replica, start, end, prefill_end):
-        replica.exported_states = 1
+    if _exports(replica, start, end, prefill_end, prefill_end):
         last = 0
     if config.aligns_plainly:
         junction = 0
@@ -75,23 +73,24 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
         stop = last
     if start < junction < end and start < start + (junction - start) // block_size * block_size < stop:
         stop = start + (junction - start) // block_size * block_size
+    # A chunk that is cut in spite of it may still end with the prompt, and write one before its last block.
+    replica.exported_states = int(_exports(replica, start, stop, prefill_end, stop))
     place = stop
-    if replica.exported_states:
-        # A chunk that ends before writes nothing amid it.
-        replica.exported_states, place = int(stop == end), inside if stop == end else stop
-    is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
-    if cache is not None and is_kept:
-        cache.paths.next_state[index] = place // wide
+    for _ in range(1 + replica.exported_states):
+        is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
+        if cache is not None and is_kept and not cache.paths.next_state[index]:
+            cache.paths.next_state[index] = place // wide
+        place = (stop - 1) // block_size * block_size
     return stop - start
 
 
-def _exports(replica: Replica, start: int, end: int, prefill_end: int) -> bool:
-    """Return whether a chunk writes a state amid it: at the last end of a block before the last token of a prompt."""
+def _exports(replica: Replica, start: int, end: int, prefill_end: int, last: int) -> bool:
+    """Return whether a chunk that ends a prompt writes a state amid it: where the last block before ``last`` ends."""
     config = replica.config
     size = config.state_block_size if config.state_block_size else replica.block_size
     if not config.exports_states or end < prefill_end or start % size:
         return False
-    return start + size <= (prefill_end - 1) // size * size and -(-end // size) - 2 > (start - 1) // size
+    return start + size <= (last - 1) // size * size and -(-end // size) - 2 > (start - 1) // size
 
 
 def _key(cache: PrefixCache, segment: int, place: int, group: int) -> int:
@@ -154,7 +153,7 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
     known = requests.prompt_tokens[index] + requests.generated_tokens[index]
     need = -(-(start + chunk) // block_size) + replica.window_weight * (1 + replica.exported_states)
     if config.reserve_full_prompt:
-        states = 1 + _exports(replica, start, known, known)
+        states = 1 + _exports(replica, start, known, known, known)
         need = max(need, -(-known // block_size) + replica.window_weight * states)
     need += idle - found
     return need + (config.watermark_blocks if replica.num_running or replica.departing else 0) <= replica.free_blocks

@@ -128,8 +128,8 @@ class StateCache:
         if config.aligns_plainly:
             is_cut = end < last and size <= config.max_chunk_tokens
             junction, end = 0, start + chunk // size * size if is_cut else end
-        if self.exports(start, end, until):
-            self.num_exported, last = 1, 0
+        if self.exports(start, end, until, until):
+            last = 0
         if (
             end < until
             and not config.aligns_plainly
@@ -140,17 +140,21 @@ class StateCache:
         if start < junction < end:
             stops.append(start + (junction - start) // size * size)
         stop = min((each for each in stops if start < each < end), default=end)
-        self.num_exported *= stop == end
-        place = (until - 1) // size * size if self.num_exported else stop
+        # A chunk that is cut in spite of it may still end with the prompt, and write one before its last block.
+        self.num_exported = int(self.exports(start, stop, until, stop))
+        places = [stop, (stop - 1) // size * size] if self.num_exported else [stop]
         last_kept = (prompt - 1) // size * size
-        if place % wide == 0 if config.keeps_every_state else place in (last_kept, junction):
-            request.next_state = place // wide
+        for place in places:
+            if not request.next_state and (
+                place % wide == 0 if config.keeps_every_state else place in (last_kept, junction)
+            ):
+                request.next_state = place // wide
         return stop - start
 
-    def exports(self, start: int, end: int, until: int) -> bool:
-        """Whether a chunk writes a state amid it: that at the last end of a block within a prompt of ``until``."""
+    def exports(self, start: int, end: int, until: int, last: int) -> bool:
+        """Whether a chunk that ends a prompt writes a state amid it: where the last block before ``last`` ends."""
         size = self.config.state_block_size or self.config.block_size
-        is_whole = end >= until and start % size == 0 and start + size <= (until - 1) // size * size
+        is_whole = end >= until and start % size == 0 and start + size <= (last - 1) // size * size
         return self.config.exports_states and is_whole and -(-end // size) - 2 > (start - 1) // size
 
     def find(self, request: Request, wanted: Sequence[Block]) -> list[Block]:
@@ -185,7 +189,7 @@ class StateCache:
         known = head.prompt_tokens + head.generated
         needed = self.scheduler.blocks_of(start + chunk) + config.window_groups * (1 + self.num_exported)
         if config.reserve_full_prompt:
-            num_states = 1 + self.exports(start, known, known)
+            num_states = 1 + self.exports(start, known, known, known)
             needed = max(needed, self.scheduler.blocks_of(known) + config.window_groups * num_states)
         needed += self.num_idle(found) - len(found)
         return needed + (config.watermark_blocks if self.scheduler.running else 0) <= len(self.free)
