@@ -41,8 +41,9 @@ class PrefixPaths:
         next_state: With states in the cache: the block behind which the chunk being planned leaves a state that is
             kept; 0: none.
         junctions: Likewise: the blocks that a request found when it was looked up last, if it found fewer states; or 0.
-        copied_blocks: Likewise: those of ``shared_blocks`` that others hold, while the request has copies of its own.
-        first_copied: Likewise: the first of them.
+        blocks_held: Likewise: the blocks with its tokens.
+        last_entry, last_state: Likewise: the last of them, and of its states, as `PrefixCache` lists them; 0: none.
+        tokens_under_way: Likewise: its tokens in the last step, if that computed a chunk of its prompt.
     """
 
     def __init__(
@@ -94,7 +95,8 @@ class PrefixPaths:
             self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
         self.next_state, self.junctions = (array("q", bytes(8 * num_requests)) for _ in range(2))
-        self.copied_blocks, self.first_copied = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.last_entry, self.last_state = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.blocks_held, self.tokens_under_way = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.num_levels, self.store = num_levels, store
         self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
         self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
@@ -102,7 +104,8 @@ class PrefixPaths:
     def forget(self, index: int) -> None:
         """Let a request use nothing: the replica that held its blocks is gone."""
         self.pinned_until[index] = self.starts[index]
-        self.shared_blocks[index] = self.is_private[index] = self.copied_blocks[index] = 0
+        self.shared_blocks[index] = self.is_private[index] = self.blocks_held[index] = 0
+        self.last_entry[index] = self.last_state[index] = 0
 
 
 def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -150,15 +153,22 @@ class PrefixCache:
         num_duplicates: Blocks of running requests, counted once for each of them, minus the number of distinct blocks.
         has_states: Whether prefixes are found only where a state is cached (`simserve.engine.state_cache`).
         state_weight: Blocks of the pool that a state takes.
-        states: Segment and place of a state -> the state, numbered from 1.
-        state_keys: State -> its segment and place.
-        state_users: State -> how many running requests hold it.
-        state_stretch: State -> its stretch while it has no users.
-        state_charged: State -> whether its blocks count as taken besides those of requests.
+        keeps_every_state: As in `EngineConfig`.
+        copies: Key of a segment, place and group of layers -> the first block that holds it, numbered from 1. With
+            states, blocks take the place of stretches in ``idle``, and nothing from ``slots`` to ``stretch_copies`` and
+            of ``num_idle`` and ``num_empty`` is used.
+        block_keys: Block -> its key; 0: nobody else could find it.
+        block_users: Block -> how many running requests use it.
+        is_kept: Block -> whether it waits for its turn among the cached ones once nobody uses it.
+        next_copy: Block -> the next one with the same key.
+        empty_blocks: Blocks without users that hold nothing to share, and are given out first.
+        entry_block, entry_below: Entry of the blocks of a request -> its block, and the entry before it.
+        free_entries: Entries that are gone.
+        state_place, state_below: State of a request -> behind how many blocks it is, and the one before it.
+        state_blocks: State -> its ``state_weight`` blocks.
         free_states: States that are gone.
-        fresh_states: States that the step being planned computes.
-        copiers: Running requests that have copies of blocks that others use.
-        pins: Request, state, place, and whether the request has computed it, for each state that a request holds.
+        fresh_states: Keys of the states that the step being planned computes.
+        is_under_way: Whether the tokens of the last step are not known yet.
         tree: The tree that holds shared prefixes (`simserve.engine.radix_tree`), which leaves everything from ``slots``
             to ``num_fresh`` except ``num_idle`` unused; None: there is none.
         tiers: Where evicted blocks go, the nearest first (`simserve.engine.kv_tier`).
@@ -206,15 +216,18 @@ class PrefixCache:
         self.above, self.below = [0], [0]
         self.free_stretches: list[int] = []
         self.num_idle = self.num_empty = 0
-        self.num_fresh = config.num_blocks if self.ages_empty else 0
+        self.num_fresh = config.num_blocks if self.ages_empty or config.has_state_cache else 0
         self.num_duplicates = 0
         self.has_states, self.state_weight = config.has_state_cache, config.window_groups
-        self.states: dict[int, int] = {}
-        self.state_keys, self.state_users, self.state_stretch, self.state_charged = [0], [0], [0], [0]
+        self.keeps_every_state, self.is_under_way = config.keeps_every_state, False
+        self.copies: dict[int, int] = {}
+        self.block_keys, self.block_users, self.is_kept, self.next_copy = [0], [0], [0], [0]
+        self.empty_blocks: list[int] = []
+        self.entry_block, self.entry_below, self.state_place, self.state_below = [0], [0], [0], [0]
+        self.state_blocks = [0] * config.window_groups
+        self.free_entries: list[int] = []
         self.free_states: list[int] = []
         self.fresh_states: list[int] = []
-        self.pins: list[int] = []
-        self.copiers: list[int] = []
 
 
 @slotted

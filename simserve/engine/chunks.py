@@ -71,7 +71,7 @@ from simserve.engine.state import (
     Replica,
     RequestTable,
 )
-from simserve.engine.state_cache import pass_states, to_state
+from simserve.engine.state_cache import enter_pool, has_room_for_state, to_state
 from simserve.engine.suspension import continue_growing, go_on, what_keeps_out
 from simserve.engine.windows import admitted_windows, chunk_windows, give_back, take_blocks, window_growth_of_step
 
@@ -79,21 +79,22 @@ from simserve.engine.windows import admitted_windows, chunk_windows, give_back, 
 def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, may_admit: bool) -> bool:
     """Choose the prefill chunks of the next step; return whether a request was preempted for them."""
     chunks, sizes = replica.chunk_requests, replica.chunk_tokens
-    chunks.clear()
-    sizes.clear()
-    config = replica.config
-    if config.pipeline_parallel_size > 1:
-        _begin_round(replica, num_decodes)
+    config, has_states = replica.config, replica.has_state_cache
+    if not has_states:
+        chunks.clear()
+        sizes.clear()
+    if config.pipeline_parallel_size > 1 and not has_states:
+        begin_round(replica, num_decodes)
     budget = replica.round_tokens - num_decodes * replica.tokens_per_decode
     max_chunk, is_aligned, is_whole = longest_chunk(replica), replica.has_aligned_chunks, replica.has_whole_prompts
-    is_cut_short = is_aligned or config.checkpoint_tokens > 0 or replica.has_state_cache
+    is_cut_short = is_aligned or config.checkpoint_tokens > 0 or has_states
     grows, block_size, keeps_full = replica.grows, replica.block_size, replica.keeps_full
     keeps_windows, has_window_pool = replica.keeps_windows, replica.has_window_pool
     # Blocks that the decodes of this step take are reserved first.
     growth = 0
     if is_whole:
         growth = growth_of_batch(replica, requests)
-    elif num_decodes and grows:
+    elif num_decodes and grows and not has_states:
         if replica.progress is not None or keeps_windows:
             growth = growth_of_step(replica)
         else:
@@ -107,7 +108,9 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     prompt_tokens, generated_tokens = requests.prompt_tokens, requests.generated_tokens
     computed_tokens = requests.computed_tokens
     uncommitted = 0  # estimate: new tokens and prompt tokens that the prefilling requests still need
-    taken = total = num_prompts = 0
+    taken = num_prompts = 0
+    total = replica.prefill_tokens if has_states else 0  # of the requests with seats, looked at in their order
+    budget -= total
     has_preempted = False
     cache = replica.cache
     # A tree receives what a step computes when it has ended.
@@ -118,7 +121,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
     if has_tree and config.touches_waiting and looks_at_queue(replica):
         touch_waiting(replica, requests)
 
-    if replica.prefilling and not (is_merged or suspends):
+    if replica.prefilling and not (is_merged or suspends or has_states):
         prefilling = replica.prefilling
         position = 0
         while position < len(prefilling):
@@ -131,7 +134,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             chunk = min(remaining, max_chunk, budget)
             if is_cut_short:
                 chunk = cut_chunk(replica, requests, index, remaining, chunk)
-                free = replica.free_blocks - growth - taken
             if keeps_full:
                 # SGLang's ``add_chunked_req``: as much as its estimate leaves room for, everything if it leaves none.
                 room = int(estimated_room(replica, free, free_window))
@@ -187,9 +189,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         note_contests(cache, index)
             position += 1
 
-    if cache is not None and replica.has_state_cache:
-        free += pass_states(replica)
-        evict(cache, free)
     if cache is not None and cache.contested:
         settle_decoders(replica, requests, free)
     waiting = replica.waiting
@@ -337,6 +336,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if has_space:
                         replica.free_blocks -= surplus
                     free = replica.free_blocks - growth - taken
+                elif has_states:
+                    has_space = has_room_for_state(replica, requests, index, blocks, idle, chunk)
                 elif is_plain:
                     has_space = need + idle + restored <= free
                 else:
@@ -400,10 +401,13 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     num_prompts += 1
                 else:
                     replica.prefilling.append(index)
+                if has_states:
+                    enter_pool(replica, index, blocks, cached + chunk)
+                    free = replica.free_blocks
                 if cache.has_tiers:
                     load_prefix(replica, requests, index, blocks)
                 if cached:
-                    if grows:
+                    if grows and not has_states:
                         replica.free_blocks -= idle
                         if keeps_windows:
                             own = min(blocks, replica.window_blocks)
@@ -414,7 +418,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                         note_claims(replica, cache, index, blocks)
                     if has_tree:
                         use_found(cache, index, blocks)
-                    elif blocks:
+                    elif blocks and not has_states:
                         use_prefix(cache, index, blocks, idle)
                     computed_tokens[index] = cached
                     replica.prefilled_tokens += cached
@@ -492,7 +496,7 @@ def padded_chunk(replica: Replica, num_decodes: int, cached: int, max_chunk: int
     return padded if is_beside and padded <= max_chunk and cached + padded < replica.config.max_model_len else 1
 
 
-def _begin_round(replica: Replica, num_decodes: int) -> None:
+def begin_round(replica: Replica, num_decodes: int) -> None:
     """Set the most that a round of stages computes, and of one prompt in a micro-batch; 0: chunks do not overlap."""
     config = replica.config
     is_in_turn = replica.samples_in_turn and num_decodes > 0

@@ -132,6 +132,9 @@ class EngineConfig:
             to 0.29), or only where another prompt may go on.
         keeps_last_state: ``caches_states``: whether a prompt of full blocks ends with one chunk less, without a state
             behind which the same prompt could go on (vLLM up to 0.31).
+        aligns_plainly: ``caches_states``: whether a chunk that does not reach the last block is cut to whole blocks,
+            and the others only at that block; and whether a request gives back a state once the step under way goes on
+            from it, and not when that step's result is known (vLLM up to 0.25).
         exports_states: ``caches_states``: whether a state can be cached amid the last chunk of a prompt.
         state_block_size: ``caches_states``: tokens between the places where a state can be cached, a divisor of
             ``block_size``; 0: those of a block.
@@ -246,6 +249,7 @@ class EngineConfig:
     caches_states: bool = False
     keeps_every_state: bool = False
     keeps_last_state: bool = False
+    aligns_plainly: bool = False
     exports_states: bool = False
     state_block_size: int = 0
     watermark_blocks: int = 0

@@ -491,21 +491,21 @@ def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> N
     """Release a departing request at once, since its blocks are needed; its last token is not in the cache yet."""
     position = replica.departing.index(index)
     tokens = max(replica.departing_tokens[position] - 1, requests.prompt_tokens[index])
-    release_one(replica, requests, index, tokens, True)
+    release_one(replica, requests, index, tokens)
     requests.num_preemptions[index] += 1
 
 
-def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int, is_preempted: bool = False) -> None:
+def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int) -> None:
     """Release a departing request, with ``tokens`` tokens in the cache."""
     position = replica.departing.index(index)
-    _release(replica, requests, position, tokens, is_preempted)
+    _release(replica, requests, position, tokens)
     replica.departing.pop(position)
     replica.departing_tokens.pop(position)
     replica.departing_blocks.pop(position)
     replica.departing_window_blocks.pop(position)
 
 
-def _release(replica: Replica, requests: RequestTable, position: int, tokens: int, is_preempted: bool = False) -> None:
+def _release(replica: Replica, requests: RequestTable, position: int, tokens: int) -> None:
     index, free_blocks = replica.departing[position], replica.free_blocks
     replica.free_blocks += replica.departing_blocks[position]
     replica.free_window_blocks += replica.departing_window_blocks[position]
@@ -513,7 +513,7 @@ def _release(replica: Replica, requests: RequestTable, position: int, tokens: in
         release_fixed(replica, requests, index)
     if replica.cache is not None:
         blocks = blocks_taken(replica, requests, index, tokens, free_blocks)
-        leave_prefix(replica, index, tokens, blocks, is_preempted)
+        leave_prefix(replica, index, tokens, blocks)
 
 
 def _num_seated(replica: Replica) -> int:

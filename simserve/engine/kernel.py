@@ -83,6 +83,7 @@ from simserve.engine.preemption import (
 from simserve.engine.prefix_cache import evict, find_prefix, is_decoded, keep_late_prompts, leave_prefix
 from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import look_up, make_free_for_leap
+from simserve.engine.seats import schedule_seats
 from simserve.engine.state import (
     BLOCKED_BY_BUDGET,
     BLOCKED_BY_NOTHING,
@@ -100,7 +101,7 @@ from simserve.engine.state import (
     leap_row,
     sum_around,
 )
-from simserve.engine.state_cache import begin_states, frees_states, pass_states
+from simserve.engine.state_cache import asks_again, note_step
 from simserve.engine.static import complete_static, complete_uncached, plan_static, plan_uncached, submit_static
 from simserve.engine.suspension import bring_back, forget_suspended, preempt_stuck, seconds_to_return
 from simserve.engine.windows import affordable_steps, cross, give_back, held_tokens, take_chunks, take_leap
@@ -261,7 +262,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
                 if remainder:
                     taken += sum_around(replica.residues, step % block_size, remainder)
         if keeps_windows:
-            taken = take_leap(replica, num_steps)
+            taken = take_leap(replica, requests, num_steps)
         replica.step = step + num_steps
         if keeps_windows:
             cross(replica, requests)
@@ -288,7 +289,9 @@ def complete(replica: Replica, requests: RequestTable) -> int:
     if has_extras:
         cache = replica.cache
         if cache is not None:
-            evict(cache, unused_blocks(replica, requests, replica.free_blocks - replica.peak_states))
+            evict(cache, unused_blocks(replica, requests, replica.free_blocks))
+            if cache.has_states:
+                note_step(replica, cache)
             if replica.late_prefixes:
                 keep_late_prompts(replica, cache)
         replica.num_swapped_blocks += replica.moved_blocks
@@ -427,7 +430,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if replica.cache is not None and replica.cache.contested:
         is_restless = True
     is_short = replica.has_suspension and len(replica.prefilling) > 0
-    if replica.late_prefixes or is_short or (replica.has_state_cache and frees_states(replica)):
+    if replica.late_prefixes or is_short or (replica.has_state_cache and asks_again(replica)):
         # The step after next finds more, or a prompt that lacked blocks does.
         is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
@@ -505,7 +508,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
 def _may_ask_for_less(replica: Replica, num_steps: int) -> bool:
     """Return whether a leap may evict what the head of the queue finds, so that it would load, or need, less."""
     cache = replica.cache
-    if cache is None or not (cache.has_choice or cache.has_states):
+    if cache is None or not cache.has_choice:
         return False
     growth = replica.num_decoding * ((num_steps * replica.tokens_per_decode) // replica.block_size + 2)
     return cache.num_idle + cache.num_empty + replica.block_weight * growth > replica.free_blocks
@@ -517,7 +520,7 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
     progress = replica.progress
     waiting = replica.waiting
     if replica.has_state_cache:
-        begin_states(replica, requests)
+        return schedule_seats(replica, requests)
     if waiting or replica.prefilling:
         if waiting and replica.is_ordered and replica.config.priority_preemption:
             is_restless = make_way(replica, requests)
@@ -563,8 +566,6 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
             or replica.keeps_windows
         ):
             is_restless = make_room(replica, requests)
-        if replica.has_state_cache:
-            pass_states(replica)
         if replica.cache is not None and replica.cache.contested and replica.num_decoding:
             growth = growth_of_step(replica) if replica.grows else 0
             settle_decoders(replica, requests, replica.free_blocks - growth)

@@ -103,7 +103,7 @@ def make_room_in_order(replica: Replica, requests: RequestTable) -> None:
             while taken + blocks > replica.free_blocks or (
                 replica.has_window_pool and window_taken + window > replica.free_window_blocks
             ):
-                place = _place_of_worst(replica, requests)
+                place = place_of_worst(replica, requests)
                 victim = running.pop(place)
                 was_missed = victim in passed_over
                 remove_all(passed_over, victim)
@@ -348,7 +348,7 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         leave_tree(replica, index, 0)
         make_free(replica, RETRACT_DECODE_STEPS * (replica.num_decoding + len(replica.departing)))
     elif replica.cache is not None:
-        leave_prefix(replica, index, computed, replica.free_blocks - free_blocks, True)
+        leave_prefix(replica, index, computed, replica.free_blocks - free_blocks)
     requests.num_preemptions[index] += 1
     if replica.batch_log is not None:
         replica.batch_log.extend((index, replica.start_time, EVICTED))
@@ -391,7 +391,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     forget_finished(replica, requests)
     running = replica.running
     if replica.has_priorities and not replica.uses_estimate:
-        return running.pop(_place_of_worst(replica, requests))
+        return running.pop(place_of_worst(replica, requests))
     if replica.has_whole_prompts or replica.has_suspension:
         position = len(running) - 1
         while running[position] in replica.chunk_requests:
@@ -411,7 +411,7 @@ def _victim(replica: Replica, requests: RequestTable) -> int:
     return running.pop(position)
 
 
-def _place_of_worst(replica: Replica, requests: RequestTable) -> int:
+def place_of_worst(replica: Replica, requests: RequestTable) -> int:
     """Return the position in ``running`` of the request of the worst priority that has no chunk in the step yet."""
     running, scheduled = replica.running, replica.chunk_requests
     priority, ready_time = requests.priority, requests.ready_time

@@ -31,20 +31,12 @@ from simserve.engine.idle_blocks import (
     drop_or_empty,
     drop_stretch,
     forget_behind,
-    replace_idle,
     take_idle,
 )
 from simserve.engine.kv_tier import drop_from_tiers, give_up, keep_in_store, keep_in_tiers, least_recent, take_from_tier
 from simserve.engine.radix_tree import evict_nodes, find_in_tree, leave_tree
 from simserve.engine.state import Replica, RequestTable
-from simserve.engine.state_cache import (
-    drop_state,
-    find_state,
-    hand_over_copies,
-    keep_state,
-    let_go_of_states,
-    pin_state,
-)
+from simserve.engine.state_cache import find_state, keep_blocks, leave_pool
 
 
 def cached_tokens(replica: Replica, requests: RequestTable, index: int) -> int:
@@ -69,6 +61,8 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
         return _find_in_tiers(cache, index, tokens)
     if cache.tree is not None:
         return find_in_tree(cache, index, tokens)
+    if cache.has_states:
+        return find_state(cache, index, tokens)
     paths = cache.paths
     limit = (tokens - 1) // paths.block_size
     slots, held, used, ends, segments = cache.slots, cache.held, cache.used, paths.ends, paths.segments
@@ -90,7 +84,7 @@ def find_prefix(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
         found += blocks
         if not is_whole:
             break
-    return find_state(cache, index, found) if cache.has_states else (found, idle)
+    return found, idle
 
 
 def first_missing(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
@@ -190,8 +184,6 @@ def use_prefix(cache: PrefixCache, index: int, blocks: int, idle: int) -> None:
         _use(cache, slots.get(segments[entry], 0), reach)
         start += reach
         entry += 1
-    if cache.has_states:
-        idle -= pin_state(cache, index, blocks)
     cache.num_idle -= idle
     cache.num_duplicates += blocks - idle
     paths.pinned_until[index] = entry
@@ -221,8 +213,9 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     """
     paths = cache.paths
     blocks = tokens // paths.block_size
-    if cache.has_states and paths.next_state[index]:
-        keep_state(cache, index)
+    if cache.has_states:
+        keep_blocks(cache, index, tokens)
+        return
     shared = paths.shared_blocks[index]
     if shared >= blocks:
         return
@@ -235,22 +228,15 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
                 break
             start = shared
             slot = slots.get(segments[until], 0)
-            if slot and not cache.has_states:
+            if slot:
                 paths.is_private[index] = 1
                 break
-            if slot:
-                until += 1
-                shared = _adopt(cache, index, slot, start, start, min(ends[until - 1], blocks))
-                continue
             slot = new_slot(cache, segments[until])
             until += 1
         else:
             slot = slots.get(segments[until - 1], 0)
             start = ends[until - 2] if until - 1 > first else 0
             reach = shared - start
-            if held[slot] != reach and cache.has_states:
-                shared = _adopt(cache, index, slot, start, shared, min(ends[until - 1], blocks))
-                continue
             if held[slot] != reach:
                 paths.is_private[index] = 1
                 break
@@ -268,49 +254,10 @@ def cache_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     paths.shared_blocks[index] = shared
 
 
-def _adopt(cache: PrefixCache, index: int, slot: int, start: int, shared: int, end: int) -> int:
-    """Let a request that has ``shared`` blocks in the cache use those after them that it has computed once more.
-
-    Its own stand in for the idle ones, which keep their places in the order of eviction. Those that others use it has
-    in addition.
-
-    Args:
-        cache: The cache.
-        index: The request.
-        slot: That of the segment of its next block.
-        start: The first block of that segment.
-        shared: What it has there.
-        end: Up to where it has computed them.
-
-    Returns:
-        Up to where they are in the cache.
-    """
-    reach, in_use = shared - start, cache.used[slot]
-    most = min(cache.held[slot], end - start)
-    replace_idle(cache, slot, most)
-    if reach and reach < in_use:
-        remove_reach(cache, slot, reach)
-        _use(cache, slot, most)
-    elif reach:
-        if cache.users[slot] > 1:
-            add_reach(cache, slot, reach, cache.users[slot] - 1)
-        cache.used[slot], cache.users[slot] = most, 1
-    else:
-        _use(cache, slot, most)
-    num_copied = max(min(in_use, most) - reach, 0)
-    if num_copied:
-        if not cache.paths.copied_blocks[index]:
-            cache.paths.first_copied[index] = shared
-            cache.copiers.append(index)
-        cache.paths.copied_blocks[index] += num_copied
-    return start + most
-
-
-def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_preempted: bool = False) -> None:
+def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None:
     """Let a request that has computed ``tokens`` and leaves the replica cache its blocks and release them.
 
-    All its ``blocks`` have already been counted as free; those that others use are taken back. Its states go before its
-    blocks, or if it is preempted, behind them (``pop_blocks_for_free`` and ``free`` of vLLM).
+    All its ``blocks`` have already been counted as free; those that others use are taken back.
     """
     cache = replica.cache
     if cache is None:
@@ -318,11 +265,12 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
     if cache.tree is not None:
         leave_tree(replica, index, tokens)
         return
-    num_copied = 0
-    # A state that is still noted would have come from a chunk that is not computed.
-    cache.paths.next_state[index] = 0
-    if cache.has_states and not is_preempted:
-        let_go_of_states(replica, cache, index)
+    if cache.has_states:
+        # A state that is still noted would have come from a chunk that is not computed.
+        cache.paths.next_state[index] = 0
+        keep_blocks(cache, index, tokens)
+        leave_pool(replica, index)
+        return
     if cache.num_decoders or cache.contested:
         forget_decoder(cache, index)
     if replica.late_prefixes and index in replica.late_prefixes:
@@ -331,8 +279,6 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
         replica.late_prefix_tokens.pop(position)
     num_given_up = store_behind_copies(replica, index, tokens, blocks) if replica.has_prefix_waits else 0
     cache_blocks(cache, index, tokens)
-    if cache.copiers:
-        num_copied = cache.paths.copied_blocks[index] + hand_over_copies(replica, cache, index)
     if cache.num_decoders:
         note_contests(cache, index)
     store = cache.paths.store
@@ -341,7 +287,7 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
     if cache.evicts_by_block:
         # Full blocks that another request cached first wait for their turn too. The request's end is given up first.
         waiting = (blocks if cache.ages_empty else tokens // cache.paths.block_size) - cache.paths.shared_blocks[index]
-        waiting += num_copied - num_given_up
+        waiting -= num_given_up
         if waiting > 0:
             cache.num_empty += waiting
             add_stretch(cache, 0, waiting)
@@ -369,15 +315,13 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int, is_pree
             used[slot], users[slot] = most, count
         end = start
         _give_up_blocks(cache, slot, in_use)
-    returned = freed - shared + num_copied
+    returned = freed - shared
     replica.free_blocks += returned
     cache.num_idle += freed
     cache.num_duplicates += returned
     paths.pinned_until[index] = first
-    paths.shared_blocks[index] = paths.copied_blocks[index] = 0
+    paths.shared_blocks[index] = 0
     paths.is_private[index] = 0
-    if is_preempted and cache.has_states:
-        let_go_of_states(replica, cache, index)
 
 
 def store_behind_copies(replica: Replica, index: int, tokens: int, blocks: int) -> int:
@@ -469,6 +413,7 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
     """Evict what was given up least recently until no more idle blocks are kept than there are free ones."""
     if cache.tree is not None:
         evict_nodes(cache, cache.num_idle - free_blocks)
+    if cache.tree is not None or cache.has_states:
         return
     excess = cache.num_idle + cache.num_empty + cache.num_fresh - free_blocks
     if excess > 0 and cache.num_fresh:
@@ -478,9 +423,6 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
     while excess > 0:
         stretch = least_recent(cache.idle)
         slot, start = cache.stretch_slot[stretch], cache.stretch_start[stretch]
-        if slot < 0:
-            drop_state(cache, stretch)
-            continue
         if not slot:
             taken = min(start, excess)
             cache.stretch_start[stretch] = start - taken
@@ -519,6 +461,8 @@ def _give_up_blocks(cache: PrefixCache, slot: int, used_before: int) -> None:
 
 def note_decoder(cache: PrefixCache, index: int) -> None:
     """Record that a request decodes, if others have tokens that it is going to decode."""
+    if cache.has_states:
+        return
     paths = cache.paths
     first, until = paths.starts[index], paths.starts[index + 1]
     for entry in range(max(paths.pinned_until[index] - 1, first), until):

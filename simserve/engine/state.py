@@ -363,9 +363,9 @@ class Replica:
         self.window_context = (config.window_blocks - 1) * config.block_size + 1
         self.has_window_pool = self.keeps_windows and config.num_window_blocks > 0
         self.keeps_states = self.keeps_windows and config.keeps_states
-        # Whether states are cached; those that a chunk writes before its end; most blocks for them in the last leap.
+        # Whether states are cached, and those that a chunk writes before its end.
         self.has_state_cache = config.caches_states and config.has_state_cache
-        self.exported_states = self.peak_states = 0
+        self.exported_states = 0
         self.plans_again = self.has_state_cache or config.has_whole_prompts
         self.free_window_blocks = config.num_window_blocks
         # Decoding requests whose windows are not full yet; tokens in the windows of all decoding requests.

@@ -11,32 +11,35 @@ Where ranks divide the tokens of a block among them (decode context parallelism)
 (``cache_config.block_size``), of which a block of tokens spans several. Requests find prefixes in whole blocks of
 tokens; up to 0.28 a state elsewhere is found by nobody, later ones stand for the block before them.
 
-A state takes a block of every group of layers that keep states. Its request holds it until a later chunk has run, and
-scheduled ahead, for one more step; then it waits for its turn among the cached blocks. In the step that computes a
-state no other request can go on behind it.
+A state takes a block of every group of layers that keep states. Up to 0.28, those at the ends of blocks that are
+decoded are kept too. In the step that computes a state no other request can go on behind it.
 
-Not modelled: up to 0.28, states at the ends of blocks that are decoded.
+Here every block of the pool has a number, as a pool with states has few of them, each with hundreds of tokens. Blocks
+that are computed once more are kept beside the copies that there are, and the oldest copy is found. When a request is
+looked at (`simserve.engine.seats`), it gives back the states behind which its known tokens go on, and takes what it
+opens at once (``allocate_slots``, ``MambaManager`` and ``BlockPool`` of vLLM). Blocks that hold nothing to share are
+given out first, or in their turn among the cached ones (`EngineConfig.ages_empty_blocks`).
+
+Not modelled: 0.24 and 0.25 also end the first chunk where a request has found more blocks than states.
 """
 
 from __future__ import annotations
 
-from simserve.engine.cache_state import PrefixCache, PrefixPaths
-from simserve.engine.idle_blocks import add_stretch, drop_stretch
-from simserve.engine.state import Replica, RequestTable
-from simserve.engine.windows import window_growth_of_step
+from simserve.engine.cache_state import PrefixCache
+from simserve.engine.kv_tier import give_up, least_recent
+from simserve.engine.progress import GRID
+from simserve.engine.state import BLOCKED_BY_SEATS, UNFINISHED, Replica, RequestTable, sum_around
+from simserve.errors import InvariantError
 
 _PLACE_BITS = 24
 _NOT_YET = 1 << 40
 """Blocks that nobody finds: a state that is being computed."""
-_LATE, _PASSED = 2, 4
-"""Added to a pin whose state a step under way has passed, and one whose request holds it until it is looked at."""
 
 
 def to_state(replica: Replica, requests: RequestTable, index: int, remaining: int, chunk: int) -> int:
     """Return a chunk of a prompt that has ``remaining`` tokens left, cut where a state is to be kept."""
     config, cache, wide = replica.config, replica.cache, replica.block_size
     block_size = config.state_block_size if config.state_block_size else wide
-    pass_states(replica, index)
     prompt = requests.prompt_tokens[index]
     known = prompt + requests.generated_tokens[index]
     start = known - remaining
@@ -52,243 +55,418 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     end = start + chunk
     kept = (prompt - 1) // block_size * block_size
     last = (known if config.keeps_last_state else known - 1) // block_size * block_size
-    inside = (prefill_end - 1) // block_size * block_size
-    is_exported = config.exports_states and end >= prefill_end and start % block_size == 0
-    if is_exported and start + block_size <= inside and -(-end // block_size) - 2 > (start - 1) // block_size:
-        replica.exported_states = 1
+    if _exports(replica, start, end, prefill_end, prefill_end):
         last = 0
-    if end < prefill_end:
+    if config.aligns_plainly:
+        junction = 0
+        if end < last and block_size <= config.max_chunk_tokens:
+            end = start + chunk // block_size * block_size
+    elif end < prefill_end:
         aligned = end // block_size * block_size
         if aligned > start or block_size <= config.max_chunk_tokens:
             end = aligned
     stop = end
     boundary = (start // block_size + 1) * block_size
-    if start % block_size and boundary < stop:
+    if start % block_size and boundary < stop and not config.aligns_plainly:
         stop = boundary
     if start < last < stop:
         stop = last
     if start < junction < end and start < start + (junction - start) // block_size * block_size < stop:
         stop = start + (junction - start) // block_size * block_size
+    # A chunk that is cut in spite of it may still end with the prompt, and write one before its last block.
+    replica.exported_states = int(_exports(replica, start, stop, prefill_end, stop))
     place = stop
-    if replica.exported_states:
-        # A chunk that ends before writes nothing amid it.
-        replica.exported_states, place = int(stop == end), inside if stop == end else stop
-    is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
-    if cache is not None and is_kept:
-        cache.paths.next_state[index] = place // wide
+    for _ in range(1 + replica.exported_states):
+        is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
+        if cache is not None and is_kept and not cache.paths.next_state[index]:
+            cache.paths.next_state[index] = place // wide
+        place = (stop - 1) // block_size * block_size
     return stop - start
 
 
-def keep_state(cache: PrefixCache, index: int) -> None:
-    """Keep the state of a request at the place that `to_state` noted."""
-    paths = cache.paths
-    place = paths.next_state[index]
-    paths.next_state[index] = 0
-    key = _key(paths, index, place)
-    if key < 0:
-        return
-    state = cache.states.get(key, 0)
-    if not state:
-        if cache.free_states:
-            state = cache.free_states.pop()
-        else:
-            state = len(cache.state_keys)
-            for column in (cache.state_keys, cache.state_users, cache.state_stretch, cache.state_charged):
-                column.append(0)
-        cache.states[key] = state
-        cache.state_keys[state] = key
-        cache.state_users[state], cache.state_charged[state] = 1, 0
-        cache.pins.extend((index, state, place, 1))
-    if state not in cache.fresh_states:
-        cache.fresh_states.append(state)
+def _exports(replica: Replica, start: int, end: int, prefill_end: int, last: int) -> bool:
+    """Return whether a chunk that ends a prompt writes a state amid it: where the last block before ``last`` ends."""
+    config = replica.config
+    size = config.state_block_size if config.state_block_size else replica.block_size
+    if not config.exports_states or end < prefill_end or start % size:
+        return False
+    return start + size <= (last - 1) // size * size and -(-end // size) - 2 > (start - 1) // size
 
 
-def _key(paths: PrefixPaths, index: int, place: int) -> int:
-    """Return the key of the state behind the first ``place`` blocks of a request; -1: nobody could find it."""
-    for entry in range(paths.starts[index], paths.starts[index + 1]):
-        if paths.ends[entry] >= place:
-            return paths.segments[entry] << _PLACE_BITS | place
-    return -1
+def _key(cache: PrefixCache, segment: int, place: int, group: int) -> int:
+    """Return the key of the block of a group of layers that ends the first ``place`` blocks of requests."""
+    return (segment << _PLACE_BITS | place) * (cache.state_weight + 1) + group
 
 
-def find_state(cache: PrefixCache, index: int, found: int) -> tuple[int, int]:
-    """Return how many of the ``found`` blocks of a request lie before its last cached state, as `find_prefix` does.
+def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
+    """Look up a request that has ``tokens`` to compute, as `find_prefix` does: the blocks before its last cached state.
 
     Notes where the request will keep a state if it finds more blocks than states.
     """
-    paths = cache.paths
-    first, place, state = paths.starts[index], found, 0
+    paths, copies = cache.paths, cache.copies
+    limit = (tokens - 1) // paths.block_size
+    first, found = paths.starts[index], 0
     entry = first
-    while entry + 1 < paths.starts[index + 1] and paths.ends[entry] < found:
-        entry += 1
+    while entry < paths.starts[index + 1] and found < limit:
+        if not copies.get(_key(cache, paths.segments[entry], found + 1, 0), 0):
+            break
+        found += 1
+        if found == paths.ends[entry]:
+            entry += 1
+    place = found
     while place > 0:
         while entry > first and paths.ends[entry - 1] >= place:
             entry -= 1
-        state = cache.states.get(paths.segments[entry] << _PLACE_BITS | place, 0)
-        if state:
+        if _has_state(cache, paths.segments[entry], place):
             break
         place -= 1
     paths.junctions[index] = found if found > place else 0
     if not place:
         return 0, 0
-    if state in cache.fresh_states:
+    segment, idle = paths.segments[entry], 0
+    if _key(cache, segment, place, 1) in cache.fresh_states:
         return place, _NOT_YET
-    idle = 0 if cache.state_users[state] else cache.state_weight
-    start = 0
-    for entry in range(first, paths.starts[index + 1]):
-        if start >= place:
-            break
-        end = min(paths.ends[entry], place)
-        idle += max(end - start - cache.used[cache.slots.get(paths.segments[entry], 0)], 0)
-        start = end
+    for group in range(1, cache.state_weight + 1):
+        idle += not cache.block_users[copies.get(_key(cache, segment, place, group), 0)]
+    entry = first
+    for block in range(1, place + 1):
+        idle += not cache.block_users[copies.get(_key(cache, paths.segments[entry], block, 0), 0)]
+        if block == paths.ends[entry]:
+            entry += 1
     return place, idle
 
 
-def pin_state(cache: PrefixCache, index: int, blocks: int) -> int:
-    """Let a request use the state that `find_state` has found; return its blocks if they have waited for their turn."""
-    state = cache.states.get(_key(cache.paths, index, blocks), 0)
-    is_idle = cache.state_users[state] == 0
-    cache.state_users[state] += 1
-    cache.pins.extend((index, state, blocks, 0))
-    if not is_idle:
-        return 0
-    drop_stretch(cache, cache.state_stretch[state])
-    cache.num_idle -= cache.state_weight
-    cache.state_charged[state] = 1
-    return cache.state_weight
+def _has_state(cache: PrefixCache, segment: int, place: int) -> bool:
+    num_found = 0
+    for group in range(1, cache.state_weight + 1):
+        num_found += cache.copies.get(_key(cache, segment, place, group), 0) > 0
+    return num_found == cache.state_weight
 
 
-def begin_states(replica: Replica, requests: RequestTable) -> None:
-    """Let states of the last step be found, and note those that their requests have passed: a step is scheduled."""
-    cache, replica.peak_states = replica.cache, 0
-    if cache is None:
-        return
-    cache.fresh_states.clear()
-    pins = cache.pins
-    for position in range(0, len(pins), 4):
-        index, place = pins[position], pins[position + 2] * replica.block_size
-        computed, end = (
-            requests.computed_tokens[index],
-            requests.prompt_tokens[index] + requests.generated_tokens[index],
-        )
-        if index in replica.departing:
-            end = replica.departing_tokens[replica.departing.index(index)]
-        if computed > place or not computed:
-            # A step that is under way has passed it, if the next one is scheduled ahead.
-            is_last = pins[position + 3] >= _LATE or not replica.config.async_scheduling
-            pins[position + 3] = pins[position + 3] % _LATE + (_PASSED if is_last else _LATE)
-            if place < end:
-                # Behind the whole prompt it is its request's only one, or its second (`windows.second_states`).
-                _charge(replica, cache, pins[position + 1])
-    if replica.num_running == 1:
-        # One that is alone gives back first, and then asks what it finds (``allocate_slots``).
-        pass_states(replica)
+def has_room_for_state(replica: Replica, requests: RequestTable, index: int, found: int, idle: int, chunk: int) -> bool:
+    """Return whether the blocks suffice to admit the head of the queue with a chunk, and for its whole prompt.
 
-
-def pass_states(replica: Replica, index: int = -1) -> int:
-    """Let a request that the step being planned looks at, or -1: all, hold the states no more that it has passed.
-
-    Returns the blocks that become free.
+    It has found ``found`` blocks, and would take ``idle`` of those free by using them and the state behind them.
     """
-    cache, before = replica.cache, replica.free_blocks
-    if cache is None:
-        return 0
-    _let_go(replica, cache, index, _PASSED)
-    return replica.free_blocks - before
+    config, block_size = replica.config, replica.block_size
+    start = found * block_size
+    known = requests.prompt_tokens[index] + requests.generated_tokens[index]
+    need = -(-(start + chunk) // block_size) + replica.window_weight * (1 + replica.exported_states)
+    if config.reserve_full_prompt:
+        states = 1 + _exports(replica, start, known, known, known)
+        need = max(need, -(-known // block_size) + replica.window_weight * states)
+    need += idle - found
+    return need + (config.watermark_blocks if replica.num_running or replica.departing else 0) <= replica.free_blocks
 
 
-def frees_states(replica: Replica) -> bool:
-    """Return whether states become free in the steps after the one being planned."""
-    is_pinned = replica.cache is not None and len(replica.cache.pins) > 0
-    return is_pinned or (len(replica.waiting) > 0 and window_growth_of_step(replica) > 0)
-
-
-def let_go_of_states(replica: Replica, cache: PrefixCache, index: int) -> None:
-    """Let a request that leaves hold no state."""
-    _let_go(replica, cache, index, 0)
-
-
-def _let_go(replica: Replica, cache: PrefixCache, index: int, least_kind: int) -> None:
-    """Let a request, or -1: all, hold no state of that kind or above."""
-    pins, kept = cache.pins, 0
-    for position in range(0, len(pins), 4):
-        user, state, place, kind = pins[position], pins[position + 1], pins[position + 2], pins[position + 3]
-        if kind >= least_kind and (index < 0 or user == index):
-            _release(replica, cache, state, kind % _LATE)
-        else:
-            pins[kept], pins[kept + 1], pins[kept + 2], pins[kept + 3] = user, state, place, kind
-            kept += 4
-    while len(pins) > kept:
-        pins.pop()
-
-
-def _charge(replica: Replica, cache: PrefixCache, state: int) -> None:
-    """Count the blocks of a state as taken, besides those of requests."""
-    if not cache.state_charged[state]:
-        cache.state_charged[state] = 1
-        replica.free_blocks -= cache.state_weight
-
-
-def _release(replica: Replica, cache: PrefixCache, state: int, is_own: int) -> None:
-    """Let one request fewer use a state; ``is_own``: the one that has computed it."""
-    cache.state_users[state] -= 1
-    if cache.state_users[state]:
-        if is_own:
-            _charge(replica, cache, state)
-        return
-    if cache.state_charged[state]:
-        cache.state_charged[state] = 0
-        replica.free_blocks += cache.state_weight
-    cache.num_idle += cache.state_weight
-    cache.state_stretch[state] = add_stretch(cache, -state, cache.state_weight)
-
-
-def drop_state(cache: PrefixCache, stretch: int) -> None:
-    """Let nobody find a state that is evicted: its blocks wait for their turn with nothing to share."""
-    state = -cache.stretch_slot[stretch]
-    del cache.states[cache.state_keys[state]]
-    cache.free_states.append(state)
-    cache.stretch_slot[stretch] = 0
-    cache.num_idle -= cache.state_weight
-    cache.num_empty += cache.state_weight
-
-
-def hand_over_copies(replica: Replica, cache: PrefixCache, index: int) -> int:
-    """Let copies that others have computed stand in for blocks that only a request that leaves holds; return how many.
-
-    vLLM finds any copy of a block. The others are counted as users of those blocks, in addition to their copies.
-    """
-    paths, num_handed = cache.paths, 0
-    if index in cache.copiers:
-        cache.copiers.remove(index)
-    for position in range(len(cache.copiers) - 1, -1, -1):
-        other = cache.copiers[position]
-        first = paths.first_copied[other]
-        end = first + paths.copied_blocks[other]
-        kept = first
-        reach = min(end, _common_blocks(cache, index, other), paths.shared_blocks[index])
-        for seat in range(len(replica.running)):
-            each = replica.running[seat]
-            if each != other and each != index and paths.shared_blocks[each] > first:
-                held = min(paths.shared_blocks[each], _common_blocks(cache, each, other))
-                if paths.copied_blocks[each] and paths.first_copied[each] < held:
-                    held = paths.first_copied[each]
-                kept = max(kept, held)
-        count = max(reach - kept, 0)
-        paths.copied_blocks[other] -= count
-        num_handed += count
-        if not paths.copied_blocks[other]:
-            cache.copiers.pop(position)
-    return num_handed
-
-
-def _common_blocks(cache: PrefixCache, one: int, other: int) -> int:
-    """Return how many blocks two requests have in common from their beginning."""
+def enter_pool(replica: Replica, index: int, found: int, tokens: int) -> None:
+    """Let a request with a new seat use the ``found`` blocks that it finds, and take what ``tokens`` tokens need."""
+    cache = replica.cache
+    assert cache is not None
     paths = cache.paths
-    first, second, common = paths.starts[one], paths.starts[other], 0
-    while first < paths.starts[one + 1] and second < paths.starts[other + 1]:
-        if paths.segments[first] != paths.segments[second]:
-            break
-        common = min(paths.ends[first], paths.ends[second])
-        first, second = first + 1, second + 1
-    return common
+    paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = found, found, 0
+    entry = paths.starts[index]
+    segment = 0
+    for place in range(1, found + 1):
+        segment = paths.segments[entry]
+        block = cache.copies.get(_key(cache, segment, place, 0), 0)
+        cache.num_duplicates += cache.block_users[block] > 0
+        _use(replica, cache, block)
+        _push(cache, index, block)
+        if place == paths.ends[entry]:
+            entry += 1
+    if found:
+        state = _new_state(cache, index, found)
+        for group in range(1, cache.state_weight + 1):
+            block = cache.copies.get(_key(cache, segment, found, group), 0)
+            _use(replica, cache, block)
+            cache.state_blocks[state * cache.state_weight + group - 1] = block
+    if not take_blocks_for(replica, index, tokens):
+        report_lack(replica, index)
+
+
+def report_lack(replica: Replica, index: int) -> None:
+    """Raise: a request has been promised blocks that are not there."""
+    raise InvariantError(f"request {index} needs more blocks than the {replica.free_blocks} that are free")
+
+
+def _use(replica: Replica, cache: PrefixCache, block: int) -> None:
+    if not cache.block_users[block]:
+        del cache.idle[block]
+        replica.free_blocks -= 1
+    cache.block_users[block] += 1
+
+
+def _push(cache: PrefixCache, index: int, block: int) -> None:
+    """Add a block to those of a request."""
+    if cache.free_entries:
+        entry = cache.free_entries.pop()
+    else:
+        entry = len(cache.entry_block)
+        cache.entry_block.append(0)
+        cache.entry_below.append(0)
+    cache.entry_block[entry], cache.entry_below[entry] = block, cache.paths.last_entry[index]
+    cache.paths.last_entry[index] = entry
+
+
+def _new_state(cache: PrefixCache, index: int, place: int) -> int:
+    """Add a state behind its first ``place`` blocks to those of a request, without its blocks; return it."""
+    if cache.free_states:
+        state = cache.free_states.pop()
+    else:
+        state = len(cache.state_place)
+        cache.state_place.append(0)
+        cache.state_below.append(0)
+        for _ in range(cache.state_weight):
+            cache.state_blocks.append(0)
+    cache.state_place[state], cache.state_below[state] = place, cache.paths.last_state[index]
+    cache.paths.last_state[index] = state
+    return state
+
+
+def take_blocks_for(replica: Replica, index: int, tokens: int) -> bool:
+    """Give a request blocks for ``tokens`` tokens, its last state and one written amid a chunk; False: they lack."""
+    cache = replica.cache
+    assert cache is not None
+    paths = cache.paths
+    place, last = -(-tokens // replica.block_size), paths.last_state[index]
+    num_blocks = max(place - paths.blocks_held[index], 0)
+    num_states = int(not last or place > cache.state_place[last])
+    if num_blocks + cache.state_weight * (num_states + replica.exported_states) > replica.free_blocks:
+        return False
+    for _ in range(num_blocks):
+        _push(cache, index, _take(replica, cache))
+    paths.blocks_held[index] += num_blocks
+    for earlier in range(replica.exported_states, -num_states, -1):
+        state = _new_state(cache, index, place - earlier)
+        for group in range(cache.state_weight):
+            cache.state_blocks[state * cache.state_weight + group] = _take(replica, cache)
+    return True
+
+
+def _take(replica: Replica, cache: PrefixCache) -> int:
+    """Give out the next free block; what it held is evicted."""
+    replica.free_blocks -= 1
+    if cache.empty_blocks:
+        block = cache.empty_blocks.pop()
+    elif cache.num_fresh:
+        cache.num_fresh -= 1
+        block = len(cache.block_users)
+        for column in (cache.block_users, cache.block_keys, cache.is_kept, cache.next_copy):
+            column.append(0)
+    else:
+        block = least_recent(cache.idle)
+        del cache.idle[block]
+        _forget(cache, block)
+    cache.block_users[block] = 1
+    return block
+
+
+def _forget(cache: PrefixCache, block: int) -> None:
+    """Let nobody find a block."""
+    key, behind = cache.block_keys[block], cache.next_copy[block]
+    cache.block_keys[block] = cache.is_kept[block] = cache.next_copy[block] = 0
+    if not key:
+        return
+    other = cache.copies.get(key, 0)
+    if other != block:
+        while cache.next_copy[other] != block:
+            other = cache.next_copy[other]
+        cache.next_copy[other] = behind
+    elif behind:
+        cache.copies[key] = behind
+    else:
+        del cache.copies[key]
+
+
+def _give_back(replica: Replica, cache: PrefixCache, block: int) -> None:
+    """Let one request fewer use a block; a cached one waits for its turn."""
+    cache.block_users[block] -= 1
+    if cache.block_users[block]:
+        return
+    replica.free_blocks += 1
+    if cache.is_kept[block] or cache.ages_empty:
+        give_up(cache.idle, block)
+    else:
+        cache.empty_blocks.append(block)
+
+
+def pass_states(replica: Replica, index: int, known: int) -> None:
+    """Let a request give back the states behind which its ``known`` tokens go on, except its last one."""
+    cache = replica.cache
+    assert cache is not None
+    kept = cache.paths.last_state[index]
+    if not kept or not cache.state_below[kept]:
+        return
+    passed = cache.state_below[kept]
+    while passed and cache.state_place[passed] * replica.block_size >= known:
+        kept, passed = passed, cache.state_below[passed]
+    cache.state_below[kept] = 0
+    _drop_states(replica, cache, passed)
+
+
+def _drop_states(replica: Replica, cache: PrefixCache, last: int) -> None:
+    """Give back the blocks of a state and of all before it."""
+    for group in range(cache.state_weight):
+        state = last
+        while state:
+            _give_back(replica, cache, cache.state_blocks[state * cache.state_weight + group])
+            state = cache.state_below[state]
+    while last:
+        cache.free_states.append(last)
+        last = cache.state_below[last]
+
+
+def keep_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
+    """Cache the full blocks of the first ``tokens`` tokens of a request, and the states that are kept."""
+    paths = cache.paths
+    before, until, noted = paths.shared_blocks[index], tokens // paths.block_size, paths.next_state[index]
+    paths.next_state[index] = 0
+    if until <= before and not noted:
+        return
+    entry = paths.last_entry[index]
+    for place in range(paths.blocks_held[index], before, -1):
+        if place <= until:
+            _keep(cache, index, cache.entry_block[entry], place, 0)
+        entry = cache.entry_below[entry]
+    state = paths.last_state[index]
+    while state:
+        place, first = cache.state_place[state], state * cache.state_weight
+        is_noted = place == noted or (cache.keeps_every_state and before < place <= until)
+        if is_noted and not cache.is_kept[cache.state_blocks[first]]:
+            for group in range(1, cache.state_weight + 1):
+                key = _keep(cache, index, cache.state_blocks[first + group - 1], place, group)
+                if group == 1 and key:
+                    cache.fresh_states.append(key)
+        state = cache.state_below[state]
+    paths.shared_blocks[index] = max(before, until)
+
+
+def _keep(cache: PrefixCache, index: int, block: int, place: int, group: int) -> int:
+    """Let others find a block of a request, the last of ``place``; return its key, 0 where nobody else has it."""
+    paths, key = cache.paths, 0
+    low, high = paths.starts[index], paths.starts[index + 1]
+    end = high
+    while low < high:
+        middle = (low + high) // 2
+        if paths.ends[middle] < place:
+            low = middle + 1
+        else:
+            high = middle
+    if low < end:
+        key = _key(cache, paths.segments[low], place, group)
+    cache.block_keys[block], cache.is_kept[block], cache.next_copy[block] = key, 1, 0
+    if key:
+        other = cache.copies.get(key, 0)
+        if other:
+            while cache.next_copy[other]:
+                other = cache.next_copy[other]
+            cache.next_copy[other] = block
+        else:
+            cache.copies[key] = block
+    return key
+
+
+def leave_pool(replica: Replica, index: int) -> None:
+    """Take everything from a request: the blocks with its tokens, from the last to the first, and then its states."""
+    cache = replica.cache
+    assert cache is not None
+    paths = cache.paths
+    entry = paths.last_entry[index]
+    while entry:
+        block = cache.entry_block[entry]
+        _give_back(replica, cache, block)
+        cache.num_duplicates -= cache.block_users[block] > 0
+        cache.free_entries.append(entry)
+        entry = cache.entry_below[entry]
+    _drop_states(replica, cache, paths.last_state[index])
+    paths.last_entry[index] = paths.last_state[index] = paths.blocks_held[index] = paths.shared_blocks[index] = 0
+
+
+def note_step(replica: Replica, cache: PrefixCache) -> None:
+    """Note what the tokens are of the step that has run: scheduled ahead, they are known once the next one is."""
+    under_way = cache.paths.tokens_under_way
+    cache.is_under_way = replica.config.async_scheduling and not replica.config.aligns_plainly
+    for position in range(len(replica.prefilling)):
+        under_way[replica.prefilling[position]] = 0
+    for position in range(len(replica.passed_over)):
+        under_way[replica.passed_over[position]] = 0
+    for position in range(len(replica.chunk_requests)):
+        under_way[replica.chunk_requests[position]] = replica.chunk_tokens[position]
+
+
+def context_of(replica: Replica, requests: RequestTable, index: int, step: int) -> int:
+    """Return the tokens in the KV cache of a decoding request before a step."""
+    if replica.progress is None:
+        return requests.context_base[index] + step
+    return (requests.context_base[index] + requests.pace[index] * step) // GRID
+
+
+def known_context(replica: Replica, requests: RequestTable, index: int) -> int:
+    """Return how many tokens of a running request are known as the next step is scheduled."""
+    cache, done = replica.cache, requests.computed_tokens[index]
+    assert cache is not None
+    if not done:
+        done = context_of(replica, requests, index, replica.step)
+        if cache.is_under_way and requests.joined_leap[index] != replica.leap_index:
+            return context_of(replica, requests, index, replica.step - 1)
+    return done - cache.paths.tokens_under_way[index] if cache.is_under_way else done
+
+
+def keep_decoded(replica: Replica, requests: RequestTable, index: int, step: int) -> None:
+    """Cache the blocks that a decoding request fills in a step; scheduled ahead, as far as tokens are known."""
+    cache = replica.cache
+    assert cache is not None
+    keep_blocks(cache, index, context_of(replica, requests, index, step - replica.config.async_scheduling) + 1)
+
+
+def asks_again(replica: Replica) -> bool:
+    """Return whether the head of the queue is asked at every step: no leap passes what others give back, or fill."""
+    return len(replica.waiting) > 0 and replica.blocked_by != BLOCKED_BY_SEATS
+
+
+def steps_in_pool(replica: Replica, num_steps: int) -> int:
+    """Return how many steps, at most ``num_steps``, a leap may last; the first has its blocks already."""
+    low, high = 1, num_steps
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (1 + replica.window_weight) * _opened(replica, middle - 1) <= replica.free_blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _opened(replica: Replica, num_steps: int) -> int:
+    """Return how many blocks of tokens the decodes open in the steps after the next one."""
+    if replica.progress is not None:
+        return replica.progress.growth(replica.step + 1, num_steps)
+    cycles, rest = divmod(num_steps, replica.block_size)
+    opened = cycles * replica.num_decoding
+    if rest:
+        opened += sum_around(replica.residues, (replica.step + 1) % replica.block_size, rest)
+    return opened
+
+
+def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
+    """Let the steps of a leap after its first one be looked at seat by seat; return the blocks that they have taken."""
+    free_blocks, replica.exported_states = replica.free_blocks, 0
+    running, size, residues = replica.running, replica.block_size, replica.residues
+    late = replica.config.async_scheduling and not replica.config.aligns_plainly
+    for step in range(replica.step + 1, replica.step + num_steps):
+        if step > replica.step + 1 and replica.progress is None:
+            # Nobody fills or opens a block, or has done so in the last two steps.
+            near = residues[(step + 1) % size] + residues[step % size] + residues[(step - 1) % size]
+            if not near + residues[(step - 2) % size]:
+                continue
+        for seat in range(len(running)):
+            index = running[seat]
+            if requests.status[index] != UNFINISHED or requests.computed_tokens[index]:
+                continue
+            context = context_of(replica, requests, index, step)
+            pass_states(replica, index, context_of(replica, requests, index, step - late))
+            if not take_blocks_for(replica, index, context + replica.tokens_per_decode):
+                report_lack(replica, index)
+            keep_decoded(replica, requests, index, step)
+    taken, replica.free_blocks = free_blocks - replica.free_blocks, free_blocks
+    return taken

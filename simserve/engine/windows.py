@@ -24,6 +24,7 @@ from heapq import heapify, heappop, heappush
 
 from simserve.engine.progress import GRID, Progress
 from simserve.engine.state import MASK, SHIFT, Replica, RequestTable, sum_around
+from simserve.engine.state_cache import pass_leap, steps_in_pool
 
 
 def pool_blocks(replica: Replica, blocks: int) -> int:
@@ -34,14 +35,18 @@ def pool_blocks(replica: Replica, blocks: int) -> int:
 
 
 def take_blocks(replica: Replica, blocks: int) -> None:
-    """Take what a request of ``blocks`` full blocks holds between steps."""
+    """Take what a request of ``blocks`` full blocks holds between steps; a cache of states counts its own blocks."""
+    if replica.has_state_cache:
+        return
     replica.free_blocks -= pool_blocks(replica, blocks)
     if replica.has_window_pool:
         replica.free_window_blocks -= min(blocks, replica.window_blocks)
 
 
 def give_back(replica: Replica, blocks: int) -> None:
-    """Free what a request of ``blocks`` full blocks holds between steps."""
+    """Free what a request of ``blocks`` full blocks holds between steps, likewise."""
+    if replica.has_state_cache:
+        return
     replica.free_blocks += pool_blocks(replica, blocks)
     if replica.has_window_pool:
         replica.free_window_blocks += min(blocks, replica.window_blocks)
@@ -49,17 +54,8 @@ def give_back(replica: Replica, blocks: int) -> None:
 
 def chunk_windows(replica: Replica, before: int, blocks: int) -> int:
     """Return the blocks that a layer with a window takes for a chunk of ``blocks`` if the request had ``before``."""
-    if replica.has_state_cache and before:
-        # The state behind the last chunk stays until this one has run.
-        states = (1 if blocks else 0) + replica.exported_states
-        if replica.num_running > 1 or blocks + replica.window_weight * states <= replica.free_blocks:
-            return states
-        # One that is alone does not make room for itself.
-        return 0
     if replica.keeps_states:
-        return (
-            min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks) + replica.exported_states
-        )
+        return min(before + blocks, replica.window_blocks) - min(before, replica.window_blocks)
     return blocks
 
 
@@ -68,8 +64,6 @@ def admitted_windows(replica: Replica, found: int, blocks: int) -> int:
 
     It has a window of its own for them, in addition to the blocks that it shares.
     """
-    if replica.has_state_cache:
-        return 1 + replica.exported_states
     return min(found, replica.window_blocks) + chunk_windows(replica, found, blocks)
 
 
@@ -169,8 +163,6 @@ def _stop_growing(replica: Replica, requests: RequestTable, progress: Progress |
 
 def window_growth_of_step(replica: Replica) -> int:
     """Return the blocks that a layer with a window takes in the next step's decodes."""
-    if replica.has_state_cache:
-        return second_states(replica, replica.step)
     if replica.window_progress is not None:
         return replica.window_progress.growth(replica.step, 1)
     return replica.window_residues[replica.step % replica.block_size]
@@ -181,6 +173,8 @@ def affordable_steps(replica: Replica, num_steps: int) -> int:
 
     The first step is affordable.
     """
+    if replica.has_state_cache:
+        return steps_in_pool(replica, num_steps)
     if replica.crossing_heap:
         num_steps = min(num_steps, (replica.crossing_heap[0] >> SHIFT) - replica.step)
     if _is_affordable(replica, num_steps):
@@ -200,38 +194,7 @@ def _is_affordable(replica: Replica, num_steps: int) -> bool:
     if replica.has_window_pool and window > replica.free_window_blocks:
         return False
     taken = replica.full_weight * full + replica.window_weight * window
-    if replica.has_state_cache:
-        taken += peak_of_states(replica, num_steps)
     return taken <= replica.free_blocks
-
-
-def second_states(replica: Replica, step: int) -> int:
-    """Return how many decoding requests hold a second state in a step: they cross the end of a block.
-
-    They hold the one that they leave until the step has run; scheduled ahead, for one more step.
-    """
-    block_size, residues = replica.block_size, replica.residues
-    opened = residues[step % block_size] if replica.progress is None else replica.progress.growth(step, 1)
-    states = opened
-    if replica.config.async_scheduling and replica.progress is None:
-        states += residues[(step - 1) % block_size]
-    if replica.num_running == 1 and opened + replica.window_weight * states > replica.free_blocks:
-        # One that is alone does not make room for itself.
-        return 0
-    return states
-
-
-def peak_of_states(replica: Replica, num_steps: int) -> int:
-    """Return the most blocks of the pool that the decodes of a leap hold beyond what they hold at its end."""
-    step, weight = replica.step, replica.window_weight
-    if replica.progress is not None:
-        return weight * second_states(replica, step)
-    peak = later = 0
-    # Blocks only grow in number: any other step has one among these that opens as many, and comes after it.
-    for each in range(step + num_steps - 1, max(step, step + num_steps - replica.block_size) - 1, -1):
-        peak = max(peak, weight * second_states(replica, each) - later)
-        later += replica.full_weight * replica.residues[each % replica.block_size]
-    return peak
 
 
 def leap_growth(replica: Replica, num_steps: int) -> tuple[int, int]:
@@ -248,14 +211,12 @@ def leap_growth(replica: Replica, num_steps: int) -> tuple[int, int]:
     return full, window
 
 
-def take_leap(replica: Replica, num_steps: int) -> int:
+def take_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
     """Take what the decodes of a leap need, before the step counter moves on; return the blocks of the pool.
 
     Those of the windows' own pool are subtracted here, those of the pool by the caller.
     """
     full, window = leap_growth(replica, num_steps)
-    if replica.has_state_cache:
-        replica.peak_states = peak_of_states(replica, num_steps)
     advance: float = replica.num_growing_windows
     if replica.progress is not None and replica.window_progress is not None:
         replica.progress.pending_blocks = replica.window_progress.pending_blocks = 0
@@ -263,6 +224,8 @@ def take_leap(replica: Replica, num_steps: int) -> int:
     replica.window_sum += advance * num_steps
     if replica.has_window_pool:
         replica.free_window_blocks -= window
+    if replica.has_state_cache:
+        return pass_leap(replica, requests, num_steps)
     return replica.full_weight * full + replica.window_weight * window
 
 
@@ -272,6 +235,8 @@ def take_chunks(replica: Replica, requests: RequestTable) -> int:
     Those of the windows' own pool are subtracted here, those of the pool by the caller.
     """
     block_size, most = replica.block_size, replica.window_blocks
+    if replica.has_state_cache:
+        return 0
     full = window = 0
     for position in range(len(replica.chunk_requests)):
         done = requests.computed_tokens[replica.chunk_requests[position]]

@@ -587,6 +587,9 @@ class StatePool(FrozenModel):
     """Whether a state is cached at every full block that ends a chunk, or only where another prompt may go on."""
     keeps_last_state: bool = False
     """Whether a prompt of full blocks ends with its last one, and not a block before it."""
+    aligns_plainly: bool = False
+    """Whether chunks are cut at the last block of a prompt, and before it to whole blocks of their own; and whether a
+    state is given back once the step under way goes on from it."""
     exports: tuple[Literal["mamba2", "gated_delta", "kimi_delta"], ...] = ()
     """Layers whose kernels write a state amid a chunk, so that the last chunk of a prompt need not be cut."""
     holds_seats: bool = False

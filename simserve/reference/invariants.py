@@ -26,7 +26,8 @@ def check(scheduler: ContinuousScheduler, step: Step) -> None:
     assert step.requests or step.beyond, "a step that holds nothing"
     assert len(set(step.requests)) == len(step.requests)
     assert all(request in scheduler.running for request in step.requests)
-    assert scheduler.held + scheduler.in_pool(len(scheduler.cached), 0) <= scheduler.capacity
+    kept = scheduler.in_pool(len(scheduler.cached), 0)
+    assert scheduler.states.is_used or scheduler.held + kept <= scheduler.capacity
     assert scheduler.free >= 0
     assert scheduler.free_window >= 0
     assert len(scheduler.running) <= config.max_num_seqs

@@ -113,7 +113,6 @@ class Scheduler(ABC):
                 self.free_in_host += self.blocks_of(request.computed)
         else:
             # Full blocks stay cached, like those of a finished request.
-            self.states.let_go(request)
             self.leave_cached(request, known_tokens(self.config, request, request.computed))
             self.write_through(request, request.computed)
             self.running.remove(request)
@@ -191,7 +190,6 @@ class Scheduler(ABC):
     def release_departed(self, request: Request, tokens: int) -> None:
         """Release what a done request holds; its first ``tokens`` tokens stay cached."""
         self.departing.remove(request)
-        self.states.let_go(request)
         self.leave_cached(request, known_tokens(self.config, request, tokens))
         self.write_through(request, tokens)
         self.running.remove(request)
@@ -302,20 +300,20 @@ class Scheduler(ABC):
     @property
     def free(self) -> int:
         """Blocks (or slots) of the pool that no running request holds, alone or shared."""
-        shared = self.in_pool(len(self.cached.users), 0) + self.states.num_charged
-        return self.capacity - self.own - shared - self.set_aside
+        if self.states.is_used:
+            return len(self.states.free)
+        return self.capacity - self.own - self.in_pool(len(self.cached.users), 0) - self.set_aside
 
     @property
     def own(self) -> int:
         """Blocks (or slots) of the pool that running requests hold unshared."""
-        blocks = sum(request.blocks - len(request.shared) + len(request.copied) for request in self.running)
+        blocks = sum(request.blocks - len(request.shared) for request in self.running)
         return self.in_pool(blocks, sum(request.window_blocks for request in self.running))
 
     @property
     def held(self) -> int:
         """Blocks of those that running requests have taken."""
-        own = sum(self.blocks_taken(one) - len(one.shared) + len(one.copied) for one in self.running)
-        return own + self.states.num_charged
+        return sum(self.blocks_taken(one) - len(one.shared) for one in self.running)
 
     @property
     def free_window(self) -> float:
@@ -367,15 +365,17 @@ class Scheduler(ABC):
         assert self.free >= 0
         assert self.free_window >= 0
         self.num_taken += blocks
-        if not (self.config.takes_lazily or self.config.has_whole_prompts or self.states.is_used):
+        if not (self.config.takes_lazily or self.config.has_whole_prompts):
             self.reuse_for_taken()
 
     def take_space(self, request: Request, chunk: int) -> None:
         """Give a request that has just been admitted, with its first chunk, what it takes of the KV memory."""
-        if self.is_growing:
+        if self.states.is_used:
+            assert self.states.takes(request, request.computed + chunk)
+        elif self.is_growing:
             tokens = request.target if self.config.has_whole_prompts else request.computed + chunk
             blocks = self.blocks_of(tokens) - request.blocks
-            self.take(request, blocks, self.windows_with(request.blocks, blocks) + self.states.num_exported)
+            self.take(request, blocks, self.windows_with(request.blocks, blocks))
         elif self.config.kv_allocation == "paged":
             self.take(request, self.blocks_of(self.longest(request)) - request.blocks, 0)
         elif self.config.kv_allocation == "static":
@@ -389,13 +389,13 @@ class Scheduler(ABC):
     def reuse_for_taken(self) -> None:
         """Evict as much as the blocks that requests have taken leave no room for."""
         most = self.capacity - self.held
-        while self.tree is None and self.num_kept > most:
+        while self.tree is None and not self.states.is_used and self.num_kept > most:
             reuse_oldest(self)
 
     @property
     def num_kept(self) -> int:
         """Blocks that are cached, and those that wait to be reused."""
-        return self.in_pool(len(self.cached), 0) + self.states.num_idle_blocks + len(self.empty)
+        return self.in_pool(len(self.cached), 0) + len(self.empty)
 
     def blocks_taken(self, request: Request) -> int:
         """Return the blocks that a request has taken; some only as it grows, though all are reserved for it."""
@@ -487,13 +487,15 @@ class Scheduler(ABC):
         """Return the cached blocks at the start of a request; its last token is always computed."""
         tokens = request.suspended + 1 if request.suspended else tokens
         wanted = self.blocks_on_path(request, (tokens - 1) // self.config.block_size)
+        if self.states.is_used:
+            return self.states.find(request, wanted)
         places: list[KVTierConfig | None] = []
         for block in wanted:
             place = self.place_of(request, block)
             if place == "nowhere":
                 break
             places.append(None if place == "gpu" else place)
-        found = self.states.resume(request, wanted[: len(places)])
+        found = wanted[: len(places)]
         return found[: worth_taking(self.config, self.times, found, places)]
 
     def cache(self, request: Request, tokens: int) -> None:
@@ -510,11 +512,10 @@ class Scheduler(ABC):
                 self.cached.use(blocks)
                 request.shared = blocks
             return
-        self.states.keep(request)
+        if self.states.is_used:
+            self.states.cache(request, tokens)
+            return
         for block in self.blocks_on_path(request, num_blocks, len(request.shared)):
-            if block in self.cached and self.states.is_used:
-                self.states.adopt(request, block)
-                continue
             if block in self.cached:
                 break
             self.cached.use([block])
@@ -692,6 +693,10 @@ class Scheduler(ABC):
 
     def release(self, request: Request) -> None:
         """Release everything that a request holds."""
+        if self.states.is_used:
+            self.states.release(request)
+            request.blocks = request.window_blocks = 0
+            return
         shared, stored = request.shared, request.stored
         self.late_prompts = [each for each in self.late_prompts if each[0] is not request]
         self.cached.give_up(stored)
@@ -705,8 +710,6 @@ class Scheduler(ABC):
             num_waiting = self.blocks_taken(request) - len(shared) - len(stored)
         elif stored:
             num_copies = num_waiting
-        num_waiting += self.states.hand_over(request) + len(request.copied)
-        request.copied = []
         request.blocks, request.window_blocks, request.shared, request.stored = 0, 0, [], []
         request.num_duplicates = request.num_copies = 0
         if self.config.enable_prefix_caching and self.config.evicts_by_block:
@@ -715,7 +718,6 @@ class Scheduler(ABC):
             self.wait_cached(stored)
             self.wait_empty(num_copies)
             self.wait_cached(shared)
-        self.states.let_go(request)
         if request.span in self.spans:
             self.spans.remove(request.span)
 
@@ -780,12 +782,15 @@ class Scheduler(ABC):
         is_first = math.isnan(request.scheduled)
         if is_first:
             request.scheduled = step.start
-        request.shared = self.cached_prefix(request, request.target)
-        self.load(request, step)
-        self.states.pin(request, request.shared)
-        self.cached.use(request.shared)
-        request.blocks = len(request.shared)
-        request.computed, request.suspended = self.computed_before(request, request.shared), 0
+        found = self.cached_prefix(request, request.target)
+        request.blocks = len(found)
+        if self.states.is_used:
+            self.states.enter(request, found)
+        else:
+            request.shared = found
+            self.load(request, step)
+            self.cached.use(found)
+        request.computed, request.suspended = self.computed_before(request, found), 0
         if is_first:
             request.cached_tokens = request.computed
             step.encoder_seconds += sum(seconds for end, seconds in request.images if end > request.computed)

@@ -63,7 +63,6 @@ class Request:
     promised: set[tuple[int, int]] = field(default_factory=set)
     num_duplicates: int = 0
     num_copies: int = 0
-    copied: list[tuple[int, int]] = field(default_factory=list)
     next_state: int = 0
     junction: int = 0
     stored: list[tuple[int, int]] = field(default_factory=list)

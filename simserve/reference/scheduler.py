@@ -15,6 +15,7 @@ from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.micro_batches import join_micro_batches, take_turns
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
+from simserve.reference.seats import schedule_seats
 from simserve.reference.steps import Launches, Step, hand_over, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.suspension import (
     bring_back,
@@ -26,7 +27,7 @@ from simserve.reference.suspension import (
     preempt_stuck,
     waits_with_blocks,
 )
-from simserve.reference.victims import RATIO_LOOKAHEAD_TOKENS, choose_victim, decode_in_order, next_ratio
+from simserve.reference.victims import RATIO_LOOKAHEAD_TOKENS, choose_victim, decode_in_order, growths, next_ratio
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
@@ -190,6 +191,10 @@ class ContinuousScheduler(Scheduler):
         self.make_way(step)
         if self.config.kv_allocation == "none":
             self.schedule_uncached(step)
+        elif self.states.is_used:
+            schedule_seats(self, step)
+            self.admit(step)
+            self.states.learn()
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
             take_turns(step, config)
@@ -251,7 +256,7 @@ class ContinuousScheduler(Scheduler):
             return
         decoding = decode_in_order(self, step) if self.config.has_ordered_pass else self.goes_on(self.decoding_on)
         while True:
-            needs, windows = [self.blocks_needed(request) for request in decoding], self.states.growths(decoding)
+            needs, windows = growths(self, decoding)
             if self.fits(sum(needs), sum(windows)):
                 break
             if len(decoding) < len(self.decoding_on):
@@ -264,7 +269,7 @@ class ContinuousScheduler(Scheduler):
             self.swap_in(step)
             bring_back(self, step)
             decoding = self.goes_on(self.decoding_on)
-            needs, windows = [self.blocks_needed(request) for request in decoding], self.states.growths(decoding)
+            needs, windows = growths(self, decoding)
         for request, blocks, window in zip(decoding, needs, windows, strict=True):
             self.take(request, blocks, window)
         step.decoding = [request for request in decoding if request not in self.departing]
@@ -299,17 +304,15 @@ class ContinuousScheduler(Scheduler):
             held = self.blocks_of(request.computed)
             is_growing = self.is_growing and not self.config.has_whole_prompts
             blocks = self.blocks_of(request.computed + chunk) - held if is_growing else 0
-            windows = self.states.windows_of(request, blocks)
+            windows = self.windows_with(request.blocks, blocks) - self.window_of(request.blocks)
             if self.config.has_suspension and not self.fits(blocks, windows):
                 continue
-            self.states.make_room()
             while request in self.running and not self.fits(blocks, windows):
                 self.preempt(step)
             if request not in self.running and self.config.has_ordered_pass:
                 step.passed_over += [one for one in self.active if one not in step.requests and not one.is_decoding]
             if request in self.running:
                 self.take(request, blocks, windows)
-                self.states.make_room()
                 if self.caches_chunks:
                     self.cache(request, request.computed + chunk)
                 step.chunks.append((request, chunk))
@@ -317,9 +320,8 @@ class ContinuousScheduler(Scheduler):
 
     def cache_decoded(self, step: Step) -> None:
         """Cache the blocks that decodes fill, or hold after another's copy was evicted; ahead, as far as known."""
-        if not self.config.caches_decoded:
+        if not self.config.caches_decoded or self.states.is_used:
             return
-        self.states.make_room()
         for request in step.decoding:
             computed = float(request.computed)
             if self.config.async_scheduling:
@@ -332,7 +334,6 @@ class ContinuousScheduler(Scheduler):
         if not self.decoding_on and not self.left:
             self.is_full = False
         step.asks_nobody = self.is_full
-        self.states.pass_all()
         step.in_use = set(self.cached.users)
         passed: list[Request] = []
         is_refused = False
@@ -376,7 +377,6 @@ class ContinuousScheduler(Scheduler):
             request = self.enter(step)
             self.set_aside += surplus
             self.take_space(request, chunk)
-            self.states.make_room()
             if self.caches_chunks:
                 self.cache(request, min(request.computed + chunk, request.target))
             step.chunks.append((request, chunk))
@@ -494,7 +494,9 @@ class ContinuousScheduler(Scheduler):
 
     def has_space(self, step: Step, head: Request, target: int, chunk: int, found: list[tuple[int, int]]) -> bool:
         """Whether the admission rule finds room for ``target`` tokens of the head after its cached prefix."""
-        free = self.free - self.in_pool(self.cached.num_idle(found), 0) - self.states.blocks_to_use(found)
+        if self.states.is_used:
+            return self.states.has_space(head, chunk, found)
+        free = self.free - self.in_pool(self.cached.num_idle(found), 0)
         if self.config.kv_allocation == "static":
             return free >= 1
         if self.config.kv_allocation in ("pow2", "oracle"):
@@ -504,7 +506,7 @@ class ContinuousScheduler(Scheduler):
         if self.config.has_whole_prompts:
             return self.asked_blocks(step, head) <= self.free - growth(self) + growth(self, head)
         blocks = self.blocks_of(self.computed_before(head, found) + chunk) - len(found)
-        needed_window = self.windows_with(len(found), blocks) + self.states.num_exported
+        needed_window = self.windows_with(len(found), blocks)
         needed = self.in_pool(blocks, needed_window)
         if self.config.admission == "on_demand":
             if self.config.reserve_full_prompt:
@@ -660,7 +662,7 @@ class ContinuousScheduler(Scheduler):
             if head.is_swapped:
                 chunk = head.computed + 1
             decoding = [request for request in self.active if request.is_decoding and config.scheduler == "mixed"]
-            blocks = self.cached.num_idle(found) + self.blocks_of(chunk)
+            blocks = self.states.num_idle(found) + self.blocks_of(chunk)
             blocks += sum(self.blocks_needed(request) for request in decoding)
             window_blocks = self.windows_with(len(found), self.blocks_of(chunk))
             window_blocks += sum(self.window_growth(request) for request in decoding)
@@ -698,7 +700,7 @@ class ContinuousScheduler(Scheduler):
         self.send_tokens(step, end)
         self.passed_before = step.passed_over
         gained = {}
-        self.states.make_room()
+        self.states.note(step)
         for request in step.decoding:
             request.fraction += self.tokens_gained(request)
             gained[request] = math.floor(request.fraction)

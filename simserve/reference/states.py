@@ -1,13 +1,15 @@
-"""States of linear attention in the prefix cache, one at a time. Specifies `simserve.engine.state_cache`.
+"""Blocks of layers with attention and of states of linear attention, one at a time, where states are cached.
 
-It looks at every request and every state in every step.
+It specifies `simserve.engine.state_cache` as vLLM has it (``allocate_slots``, ``MambaManager``, ``BlockPool``): each
+request that is looked at gives back the states that it has passed, asks for what it opens, takes it and caches what it
+fills, before the next one is looked at. Every block of the pool is an object here.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from simserve.reference.cached_blocks import Block, CachedBlocks
@@ -15,6 +17,10 @@ from simserve.reference.cached_blocks import Block, CachedBlocks
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig
     from simserve.reference.request import Request
+    from simserve.reference.steps import Step
+
+Name = tuple[int, int, int]
+"""What a block holds: the group of layers, 0 for attention, and the segment and position of its last token."""
 
 
 class Memory(Protocol):
@@ -22,27 +28,16 @@ class Memory(Protocol):
 
     config: EngineConfig
     cached: CachedBlocks
-    states: StateCache
     empty: deque[int]
     last_used: dict[Block, int]
-    num_given_up: int
     capacity: int
     running: list[Request]
-    departing: list[Request]
-
-    @property
-    def active(self) -> list[Request]:
-        """Requests with a seat that are not done."""
-
-    @property
-    def free(self) -> int:
-        """Free blocks."""
 
     def aligned(self, chunk: int, target: int, /) -> int:
         """Return a chunk in whole blocks, where that is the rule."""
 
-    def blocks_needed(self, request: Request, /) -> int:
-        """Return the blocks that the next step of a decoding request opens."""
+    def blocks_of(self, tokens: int, /) -> int:
+        """Return the number of blocks that hold tokens."""
 
     def blocks_on_path(self, request: Request, num_blocks: int, /) -> list[Block]:
         """Return blocks of a request."""
@@ -53,127 +48,68 @@ class Memory(Protocol):
     def evict(self, block: Block, /) -> None:
         """Evict a cached block."""
 
-    def reuse_for_taken(self) -> None:
-        """Evict as much as the blocks that requests have taken leave no room for."""
-
-    def window_growth(self, request: Request, /) -> int:
-        """Return the blocks opened in a layer with a window."""
-
-    def window_of(self, blocks: int, /) -> int:
-        """Return the blocks in a layer with a window beside ``blocks`` in the others."""
-
-    def windows_with(self, held: int, blocks: int, /) -> int:
-        """Return the same while a chunk of ``blocks`` is computed."""
-
 
 @dataclass(eq=False)
-class State:
-    """A cached state: behind which block it is, how many requests hold it, and since when it has waited.
+class KVBlock:
+    """A block of the pool: how many requests use it, what it holds that others can find, and whether it is cached.
 
-    ``is_charged``: whether its blocks are taken besides those of requests.
+    A full block that nobody else could find is cached too.
     """
 
-    block: Block
-    num_users: int = 1
-    is_charged: bool = False
-    given_up: int = 0
+    num_users: int = 0
+    name: Name | None = None
+    is_cached: bool = False
 
 
 @dataclass(eq=False)
-class Pin:
-    """A request's hold on a state behind its first ``place`` blocks; ``is_own``: it has computed the state."""
+class Table:
+    """The blocks of a request: those with its tokens, and its states behind so many blocks, the oldest first.
 
-    request: Request
-    state: State
-    place: int
-    is_own: bool
-    is_late: bool = False
-    is_passed: bool = False
+    ``num_cached`` of its blocks are cached.
+    """
+
+    blocks: list[KVBlock] = field(default_factory=list)
+    states: list[tuple[int, list[KVBlock]]] = field(default_factory=list)
+    num_cached: int = 0
 
 
 class StateCache:
-    """The cached states of a scheduler; nothing in it is used unless chunks end where states are cached.
+    """The pool of a scheduler, in blocks; nothing in it is used unless chunks end where states are cached.
 
     Attributes:
-        states: By the last block before each.
-        fresh: Those that the step being planned computes.
-        pins: What requests hold, the oldest first.
+        free: Blocks without users, in the order in which they are given out.
+        copies: What is cached -> the blocks that hold it, in the order in which they were cached.
+        tables: What requests hold.
+        fresh: States that the step being planned computes: nobody finds them in it.
+        known: Requests of the step that runs -> their tokens before it.
         num_exported: States that the chunk being planned writes before its end.
-        copiers: Requests that have copies of blocks that others use, in the order in which they began.
     """
 
     def __init__(self, scheduler: Memory) -> None:
         self.scheduler, self.config = scheduler, scheduler.config
         self.is_used = scheduler.config.has_state_cache
-        self.states: dict[Block, State] = {}
-        self.fresh: list[State] = []
-        self.pins: list[Pin] = []
+        self.free = deque(KVBlock() for _ in range(scheduler.capacity)) if self.is_used else deque()
+        self.copies: dict[Name, list[KVBlock]] = {}
+        self.tables: dict[Request, Table] = {}
+        self.fresh: set[Block] = set()
+        self.known: dict[Request, int] = {}
         self.num_exported = 0
-        self.copiers: list[Request] = []
-
-    @property
-    def num_charged(self) -> int:
-        """Blocks of states that requests hold besides their own."""
-        return self.config.window_groups * sum(one.is_charged for one in self.states.values() if one.num_users)
-
-    @property
-    def idle(self) -> list[State]:
-        """States that nobody holds, the one that has waited longest first."""
-        return sorted((one for one in self.states.values() if not one.num_users), key=lambda one: one.given_up)
-
-    @property
-    def num_idle_blocks(self) -> int:
-        """Blocks of states that nobody holds."""
-        return self.config.window_groups * len(self.idle)
 
     def begin(self) -> None:
-        """A step is scheduled: find the states of the last one, and note those that their requests have passed."""
+        """A step is scheduled: find the states of the last one."""
         self.fresh.clear()
-        for pin in self.pins:
-            request, place = pin.request, pin.place * self.config.block_size
-            if request.is_decoding or request.computed > place:
-                pin.is_passed = pin.is_late or not self.config.async_scheduling
-                pin.is_late = True
-                # Behind the whole prompt it is its request's only one, or its second, which `growths` counts.
-                is_done = request in self.scheduler.departing
-                if place < (request.computed if is_done else request.target):
-                    pin.state.is_charged = True
-        if self.is_used and len(self.scheduler.active) == 1:
-            # One that is alone gives back first, and then asks what it finds.
-            self.pass_by()
 
-    def pass_by(self, request: Request | None = None) -> None:
-        """Let a request, or all, hold the states no more that it has passed."""
-        for pin in list(self.pins):
-            if pin.is_passed and (request is None or pin.request is request):
-                self.release(pin)
+    def note(self, step: Step) -> None:
+        """A step has run: scheduled ahead, its results are known only once the next one is scheduled."""
+        if self.config.async_scheduling and self.is_used:
+            self.known = {request: request.computed for request in step.requests}
 
-    def pass_all(self) -> None:
-        """Let all hold the states no more that they have passed, and evict what that leaves no room for."""
-        self.pass_by()
-        self.make_room()
-
-    def make_room(self) -> None:
-        """Evict what the blocks taken so far leave no room for."""
-        if self.is_used:
-            self.scheduler.reuse_for_taken()
-
-    def let_go(self, request: Request) -> None:
-        """Let a request that leaves hold no state."""
-        for pin in list(self.pins):
-            if pin.request is request:
-                self.release(pin)
-
-    def release(self, pin: Pin) -> None:
-        """Take back a request's hold on a state; nobody holds it: it waits to be evicted."""
-        self.pins.remove(pin)
-        pin.state.num_users -= 1
-        if pin.state.num_users:
-            pin.state.is_charged = pin.state.is_charged or pin.is_own
-        else:
-            pin.state.is_charged = False
-            self.scheduler.num_given_up += 1
-            pin.state.given_up = self.scheduler.num_given_up
+    def learn(self) -> None:
+        """The results of the last step are known: the next one is scheduled."""
+        for request in self.known:
+            if request.is_decoding and request in self.tables:
+                self.cache(request, request.computed)
+        self.known = {}
 
     def cut(self, request: Request, chunk: int, remaining: int) -> int:
         """Return a chunk of a prompt with ``remaining`` tokens left: whole blocks, or up to where a state is kept."""
@@ -183,148 +119,186 @@ class StateCache:
         self.num_exported = request.next_state = 0
         if not self.is_used:
             return chunk
-        self.pass_by(request)
         prompt, known = request.prompt_tokens, request.prompt_tokens + request.generated
         start, until = known - remaining, max(prompt, known - 1)
         end, junction = start + chunk, request.junction * wide
         if start >= until:
             return chunk
         last = known // size * size if config.keeps_last_state else (known - 1) // size * size
-        inside = (until - 1) // size * size
-        is_whole = end >= until and start % size == 0 and start + size <= inside
-        if config.exports_states and is_whole and -(-end // size) - 2 > (start - 1) // size:
-            self.num_exported, last = 1, 0
-        if end < until and (end // size * size > start or size <= config.max_chunk_tokens):
+        if config.aligns_plainly:
+            is_cut = end < last and size <= config.max_chunk_tokens
+            junction, end = 0, start + chunk // size * size if is_cut else end
+        if self.exports(start, end, until, until):
+            last = 0
+        if (
+            end < until
+            and not config.aligns_plainly
+            and (end // size * size > start or size <= config.max_chunk_tokens)
+        ):
             end = end // size * size
-        stops = [last, start // size * size + size if start % size else 0]
+        stops = [last, start // size * size + size if start % size and not config.aligns_plainly else 0]
         if start < junction < end:
             stops.append(start + (junction - start) // size * size)
         stop = min((each for each in stops if start < each < end), default=end)
-        self.num_exported *= stop == end
-        place = inside if self.num_exported else stop
+        # A chunk that is cut in spite of it may still end with the prompt, and write one before its last block.
+        self.num_exported = int(self.exports(start, stop, until, stop))
+        places = [stop, (stop - 1) // size * size] if self.num_exported else [stop]
         last_kept = (prompt - 1) // size * size
-        if place % wide == 0 if config.keeps_every_state else place in (last_kept, junction):
-            request.next_state = place // wide
+        for place in places:
+            if not request.next_state and (
+                place % wide == 0 if config.keeps_every_state else place in (last_kept, junction)
+            ):
+                request.next_state = place // wide
         return stop - start
 
-    def keep(self, request: Request) -> None:
-        """Keep the state of a request at the place that `cut` noted."""
-        place, request.next_state = request.next_state, 0
-        blocks = self.scheduler.blocks_on_path(request, place)
-        if not place or len(blocks) < place:
-            return
-        state = self.states.get(blocks[-1])
-        if state is None:
-            state = self.states[blocks[-1]] = State(blocks[-1])
-            self.pins.append(Pin(request, state, place, is_own=True))
-        if state not in self.fresh:
-            self.fresh.append(state)
+    def exports(self, start: int, end: int, until: int, last: int) -> bool:
+        """Whether a chunk that ends a prompt writes a state amid it: where the last block before ``last`` ends."""
+        size = self.config.state_block_size or self.config.block_size
+        is_whole = end >= until and start % size == 0 and start + size <= (last - 1) // size * size
+        return self.config.exports_states and is_whole and -(-end // size) - 2 > (start - 1) // size
 
-    def resume(self, request: Request, found: list[Block]) -> list[Block]:
-        """Return the blocks of those found that lie before the last cached state, and note if there are more."""
+    def find(self, request: Request, wanted: Sequence[Block]) -> list[Block]:
+        """Return the blocks of those wanted that lie before the last cached state, and note if there are more."""
+        found = next((place for place, one in enumerate(wanted) if (0, *one) not in self.copies), len(wanted))
+        place = next((place for place in range(found, 0, -1) if self.has_state(wanted[place - 1])), 0)
+        request.junction = found if found > place else 0
+        return list(wanted[:place])
+
+    def has_state(self, block: Block) -> bool:
+        """Whether the states behind a block are cached, of all groups of layers."""
+        return all((group, *block) in self.copies for group in range(1, self.config.window_groups + 1))
+
+    def found_blocks(self, found: Sequence[Block]) -> tuple[list[KVBlock], list[KVBlock]]:
+        """Return the blocks with tokens that a request finds, and those with the states behind them."""
+        blocks = [self.copies[0, *each][0] for each in found]
+        groups = range(1, self.config.window_groups + 1) if found else ()
+        return blocks, [self.copies[group, *found[-1]][0] for group in groups]
+
+    def num_idle(self, found: Sequence[Block]) -> int:
+        """Return how many of the blocks that a request finds nobody uses, with the states behind them."""
         if not self.is_used:
-            return found
-        place = next((place for place in range(len(found), 0, -1) if found[place - 1] in self.states), 0)
-        request.junction = len(found) if len(found) > place else 0
-        return found[:place]
+            return self.scheduler.cached.num_idle(found)
+        blocks, states = self.found_blocks(found)
+        return sum(not each.num_users for each in [*blocks, *states])
 
-    def blocks_to_use(self, found: Sequence[Block]) -> int:
-        """Return the free blocks that the use of the state behind blocks takes; more than there are: it is fresh."""
-        if not self.is_used or not found:
-            return 0
-        state = self.states[found[-1]]
-        if state in self.fresh:
-            return self.scheduler.capacity + 1
-        return 0 if state.num_users else self.config.window_groups
-
-    def pin(self, request: Request, found: Sequence[Block]) -> None:
-        """Let a request that is admitted use the state behind the blocks that it has found."""
-        if self.is_used and found:
-            state = self.states[found[-1]]
-            state.is_charged = state.is_charged or not state.num_users
-            state.num_users += 1
-            self.pins.append(Pin(request, state, len(found), is_own=False))
-
-    def windows_of(self, request: Request, blocks: int) -> int:
-        """Return the blocks in a layer with a window that a running prompt takes for a chunk of ``blocks``.
-
-        States: a second one, and one amid the chunk; one that is alone does not make room for itself.
-        """
-        scheduler, states = self.scheduler, (blocks > 0) + self.num_exported
-        if not self.is_used:
-            return scheduler.windows_with(request.blocks, blocks) - scheduler.window_of(request.blocks)
-        is_alone = len(scheduler.active) == 1
-        return 0 if is_alone and blocks + self.config.window_groups * states > scheduler.free else states
-
-    def growths(self, decoding: Sequence[Request]) -> list[int]:
-        """Return the blocks in a layer with a window that decoding requests take in a step.
-
-        Those that cross the end of a block hold a second state; scheduled ahead, for one more step. One that is alone
-        does not make room for itself.
-        """
-        if not self.is_used:
-            return [self.scheduler.window_growth(one) for one in decoding]
-        size, free, num_running = self.config.block_size, self.scheduler.free, len(self.scheduler.active)
-        opened = [self.scheduler.blocks_needed(one) for one in decoding]
-        states = list(opened)
-        if self.config.async_scheduling and not self.config.num_speculative_tokens:
-            late = [(one.computed - 1) % size == 0 for one in decoding]
-            states = [own + each for own, each in zip(opened, late, strict=True)]
-        if num_running == 1 and sum(opened) + self.config.window_groups * sum(states) > free:
-            return [0] * len(states)
-        return states
-
-    def is_first(self, empty: Sequence[int]) -> bool:
-        """Whether an idle state has waited longer than any cached block, and than ``empty`` ones."""
-        scheduler, oldest = self.scheduler, self.idle[0].given_up
-        if scheduler.cached.idle and scheduler.last_used[scheduler.cached.idle.first] < oldest:
+    def has_space(self, head: Request, chunk: int, found: Sequence[Block]) -> bool:
+        """Whether the blocks suffice to admit the head of the queue with a chunk, and for its whole prompt."""
+        if found and found[-1] in self.fresh:
             return False
-        return not empty or oldest < empty[0]
+        config, start = self.config, len(found) * self.config.block_size
+        known = head.prompt_tokens + head.generated
+        needed = self.scheduler.blocks_of(start + chunk) + config.window_groups * (1 + self.num_exported)
+        if config.reserve_full_prompt:
+            num_states = 1 + self.exports(start, known, known, known)
+            needed = max(needed, self.scheduler.blocks_of(known) + config.window_groups * num_states)
+        needed += self.num_idle(found) - len(found)
+        return needed + (config.watermark_blocks if self.scheduler.running else 0) <= len(self.free)
 
-    def evict_first(self) -> None:
-        """Let nobody find the state that has waited longest: its blocks wait in its place with nothing to share."""
-        state = self.idle[0]
-        del self.states[state.block]
-        self.scheduler.empty_since(state.given_up, self.config.window_groups)
+    def enter(self, request: Request, found: Sequence[Block]) -> None:
+        """Let a request that is admitted use what it has found."""
+        blocks, states = self.found_blocks(found)
+        for each in [*blocks, *states]:
+            if not each.num_users:
+                self.free.remove(each)
+            each.num_users += 1
+        held = [(len(found), states)] if found else []
+        self.tables[request] = Table(blocks, held, len(found))
 
-    def adopt(self, request: Request, block: Block) -> None:
-        """Let a request use a cached block that it has computed once more.
+    def pass_by(self, request: Request, *, is_alone: bool = False) -> None:
+        """Let a request give back the states of blocks that end before its last token whose result is known.
 
-        Its own stands in for an idle one, which keeps its place in the order of eviction. One that others use it has in
-        addition.
+        ``is_alone``: all but the last one, since nobody is left to make room for it; vLLM would preempt it forever.
         """
-        scheduler = self.scheduler
-        if block in scheduler.cached.users:
-            request.copied.append(block)
-            if request not in self.copiers:
-                self.copiers.append(request)
-        else:
-            scheduler.empty_since(scheduler.last_used[block])
-        scheduler.cached.use([block])
-        request.shared.append(block)
+        table = self.tables[request]
+        known = request.computed if self.config.aligns_plainly else self.known.get(request, request.computed)
+        passed = [one for one in table.states if one[0] * self.config.block_size < known or is_alone]
+        if passed and passed[-1] is table.states[-1]:
+            passed.pop()
+        table.states = table.states[len(passed) :]
+        for group in range(self.config.window_groups):
+            self.give_back([blocks[group] for _, blocks in reversed(passed)])
 
-    def hand_over(self, request: Request) -> int:
-        """Let copies of others stand in for blocks that only a request that leaves holds; return how many."""
-        num_handed = 0
-        if request in self.copiers:
-            self.copiers.remove(request)
-        for other in reversed(list(self.copiers)):
-            others = [one for one in self.scheduler.running if one not in (request, other)]
-            for block in list(other.copied):
-                is_held = any(block in one.shared and block not in one.copied for one in others)
-                if block in request.shared and not is_held:
-                    other.copied.remove(block)
-                    num_handed += 1
-            if not other.copied:
-                self.copiers.remove(other)
-        return num_handed
+    def is_served(self, request: Request, tokens: int) -> bool:
+        """Let a running request give back the states that it has passed, and take what ``tokens`` tokens need."""
+        self.pass_by(request)
+        if self.takes(request, tokens):
+            return True
+        if len(self.scheduler.running) > 1:
+            return False
+        self.pass_by(request, is_alone=True)
+        return self.takes(request, tokens)
+
+    def takes(self, request: Request, tokens: int) -> bool:
+        """Give a request what ``tokens`` tokens need, its last state and those that are exported; False: they lack."""
+        table, place = self.tables[request], self.scheduler.blocks_of(tokens)
+        num_blocks = max(place - len(table.blocks), 0)
+        places = [place] if not table.states or place > table.states[-1][0] else []
+        if self.num_exported:
+            places.insert(0, place - 1)
+        if num_blocks + self.config.window_groups * len(places) > len(self.free):
+            return False
+        table.blocks += [self.take() for _ in range(num_blocks)]
+        taken = [[self.take() for _ in places] for _ in range(self.config.window_groups)]
+        table.states += [(each, list(blocks)) for each, *blocks in zip(places, *taken, strict=True)]
+        request.blocks, request.window_blocks = len(table.blocks), len(table.states)
+        return True
+
+    def take(self) -> KVBlock:
+        """Give out the next free block; what it held is evicted."""
+        block = self.free.popleft()
+        if block.name is not None:
+            self.copies[block.name].remove(block)
+            if not self.copies[block.name]:
+                del self.copies[block.name]
+        block.name, block.is_cached, block.num_users = None, False, 1
+        return block
+
+    def give_back(self, blocks: Sequence[KVBlock]) -> None:
+        """Let one request fewer use blocks; cached ones wait for their turn in this order, others go first."""
+        for block in blocks:
+            block.num_users -= 1
+            if block.num_users:
+                continue
+            if block.is_cached or self.config.ages_empty_blocks:
+                self.free.append(block)
+            else:
+                self.free.appendleft(block)
+
+    def cache(self, request: Request, tokens: int) -> None:
+        """Cache the full blocks of the first ``tokens`` tokens of a request, and the states that are kept."""
+        table, num_blocks = self.tables[request], tokens // self.config.block_size
+        path = self.scheduler.blocks_on_path(request, num_blocks)
+        for place in range(table.num_cached, num_blocks):
+            self.name(table.blocks[place], (0, *path[place]) if place < len(path) else None)
+        kept = [request.next_state] if request.next_state else []
+        if self.config.keeps_every_state:
+            kept += range(table.num_cached + 1, num_blocks + 1)
+        request.next_state = 0
+        for place, blocks in table.states:
+            if place in kept and not blocks[0].is_cached:
+                for group, block in enumerate(blocks, start=1):
+                    self.name(block, (group, *path[place - 1]) if place <= len(path) else None)
+                self.fresh |= set(path[place - 1 : place])
+        table.num_cached = max(table.num_cached, num_blocks)
+
+    def name(self, block: KVBlock, name: Name | None) -> None:
+        """Let others find what a block holds."""
+        block.is_cached, block.name = True, name
+        if name is not None:
+            self.copies.setdefault(name, []).append(block)
+
+    def release(self, request: Request) -> None:
+        """Take everything from a request: the blocks with its tokens, the last one first, and then its states."""
+        table = self.tables.pop(request)
+        self.known.pop(request, None)
+        self.give_back(table.blocks[::-1])
+        for group in range(self.config.window_groups):
+            self.give_back([blocks[group] for _, blocks in reversed(table.states)])
 
 
 def reuse_oldest(scheduler: Memory) -> None:
     """Reuse the free block that was released first, whether it is cached or not."""
-    if scheduler.states.idle and scheduler.states.is_first(scheduler.empty):
-        scheduler.states.evict_first()
-    elif scheduler.cached.idle:
+    if scheduler.cached.idle:
         block = scheduler.cached.idle.first
         if not scheduler.empty or scheduler.last_used[block] < scheduler.empty[0]:
             if scheduler.config.has_prefix_waits:

@@ -98,6 +98,11 @@ def decode_in_order(batch: Batch, step: Step) -> list[Request]:
     return decoding
 
 
+def growths(batch: Batch, decoding: list[Request]) -> tuple[list[int], list[int]]:
+    """Return the blocks that decoding requests open in a step, and those in a layer with a window."""
+    return [batch.blocks_needed(one) for one in decoding], [batch.window_growth(one) for one in decoding]
+
+
 def next_ratio(batch: Batch, step: Step) -> float:
     """Return ``estimate``'s ratio after a planned step: it falls with every decode step; too low, it is set anew."""
     config, decoding = batch.config, batch.decoding_on

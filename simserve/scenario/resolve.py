@@ -758,6 +758,7 @@ def _state_fields(shape: ReplicaShape) -> dict[str, int]:
         "caches_states": True,
         "keeps_every_state": rules.keeps_every_state,
         "keeps_last_state": rules.keeps_last_state,
+        "aligns_plainly": rules.aligns_plainly,
         "exports_states": exports_states(shape),
         "state_block_size": shape.engine.block_size // shape.decode_context_parallel_size,
     }

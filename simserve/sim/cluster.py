@@ -109,8 +109,9 @@ class OwnBlocks:
         return OwnBlocks(are_kept=self.are_kept or self.is_assumed)
 
     def finds_any(self, config: EngineConfig, specs: RequestSpecs) -> bool:
-        """Return whether requests can find anything in the prefix cache of a replica, if it has one."""
-        return config.enable_prefix_caching and (specs.prefixes is not None or self.are_kept)
+        """Return whether requests can find anything in the prefix cache of a replica, or it counts their states."""
+        counts_states = config.caches_states and config.has_state_cache
+        return config.enable_prefix_caching and (specs.prefixes is not None or self.are_kept or counts_states)
 
     def check(self, requests: RequestTable, tries: NDArray[np.int32] | None = None) -> None:
         """Check that the assumption holds.
@@ -635,6 +636,7 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
         from simserve.engine.cache_state import Loras
 
         replica.loras = Loras(replica.config, requests.adapter)
+    replica.has_state_cache &= paths is not None
     if paths is not None:
         from simserve.engine.cache_state import KVTier, PrefixCache
 

@@ -1392,8 +1392,10 @@ def test_verifying_takes_the_host_time_only_where_there_are_drafts() -> None:
 @pytest.mark.parametrize(
     ("version", "rules"),
     [
-        ("0.20.0", {"keeps_every_state", "keeps_last_state"}),
-        ("0.20.2", {"keeps_every_state", "keeps_last_state", "logs_requests"}),
+        ("0.20.0", {"keeps_every_state", "keeps_last_state", "aligns_plainly"}),
+        ("0.20.2", {"keeps_every_state", "keeps_last_state", "aligns_plainly", "logs_requests"}),
+        ("0.25", {"keeps_every_state", "keeps_last_state", "aligns_plainly", "logs_requests"}),
+        ("0.26", {"keeps_every_state", "keeps_last_state", "logs_requests"}),
         ("0.28", {"keeps_every_state", "keeps_last_state", "logs_requests"}),
         ("0.29", {"keeps_last_state", "logs_requests"}),
         ("0.31", {"keeps_last_state", "logs_requests"}),
@@ -1407,7 +1409,8 @@ def test_vllm_keeps_its_rules_of_states_from_release_to_release(version: str, ru
 
     assert pool is not None
     assert (pool.padding_limit, pool.holds_seats, pool.ends_chunks) == (1.5, True, True)
-    assert {each for each in ("keeps_every_state", "keeps_last_state", "logs_requests") if getattr(pool, each)} == rules
+    asked = ("keeps_every_state", "keeps_last_state", "aligns_plainly", "logs_requests")
+    assert {each for each in asked if getattr(pool, each)} == rules
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ RULES: dict[str, dict[str, Any]] = {
         "ages_empty_blocks": True,
         "reserve_full_prompt": True,
         "releases_late": True,
-        **dict.fromkeys(("keeps_every_state", "keeps_last_state"), True),
+        **dict.fromkeys(("keeps_every_state", "keeps_last_state", "aligns_plainly"), True),
     },
     "0.33.0": {
         **_CACHE,

@@ -410,6 +410,11 @@ def report_stuck(replica: Any) -> None:
     raise InvariantError("requests wait at an empty replica and none can be admitted")
 
 
+def report_lack(replica: Any, index: int) -> None:
+    """Like `simserve.engine.state_cache.report_lack`, without the figures."""
+    raise InvariantError("a request needs more blocks than are free")
+
+
 def _nothing(*arguments: Any) -> None:
     return None
 
@@ -464,6 +469,7 @@ REPLACED: dict[str, Any] = {
         take_longest_reach,
         give_up,
         least_recent,
+        report_lack,
         report_stuck,
         *ORDER,
     )

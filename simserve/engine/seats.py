@@ -1,0 +1,119 @@
+"""One pass over the requests with seats, in their order, where states are cached: those that decode, and prompts.
+
+As vLLM's ``Scheduler.schedule`` has it. Each gives back the states that it has passed and takes what it opens before
+the next one is looked at; where blocks lack, the last one is preempted (`simserve.engine.state_cache`). What the budget
+does not reach computes nothing in the step.
+"""
+
+from __future__ import annotations
+
+from simserve.engine.chunks import begin_round, cut_chunk, longest_chunk, schedule_chunks
+from simserve.engine.decoding import forget_finished
+from simserve.engine.numbers import remove_all
+from simserve.engine.preemption import make_way, pass_over, place_of_worst, preempt
+from simserve.engine.state import UNFINISHED, Replica, RequestTable
+from simserve.engine.state_cache import (
+    context_of,
+    keep_blocks,
+    keep_decoded,
+    known_context,
+    pass_states,
+    take_blocks_for,
+)
+
+_ALL = 1 << 62
+
+
+def schedule_seats(replica: Replica, requests: RequestTable) -> bool:
+    """Choose what the next step computes, and take the blocks; return whether a request was preempted."""
+    cache = replica.cache
+    assert cache is not None
+    cache.fresh_states.clear()
+    has_made_way = False
+    if replica.waiting and replica.is_ordered and replica.config.priority_preemption:
+        has_made_way = make_way(replica, requests)
+    has_preempted = _serve(replica, requests)
+    pass_over(replica, requests)
+    schedule_chunks(replica, requests, replica.num_decoding, not has_preempted)
+    if replica.config.async_scheduling:
+        for position in range(len(replica.passed_over)):
+            # The token of the step that runs is known by the next one.
+            index = replica.passed_over[position]
+            keep_blocks(cache, index, requests.computed_tokens[index])
+    cache.is_under_way = False
+    return has_preempted or has_made_way
+
+
+def _serve(replica: Replica, requests: RequestTable) -> bool:
+    """Give the running requests their tokens, chunks and blocks; return whether any was preempted."""
+    cache, running = replica.cache, replica.running
+    assert cache is not None
+    chunks, sizes, passed_over = replica.chunk_requests, replica.chunk_tokens, replica.passed_over
+    chunks.clear()
+    sizes.clear()
+    replica.prefill_tokens = 0
+    forget_finished(replica, requests)
+    if replica.config.pipeline_parallel_size > 1:
+        begin_round(replica, replica.num_decoding)
+    budget, max_chunk, width = replica.round_tokens, longest_chunk(replica), replica.tokens_per_decode
+    has_preempted = False
+    seat = 0
+    while seat < len(running):
+        index = running[seat]
+        seat += 1
+        if requests.status[index] != UNFINISHED or index in replica.departing:
+            continue
+        done = requests.computed_tokens[index]
+        is_prompt = done > 0
+        replica.exported_states = 0
+        tokens = width
+        if is_prompt:
+            remaining = requests.prompt_tokens[index] + requests.generated_tokens[index] - done
+            tokens = cut_chunk(replica, requests, index, remaining, min(remaining, max_chunk, budget))
+            if tokens <= 0:
+                continue
+        elif budget < width:
+            passed_over.append(index)
+            continue
+        else:
+            done = context_of(replica, requests, index, replica.step)
+        while not _has_blocks(replica, requests, index, done + tokens):
+            place = place_of_worst(replica, requests) if replica.has_priorities else len(running) - 1
+            victim = running.pop(place)
+            if place < seat:
+                seat -= 1
+                is_served = victim != index and not requests.computed_tokens[victim] and victim not in passed_over
+                budget += width * (is_served and victim not in replica.departing)
+            remove_all(passed_over, victim)
+            preempt(replica, requests, victim)
+            has_preempted = True
+            if victim == index:
+                tokens = 0
+                break
+        if not tokens:
+            if replica.has_priorities:
+                continue
+            break
+        budget -= tokens
+        if is_prompt:
+            replica.prefill_tokens += tokens
+            chunks.append(index)
+            sizes.append(tokens)
+            keep_blocks(cache, index, done + tokens)
+        else:
+            keep_decoded(replica, requests, index, replica.step)
+    return has_preempted
+
+
+def _has_blocks(replica: Replica, requests: RequestTable, index: int, tokens: int) -> bool:
+    """Let a request give back the states that it has passed, and take what ``tokens`` tokens need, if that is free.
+
+    One that is alone also gives back those that it has not: vLLM would preempt it forever.
+    """
+    pass_states(replica, index, known_context(replica, requests, index))
+    if take_blocks_for(replica, index, tokens):
+        return True
+    if len(replica.running) > 1:
+        return False
+    pass_states(replica, index, _ALL)
+    return take_blocks_for(replica, index, tokens)
