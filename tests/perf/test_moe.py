@@ -416,3 +416,16 @@ def test_experts_hide_memory_traffic_where_other_products_do_not() -> None:
                 for each in (cdna4, turing)]  # fmt: skip
 
     assert overlaps == [(1.0, 2.0), (1.0, 1.0)]
+
+
+@pytest.mark.parametrize(("engine", "before", "since"), [("vllm", "0.18", "0.19"), ("sglang", "0.5.8", "0.5.9")])
+def test_experts_in_mxfp4_on_cdna_4_have_aiters_tiles_from_a_release_on(engine: str, before: str, since: str) -> None:
+    """GLM-5.2 over four MI355X: a layer of one token took twice as long in releases whose AITER has no tiles for it."""
+
+    def seconds(version: str) -> float:
+        shape = make_shape(
+            "mi355x-288gb", "glm-5.2", engine=engine, version=version, tensor_parallel_size=4, quantization="mxfp4"
+        )
+        return float(price(shape, 8).parts.decode[:, 1].sum())
+
+    assert 20e-6 < (seconds(before) - seconds(since)) / 75 < 40e-6
