@@ -52,6 +52,7 @@ from simserve.engine.micro_batches import leave_micro_batch, open_micro_batch
 from simserve.engine.numbers import remove_all
 from simserve.engine.overlap import growth_beyond, is_in_flight, known_tokens, lose_token, waits_for_results
 from simserve.engine.prefix_cache import find_prefix, leave_prefix
+from simserve.engine.progress import GRID
 from simserve.engine.radix_tree import RETRACT_DECODE_STEPS, leave_tree, make_free
 from simserve.engine.state import EVICTED, LATE_NOTHING, MASK, RETURNED, SHIFT, Replica, RequestTable
 from simserve.engine.windows import chunk_windows, give_back, join_window, leave_window, window_growth_of_step
@@ -543,8 +544,13 @@ def pass_over(replica: Replica, requests: RequestTable) -> None:
 
 
 def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
-    step = replica.step
-    context = requests.context_base[index] + step
+    step, progress, pace = replica.step, replica.progress, 1
+    position = requests.context_base[index] + step
+    context = position
+    if progress is not None:
+        pace = requests.pace[index]
+        position = requests.context_base[index] + pace * step
+        context = position // GRID
     requests.generated_tokens[index] = generated_by_now(replica, requests, index)
     if index in replica.swapped_in:
         # It has not decoded since it was last passed over.
@@ -559,8 +565,12 @@ def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
     if replica.micro_batches:
         leave_micro_batch(replica, requests, index)
     replica.num_decoding -= 1
-    replica.context_sum -= context
-    replica.residues[(step - context) % replica.block_size] -= 1
+    if progress is not None:
+        replica.context_sum -= position / GRID
+        progress.leave(requests.context_base[index], pace, step, requests.joined_step[index])
+    else:
+        replica.context_sum -= context
+        replica.residues[(step - context) % replica.block_size] -= 1
     if replica.keeps_windows:
         free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
         leave_window(replica, requests, index, -(-context // replica.block_size))
@@ -570,7 +580,7 @@ def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
     # Its tokens stay in the KV cache; it has the same number when the step ends.
     requests.computed_tokens[index] = context
     replica.prefilled_tokens += context
-    requests.context_base[index] = context - step - 1
+    requests.context_base[index] = position - pace * (step + 1)
 
 
 def take_back(replica: Replica, requests: RequestTable, index: int) -> None:
@@ -594,8 +604,15 @@ def _rejoin(replica: Replica, requests: RequestTable, index: int) -> None:
     context, generated, step = requests.computed_tokens[index], requests.generated_tokens[index], replica.step
     requests.computed_tokens[index] = 0
     replica.prefilled_tokens -= context
-    requests.context_base[index] = context - step
-    requests.finish_step[index] = step + requests.output_tokens[index] - generated
+    progress = replica.progress
+    if progress is None:
+        requests.context_base[index] = context - step
+        requests.finish_step[index] = step + requests.output_tokens[index] - generated
+    elif (requests.context_base[index] + requests.pace[index] * step) // GRID == context:
+        requests.finish_step[index] += 1
+    else:
+        # The step that passed it over has not run.
+        requests.context_base[index] += requests.pace[index]
     heappush(replica.finish_heap, requests.finish_step[index] << SHIFT | index)
     if replica.has_thinking:
         expect_answer(replica, requests, index, generated)
@@ -604,8 +621,14 @@ def _rejoin(replica: Replica, requests: RequestTable, index: int) -> None:
     if replica.micro_batches:
         replica.micro_batches[requests.micro_batch[index]] += 1
     replica.num_decoding += 1
-    replica.context_sum += context
-    replica.residues[(step - context) % replica.block_size] += 1
+    if progress is not None:
+        base, pace = requests.context_base[index], requests.pace[index]
+        replica.context_sum += (base + pace * step) / GRID
+        requests.joined_step[index] = step
+        progress.join(base, pace, step)
+    else:
+        replica.context_sum += context
+        replica.residues[(step - context) % replica.block_size] += 1
     if replica.keeps_windows:
         join_window(replica, requests, index, context)
     replica.swapped_in.append(index)

@@ -205,6 +205,7 @@ class Scheduler(ABC):
                 other = replace(request, output_tokens=request.generated, is_stand_in=True)
                 for each in (scheduler.departing, scheduler.running):
                     each[each.index(request)] = other
+                self.states.hand_over(request, other)
                 request.blocks, request.window_blocks, request.shared, request.span = 0, 0, [], (0, 0)
 
     @property

@@ -18,9 +18,9 @@ class Batch(Protocol):
     departing: list[Request]
 
 
-def take_turns(step: Step, config: EngineConfig) -> None:
+def take_turns(step: Step, config: EngineConfig, decoding: list[Request]) -> None:
     """Make a step with decodes one micro-batch, where stages wait for the tokens that the last one samples."""
-    if not (config.samples_in_turn and step.decoding):
+    if not (config.samples_in_turn and decoding):
         return
     step.in_turn = True
     step.budget -= (config.pipeline_parallel_size - 1) * config.max_num_batched_tokens

@@ -192,12 +192,13 @@ class ContinuousScheduler(Scheduler):
         if self.config.kv_allocation == "none":
             self.schedule_uncached(step)
         elif self.states.is_used:
+            take_turns(step, config, self.decoding_on)
             schedule_seats(self, step)
             self.admit(step)
             self.states.learn()
         elif self.config.scheduler == "mixed":
             self.schedule_decodes(step)
-            take_turns(step, config)
+            take_turns(step, config, step.decoding)
             is_merged = self.keeps_order and bool(self.waiting) and (config.has_suspension or not step.has_preempted)
             if not is_merged:
                 self.schedule_chunks(step)

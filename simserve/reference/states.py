@@ -287,6 +287,12 @@ class StateCache:
         if name is not None:
             self.copies.setdefault(name, []).append(block)
 
+    def hand_over(self, request: Request, other: Request) -> None:
+        """Let another one hold what a request holds."""
+        if self.is_used:
+            self.tables[other] = self.tables.pop(request)
+            self.known.pop(request, None)
+
     def release(self, request: Request) -> None:
         """Take everything from a request: the blocks with its tokens, the last one first, and then its states."""
         table = self.tables.pop(request)

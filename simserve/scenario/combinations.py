@@ -432,8 +432,10 @@ def _has_choice_of_attention(scenario: Scenario, hardware: HardwareProfile) -> b
         return True
     if any(has_triton_prompts(hardware, each) for each in model.attention_layers):
         return True
-    is_asked = hardware.vendor == "AMD" or scenario.deployment.engine.attention_backend == "triton"
-    return hardware.vendor in ("AMD", "NVIDIA") and model.mla is not None and is_asked
+    if hardware.vendor == "AMD":
+        return model.mla is not None and model.indexer is None
+    is_asked = scenario.deployment.engine.attention_backend == "triton"
+    return hardware.vendor == "NVIDIA" and model.mla is not None and is_asked
 
 
 def _has_switch(scenario: Scenario, hardware: HardwareProfile) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from simserve.engine.config import EngineConfig
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import replay
 from simserve.workload.prefixes import PrefixSegments
+from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.test_prefix_cache import with_paths
@@ -188,5 +190,49 @@ def test_a_lone_request_gives_way_and_comes_back_as_the_walker_has_it() -> None:
     specs = with_paths(
         make_specs([4.1, 12.2, 16.3, 16.3], [5, 15, 16, 13], [9, 8, 2, 2]), [[], [], [(0, 12)], [(0, 12)]]
     )
+
+    assert_agrees(config, constant_step_times(), specs)
+
+
+def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
+    """Return a replica short of memory, which holds any request with three states, and requests that share prefixes."""
+    draw = Random(seed)
+    count, size, groups = draw.randint(3, 9), draw.choice([2, 4, 8]), draw.choice([1, 2, 3])
+    prompts = [draw.randint(3, 40) for _ in range(count)]
+    outputs = [draw.randint(1, 12) for _ in range(count)]
+    longest = max(map(sum, zip(prompts, outputs, strict=True)))
+    config = stateful(
+        **RULES[draw.choice(["0.33.0", "0.20.2"])],
+        async_scheduling=draw.random() < 0.5,
+        block_size=size,
+        window_groups=groups,
+        num_blocks=-(-longest // size) + 3 * groups + draw.randint(2, 12),
+        max_num_seqs=draw.choice([2, 4, 8]),
+        max_num_batched_tokens=max(2 * size, draw.choice([8, 16, 32])),
+        max_model_len=longest + size,
+        **fields,
+    )
+    arrivals = sorted(draw.choice([0.0, 1.5, 3.25, 7.5, 12.0]) for _ in range(count))
+    paths = [
+        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt))] if draw.random() < 0.7 else [] for prompt in prompts
+    ]
+    specs = with_paths(make_specs(arrivals, prompts, outputs), paths)
+    return config, replace(specs, priority=np.array([draw.randint(0, 2) for _ in range(count)]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"pipeline_parallel_size": 2, "samples_in_turn": True, "overlaps_chunks": True},
+        {"pipeline_parallel_size": 2, "samples_in_turn": True, "keeps_micro_batches": True},
+        {"scheduling_policy": "priority"},
+        {"scheduling_policy": "priority", "priority_preemption": True},
+    ],
+)
+def test_requests_short_of_memory_are_looked_at_as_the_walker_does(seed: int, fields: dict[str, Any]) -> None:
+    """With stages that take turns, and with victims that stand before the one that is looked at."""
+    config, specs = drawn(seed, **fields)
 
     assert_agrees(config, constant_step_times(), specs)
