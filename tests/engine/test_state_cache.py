@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.api import load, verify
 from simserve.engine.config import EngineConfig
+from simserve.engine.progress import GRID
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import replay
 from simserve.workload.prefixes import PrefixSegments
@@ -217,10 +219,12 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
         [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt))] if draw.random() < 0.7 else [] for prompt in prompts
     ]
     specs = with_paths(make_specs(arrivals, prompts, outputs), paths)
-    return config, replace(specs, priority=np.array([draw.randint(0, 2) for _ in range(count)]))
+    priority = np.array([draw.randint(0, 2) for _ in range(count)])
+    pace = np.array([int(GRID * (1 + draw.random() * config.num_speculative_tokens)) for _ in range(count)])
+    return config, replace(specs, priority=priority, pace=pace if config.num_speculative_tokens else None)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(11, 26))
 @pytest.mark.parametrize(
     "fields",
     [
@@ -229,10 +233,19 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
         {"pipeline_parallel_size": 2, "samples_in_turn": True, "keeps_micro_batches": True},
         {"scheduling_policy": "priority"},
         {"scheduling_policy": "priority", "priority_preemption": True},
+        {"num_speculative_tokens": 3},
     ],
 )
 def test_requests_short_of_memory_are_looked_at_as_the_walker_does(seed: int, fields: dict[str, Any]) -> None:
-    """With stages that take turns, and with victims that stand before the one that is looked at."""
+    """Stages that take turns, victims before the seat that is looked at, and drafts that the budget does not reach."""
     config, specs = drawn(seed, **fields)
 
     assert_agrees(config, constant_step_times(), specs)
+
+
+def test_a_pool_of_prompts_hands_over_the_blocks_of_its_requests() -> None:
+    """A stand-in holds them until the next pool has them."""
+    hybrid = ["model=nemotron-3-nano-30b-a3b", "deployment.hardware=h100-sxm-80gb", "workload.num_requests=20"]
+    engine = [f"deployment.engine.{each}" for each in ("version=0.33.0", "enable_prefix_caching=true")]
+
+    assert verify(load("disaggregation", [*hybrid, *engine]), accelerate="off").is_equal

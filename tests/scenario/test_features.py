@@ -313,7 +313,9 @@ def test_tritons_attention_reads_the_cache_at_half_the_rate_on_amd() -> None:
     assert not any("attention_backend" in each for each in without_effect(make_scenario(wider), None))
     assert told.format("mi355x-288gb") in without_effect(make_scenario([*wider, "model=llama-3.1-8b"]), None)
     # Latent attention has another pace by Triton's kernel; sparse attention has kernels of its own.
-    latent, sparse = (without_effect(make_scenario([*wider, f"model={each}"]), None) for each in ("deepseek-v3", "glm-5"))
+    latent, sparse = (
+        without_effect(make_scenario([*wider, f"model={each}"]), None) for each in ("deepseek-v3", "glm-5")
+    )
     assert told.format("mi355x-288gb") not in latent
     assert told.format("mi355x-288gb") in sparse
     with pytest.raises(InputError, match=r"attention_backend: .* vllm 0.8 has no choice of the kernels of attention"):
