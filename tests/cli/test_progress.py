@@ -130,7 +130,7 @@ def test_stages_count_their_own_parts() -> None:
 @pytest.mark.parametrize(
     ("command", "begins", "options"),
     [
-        ("run", "simulating", ()),
+        ("run", "(simulating|weighing what to change)", ()),
         ("plan", "(planning|deployments on h100-sxm-80gb)", ("--hardware", "h100-sxm-80gb", "--trials", "0")),
         ("capacity", "looking for the highest load", ("--slo", "ttft=1s,tpot=50ms", "--requests", "300")),
         ("sweep", "sweep", ("--grid", "deployment.replicas=1,2", "--out", "found.parquet", "--force")),

@@ -191,12 +191,12 @@ def test_an_interrupted_run_is_105_and_writes_what_was_finished(
 
     @contextmanager
     def interrupting(**_: Any) -> Iterator[Any]:
-        def interrupt(done: int, total: int) -> None:
+        def interrupt(done: int, total: int, doing: str, detail: str = "") -> None:
             raise KeyboardInterrupt
 
         yield interrupt
 
-    monkeypatch.setattr(run_command, "progress_bar", interrupting)
+    monkeypatch.setattr(run_command, "progress", interrupting)
 
     outcome = simserve("run", small, "--set", "workload.num_requests=30000", "--out", "out", "--quiet")
 

@@ -325,7 +325,7 @@ services:
   llama:
     image: ghcr.io/ggml-org/llama.cpp:server-cuda-b9400
 """
-_POD = """
+_LLAMA_POD = """
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: llama}
@@ -356,7 +356,7 @@ services:
             2,
             1,
         ),
-        (_POD, "llama.cpp", "b9400", 2, 2),
+        (_LLAMA_POD, "llama.cpp", "b9400", 2, 2),
         (_TGI, "tgi", "3.3.5", None, 1),
     ],
     ids=["arguments", "command", "variables", "kubernetes", "tgi"],
