@@ -34,14 +34,13 @@ def columns(records: RequestRecords) -> dict[str, list[object]]:
 
 def scaled(times: StepTimes, factor: float) -> StepTimes:
     """Return step times ``factor`` times as long."""
-    return StepTimes(
-        **{
-            field.name: (np.asarray(getattr(times, field.name)) * factor).tolist()
-            for field in dataclasses.fields(times)
-            if field.name != "mixed_decode_factor"
-        },
-        mixed_decode_factor=times.mixed_decode_factor,
-    )
+    kept = {"mixed_decode_factor", "launch_max_tokens"}  # are no seconds
+    seconds = {
+        field.name: (np.asarray(getattr(times, field.name)) * factor).tolist()
+        for field in dataclasses.fields(times)
+        if field.name not in kept
+    }
+    return dataclasses.replace(times, **seconds)
 
 
 @any_case
