@@ -580,7 +580,10 @@ def _leave(replica: Replica, requests: RequestTable, index: int) -> None:
     # Its tokens stay in the KV cache; it has the same number when the step ends.
     requests.computed_tokens[index] = context
     replica.prefilled_tokens += context
-    requests.context_base[index] = position - pace * (step + 1)
+    if progress is not None:
+        # Where it stands in its pace, and the steps that it has left, whenever it goes on.
+        requests.context_base[index] = position
+        requests.finish_step[index] -= step
 
 
 def take_back(replica: Replica, requests: RequestTable, index: int) -> None:
@@ -608,11 +611,9 @@ def _rejoin(replica: Replica, requests: RequestTable, index: int) -> None:
     if progress is None:
         requests.context_base[index] = context - step
         requests.finish_step[index] = step + requests.output_tokens[index] - generated
-    elif (requests.context_base[index] + requests.pace[index] * step) // GRID == context:
-        requests.finish_step[index] += 1
     else:
-        # The step that passed it over has not run.
-        requests.context_base[index] += requests.pace[index]
+        requests.context_base[index] -= requests.pace[index] * step
+        requests.finish_step[index] += step
     heappush(replica.finish_heap, requests.finish_step[index] << SHIFT | index)
     if replica.has_thinking:
         expect_answer(replica, requests, index, generated)

@@ -14,9 +14,11 @@ from simserve.engine.preemption import make_way, pass_over, place_of_worst, pree
 from simserve.engine.state import UNFINISHED, Replica, RequestTable
 from simserve.engine.state_cache import (
     context_of,
+    is_settled,
     keep_blocks,
     keep_decoded,
     known_context,
+    learn,
     pass_states,
     take_blocks_for,
 )
@@ -34,12 +36,9 @@ def schedule_seats(replica: Replica, requests: RequestTable) -> bool:
         has_made_way = make_way(replica, requests)
     has_preempted = _serve(replica, requests)
     pass_over(replica, requests)
+    num_seats = len(replica.running)
     schedule_chunks(replica, requests, replica.num_decoding, not has_preempted)
-    if replica.config.async_scheduling:
-        for position in range(len(replica.passed_over)):
-            # The token of the step that runs is known by the next one.
-            index = replica.passed_over[position]
-            keep_blocks(cache, index, requests.computed_tokens[index])
+    learn(replica, requests, replica.step, num_seats)
     cache.is_under_way = False
     return has_preempted or has_made_way
 
@@ -77,6 +76,9 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
             continue
         else:
             done = context_of(replica, requests, index, replica.step)
+            if is_settled(cache, index, done + width):
+                budget -= width
+                continue
         while not _has_blocks(replica, requests, index, done + tokens):
             place = place_of_worst(replica, requests) if replica.has_priorities else len(running) - 1
             victim = running.pop(place)

@@ -413,11 +413,38 @@ def known_context(replica: Replica, requests: RequestTable, index: int) -> int:
     return done - cache.paths.tokens_under_way[index] if cache.is_under_way else done
 
 
+def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
+    """Return whether a decoding request that computes up to ``tokens`` tokens takes, gives back and caches nothing."""
+    paths = cache.paths
+    last, size = paths.last_state[index], paths.block_size
+    has_kept = not cache.state_below[last] and tokens // size <= paths.shared_blocks[index]
+    return has_kept and tokens <= paths.blocks_held[index] * size
+
+
 def keep_decoded(replica: Replica, requests: RequestTable, index: int, step: int) -> None:
     """Cache the blocks that a decoding request fills in a step; scheduled ahead, as far as tokens are known."""
     cache = replica.cache
     assert cache is not None
     keep_blocks(cache, index, context_of(replica, requests, index, step - replica.config.async_scheduling) + 1)
+
+
+def learn(replica: Replica, requests: RequestTable, step: int, num_seats: int) -> None:
+    """Cache what the decoding requests of the first seats had before a step that is scheduled ahead.
+
+    The result of the step before is known then. Without drafts, only for those passed over is anything new.
+    """
+    cache = replica.cache
+    assert cache is not None
+    if not replica.config.async_scheduling or (replica.progress is None and not len(replica.passed_over)):
+        return
+    for seat in range(num_seats):
+        index = replica.running[seat]
+        if requests.status[index] != UNFINISHED:
+            continue
+        if not requests.computed_tokens[index]:
+            keep_blocks(cache, index, context_of(replica, requests, index, step))
+        elif index in replica.passed_over:
+            keep_blocks(cache, index, requests.computed_tokens[index])
 
 
 def asks_again(replica: Replica) -> bool:
@@ -451,7 +478,8 @@ def _opened(replica: Replica, num_steps: int) -> int:
 def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
     """Let the steps of a leap after its first one be looked at seat by seat; return the blocks that they have taken."""
     free_blocks, replica.exported_states = replica.free_blocks, 0
-    running, size, residues = replica.running, replica.block_size, replica.residues
+    cache, running, size, residues = replica.cache, replica.running, replica.block_size, replica.residues
+    assert cache is not None
     late = replica.config.async_scheduling and not replica.config.aligns_plainly
     for step in range(replica.step + 1, replica.step + num_steps):
         if step > replica.step + 1 and replica.progress is None:
@@ -463,10 +491,13 @@ def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
             index = running[seat]
             if requests.status[index] != UNFINISHED or requests.computed_tokens[index]:
                 continue
-            context = context_of(replica, requests, index, step)
+            tokens = context_of(replica, requests, index, step) + replica.tokens_per_decode
+            if is_settled(cache, index, tokens):
+                continue
             pass_states(replica, index, context_of(replica, requests, index, step - late))
-            if not take_blocks_for(replica, index, context + replica.tokens_per_decode):
+            if not take_blocks_for(replica, index, tokens):
                 report_lack(replica, index)
             keep_decoded(replica, requests, index, step)
+        learn(replica, requests, step, len(running))
     taken, replica.free_blocks = free_blocks - replica.free_blocks, free_blocks
     return taken

@@ -31,6 +31,7 @@ class Memory(Protocol):
     empty: deque[int]
     last_used: dict[Block, int]
     capacity: int
+    departing: list[Request]
     running: list[Request]
 
     def aligned(self, chunk: int, target: int, /) -> int:
@@ -105,9 +106,9 @@ class StateCache:
             self.known = {request: request.computed for request in step.requests}
 
     def learn(self) -> None:
-        """The results of the last step are known: the next one is scheduled."""
+        """The results of the last step are known: the next one is scheduled. Who is done keeps its own as it leaves."""
         for request in self.known:
-            if request.is_decoding and request in self.tables:
+            if request.is_decoding and request in self.tables and request not in self.scheduler.departing:
                 self.cache(request, request.computed)
         self.known = {}
 

@@ -208,15 +208,16 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
         async_scheduling=draw.random() < 0.5,
         block_size=size,
         window_groups=groups,
-        num_blocks=-(-longest // size) + 3 * groups + draw.randint(2, 12),
+        num_blocks=-(-longest // size) + 3 * groups + draw.randint(2, 12) + fields.get("watermark_blocks", 0),
         max_num_seqs=draw.choice([2, 4, 8]),
         max_num_batched_tokens=max(2 * size, draw.choice([8, 16, 32])),
         max_model_len=longest + size,
-        **fields,
     )
+    config = replace(config, **fields)
     arrivals = sorted(draw.choice([0.0, 1.5, 3.25, 7.5, 12.0]) for _ in range(count))
     paths = [
-        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt))] if draw.random() < 0.7 else [] for prompt in prompts
+        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt + output))] if draw.random() < 0.7 else []
+        for prompt, output in zip(prompts, outputs, strict=True)
     ]
     specs = with_paths(make_specs(arrivals, prompts, outputs), paths)
     priority = np.array([draw.randint(0, 2) for _ in range(count)])
@@ -224,7 +225,7 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
     return config, replace(specs, priority=priority, pace=pace if config.num_speculative_tokens else None)
 
 
-@pytest.mark.parametrize("seed", range(11, 26))
+@pytest.mark.parametrize("seed", range(11, 41))
 @pytest.mark.parametrize(
     "fields",
     [
@@ -234,6 +235,7 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
         {"scheduling_policy": "priority"},
         {"scheduling_policy": "priority", "priority_preemption": True},
         {"num_speculative_tokens": 3},
+        {"watermark_blocks": 3},
     ],
 )
 def test_requests_short_of_memory_are_looked_at_as_the_walker_does(seed: int, fields: dict[str, Any]) -> None:
@@ -241,6 +243,24 @@ def test_requests_short_of_memory_are_looked_at_as_the_walker_does(seed: int, fi
     config, specs = drawn(seed, **fields)
 
     assert_agrees(config, constant_step_times(), specs)
+
+
+@pytest.mark.parametrize(
+    ("seed", "fields"),
+    [
+        (124, {}),
+        (288, {}),
+        (386, {}),
+        (427, {}),
+        (1304, {"num_speculative_tokens": 1, "max_num_batched_tokens": 8, "max_num_seqs": 8}),
+        (1341, {"max_num_batched_tokens": 8, "max_num_seqs": 8}),
+    ],
+)
+def test_drafts_scheduled_ahead_are_known_when_the_walker_knows_them(seed: int, fields: dict[str, Any]) -> None:
+    """What a step brings is cached once the next one is scheduled; a request that is done has no more than its own."""
+    config, specs = drawn(seed, **{"num_speculative_tokens": 3, **fields})
+
+    assert_agrees(replace(config, async_scheduling=True), constant_step_times(), specs)
 
 
 def test_a_pool_of_prompts_hands_over_the_blocks_of_its_requests() -> None:
