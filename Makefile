@@ -15,7 +15,7 @@ help:
 	@echo "make check   formatting, lint, types and tests, as CI does"
 	@echo "make docs    build the site of the docs under site/"
 	@echo "make bench   measure speed and memory, write benchmarks/RESULTS.md"
-	@echo "make release VERSION=0.2.0   rehearse a release: wheel and sdist under dist/, nothing else changes"
+	@echo "make release VERSION=0.3.0   rehearse a release: wheel and sdist under dist/, nothing else changes"
 	@echo "make clean   remove environments, caches and results"
 
 $(VENV)/.created:
