@@ -16,7 +16,7 @@ help:
 	@echo "make docs    build the site of the docs under site/"
 	@echo "make bench   measure speed and memory, write benchmarks/RESULTS.md"
 	@echo "make figures DATE=2026-12-01   write ranges, accuracy and the README anew, after predictions have moved"
-	@echo "make release VERSION=0.2.0   rehearse a release: wheel and sdist under dist/, nothing else changes"
+	@echo "make release VERSION=0.3.0   rehearse a release: wheel and sdist under dist/, nothing else changes"
 	@echo "make clean   remove environments, caches and results"
 
 $(VENV)/.created:
