@@ -50,6 +50,7 @@ CLASS_MAX_SPLITS = 8  # Most SMs that share a tile's reduction.
 TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
+TUNED_TRITON = "triton_tuned"  # Maker of Triton's products with tiles of their own, as GPUs name their curves.
 STEP_COLUMNS = 128.0  # Columns of the reduction per scale of block-scaled FP8: a tile processes this many at a time.
 PAD_PASSES = 2
 """Passes over the inputs of a product whose rows are padded first: they are read and written (vLLM 0.11.0 and 0.11.2,
@@ -297,6 +298,24 @@ def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
             "memory_efficiency": min(curve.memory_efficiency * memory, 1.0),
         }
     )
+
+
+def block_scaled_maker(
+    engine: ResolvedEngine, vendor: str, out_features: int, in_features: int, *, is_beside: bool
+) -> str | None:
+    """Return whose product of FP8 with block scales runs where it is not that of the format; None: it is.
+
+    Args:
+        engine: The engine, which may call Triton's kernels on the GPUs of a vendor.
+        out_features: Columns n, on one rank.
+        in_features: Reduction k, on one rank.
+        is_beside: Whether it is rows of the routed experts' products, without tiles of its own.
+    """
+    if engine.block_scaled_kernels.get(vendor) != "triton":
+        return None
+    if is_beside:
+        return engine.name
+    return TUNED_TRITON if (out_features, in_features) in engine.block_scaled_tuned else None
 
 
 def block_scaled_curve(

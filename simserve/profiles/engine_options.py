@@ -155,6 +155,11 @@ class EngineOptions(FrozenModel):
     cuda_graph_padding: bool | None = None
     """Whether a batch between two captured sizes is padded to the larger. Where not, SGLang captures every size, and
     TensorRT-LLM, unless told, 1 to 32, 64 and 128: others wait for launches. Absent: padded, as exports say."""
+    piecewise_cuda_graph_max_tokens: Count | None = None
+    """TensorRT-LLM: steps with prompts of up to so many tokens run on CUDA graphs in pieces, padded to the next
+    captured size, and the host launches attention alone: the largest of `torch_compile_config.capture_num_tokens` with
+    `enable_piecewise_cuda_graph` (3,072 if none is listed), from 1.4 on of `prefill_capture_num_tokens`. Captured are
+    powers of two up to 128, multiples of 256, and this number, up to `max_num_batched_tokens`. Absent: none has one."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation). If set it is all of that time, and requests
     do not wait for one another in the API server."""

@@ -476,6 +476,24 @@ def test_triton_multiplies_scales_by_blocks_on_no_other_gpu() -> None:
     assert step("mi300x-192gb", "sglang", "0.5.9") > 1.2
 
 
+@pytest.mark.parametrize("hardware", ["mi300x-192gb", "mi325x-256gb"])
+def test_tritons_products_have_tiles_of_their_own_where_aiter_ships_them(hardware: str) -> None:
+    """GLM-5.2 over eight GPUs: a step of one sequence from SGLang 0.5.11 on; not over four, nor on CDNA 4."""
+
+    def step(name: str, ranks: int) -> float:
+        shape = make_shape(
+            name, "glm-5.2", engine="sglang", quantization="fp8", version="0.5.13", tensor_parallel_size=ranks
+        )
+        plain = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"block_scaled_tuned": ()}))
+        return float(price(shape, 64).step_times.decode_base[1] / price(plain, 64).step_times.decode_base[1])
+
+    assert step(hardware, 8) < 0.75
+    assert 0.75 < step(hardware, 4) < 0.95  # 2,624 by 6,144 alone: it is not split over ranks
+    assert step("mi355x-288gb", 8) == 1.0
+    old = make_shape(hardware, "glm-5.2", engine="sglang", quantization="fp8", version="0.5.10", tensor_parallel_size=8)
+    assert old.engine.block_scaled_tuned == ()
+
+
 @pytest.mark.parametrize(
     ("engine", "version", "step", "gap", "flops", "kernels", "is_joined"),
     [

@@ -932,6 +932,20 @@ def test_without_padding_other_batches_have_no_graph() -> None:
     assert exact.eager_prompt_seconds_per_layer == padded.eager_prompt_seconds_per_layer  # prompts run as with padding
 
 
+def test_prompts_are_captured_in_pieces_where_the_user_says_so() -> None:
+    """TensorRT-LLM's documented list, in steps of 256 up to the user's largest, none beyond a step's budget."""
+    few, many, all_tokens = (
+        resolve("tensorrt-llm", "1.2", piecewise_cuda_graph_max_tokens=size) for size in (300, 5000, 9000)
+    )
+
+    assert few.piecewise_cuda_graph_sizes == (1, 2, 4, 8, 16, 32, 64, 128, 256, 300)
+    assert many.piecewise_cuda_graph_sizes[-3:] == (4608, 4864, 5000)
+    assert all_tokens.piecewise_cuda_graph_sizes[-2:] == (7936, 8192)
+    assert resolve("tensorrt-llm", "1.2").piecewise_cuda_graph_sizes == ()
+    with pytest.raises(ScenarioError, match="needs CUDA graphs"):
+        resolve("tensorrt-llm", "1.2", piecewise_cuda_graph_max_tokens=300, enforce_eager=True)
+
+
 @pytest.mark.parametrize(
     ("engine", "more", "message"),
     [

@@ -216,8 +216,8 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   figures, TTFT 38 % of 92, TPOT 12 % of 113; ranges of 90 % held 92, 76 and 92 %. Since then answers that end by
   themselves have a spread, chunks, seats and a share of memory that servers must have had are written, and what
   prefix caches held is shown only: 9, 33 and 11 %; 93, 85 and 92 %. What came to light: a step of DeepSeek without
-  graphs under TensorRT-LLM on B200 takes half as long on another host than InferenceX's, and graphs in pieces cannot
-  be said; products of FP8 by blocks of one row are twice too slow on an MI300X under SGLang of mid-2026, where its
+  graphs under TensorRT-LLM on B200 takes half as long on another host than InferenceX's, and graphs in pieces could
+  not be said; products of FP8 by blocks of one row are twice too slow on an MI300X under SGLang of mid-2026, where its
   prompts of sparse attention are twice too fast, as on MI325X; decodes of latent attention by Triton read a long
   context at a tenth of the rate on AMD's GPUs; few sequences over four and eight MI355X are a fifth too slow;
   Qwen3.5's short prompts start sooner on servers under vLLM; drafts that run launch by launch cost twice as much on

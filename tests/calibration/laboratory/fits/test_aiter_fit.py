@@ -13,6 +13,7 @@ import pytest
 
 from calibration.laboratory.fits import aiter_fit
 from calibration.laboratory.fits.moe_fit import predict_experts
+from simserve.perf.gemm import gemm_seconds
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.kernel_curves import GemmClass
@@ -181,6 +182,26 @@ def test_products_by_triton_of_the_profiles_are_those_of_the_calls(name: str) ->
     assert aiter_fit.held_out(rows, ["source"], aiter_fit.triton_product_errors) < 0.1
     slower = rows.assign(us=3.0 * rows["us"])
     assert np.median(np.abs(aiter_fit.triton_product_errors(slower, slower))) < 0.1
+
+
+@pytest.mark.parametrize("name", ["mi300x-192gb", "mi325x-256gb"])
+def test_tritons_own_tiles_are_aiters_products_at_its_share_of_the_peak(name: str) -> None:
+    """Nothing is fitted. 2,048 by 3,072 with 1 to 32 rows is 2.3 to 3.3 times as quick as by the one tile (ROCm/aiter
+    pull request 3493, MI325X), 3.4 times so."""
+    tuned, plain = (load_hardware(name).gemm_curves_of(maker)["fp8_block"] for maker in ("triton_tuned", "triton"))
+    aiters = load_hardware("mi300x-192gb").gemm_curves_of("vllm")["fp8_block"]
+
+    rows = np.array([1.0, 8.0, 32.0])
+    num_bytes = 2048.0 * 3072 + rows * (3072 + 2.0 * 2048)
+    times = [
+        gemm_seconds(curve, aiter_fit.MI300X, rows=rows, out_features=2048, in_features=3072, num_bytes=num_bytes).total
+        for curve in (plain, tuned)
+    ]
+
+    own = {"efficiency": plain.efficiency, "sustained_efficiency": plain.efficiency}
+    out = {"fit", "engines"}
+    assert tuned.model_dump(exclude=out) == aiters.model_copy(update=own).model_dump(exclude=out)
+    assert np.all((times[0] / times[1] > 2.3) & (times[0] / times[1] < 3.5))
 
 
 def test_a_server_gains_by_aiters_products_of_few_rows_what_was_measured() -> None:
