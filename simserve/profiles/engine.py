@@ -488,7 +488,8 @@ def _is_eager(asked: EngineOptions, host: Host) -> bool:
     """Return whether no step has a graph: so the user says, or nothing asks an interpreter beside engines for one."""
     if asked.enforce_eager or asked.cudagraph_mode == "NONE":
         return True
-    is_asked = asked.enforce_eager is False or asked.cuda_graph_padding is not None
+    asking = (asked.cuda_graph_padding, asked.max_cudagraph_capture_size)
+    is_asked = asked.enforce_eager is False or any(each is not None for each in asking)
     return bool(host.interpreted and asked.async_scheduling) and not is_asked
 
 

@@ -1044,12 +1044,13 @@ def test_tensorrt_llm_s_pytorch_backend_beside_engines_has_the_host_of_1_0(optio
         ({"cuda_graph_padding": True}, 512, 0.0),
         ({"async_scheduling": True, "enforce_eager": False}, 512, 0.0),
         ({"async_scheduling": True, "cuda_graph_padding": True}, 512, 0.0),
+        ({"async_scheduling": True, "max_cudagraph_capture_size": 64}, 64, 0.0),
         ({"async_scheduling": True, "cuda_graph_padding": False}, 128, 0.27e-3),
     ],
     ids=str,
 )
 def test_tensorrt_llm_s_pytorch_backend_beside_engines_uses_graphs_where_told(
-    option: dict[str, bool], largest: int, seconds: float
+    option: dict[str, Any], largest: int, seconds: float
 ) -> None:
     """`use_cuda_graph` is off before 1.0; padded graphs are those of 1.0, and what runs without them is launched."""
     found = resolve("tensorrt-llm", "0.21", max_num_seqs=512, **option)
@@ -1057,7 +1058,7 @@ def test_tensorrt_llm_s_pytorch_backend_beside_engines_uses_graphs_where_told(
     assert max(found.cuda_graph_sizes, default=0) == largest
     assert found.eager_seconds_per_layer == pytest.approx(seconds)
     if found.cuda_graph_padding and largest:
-        assert found.cuda_graph_sizes == resolve("tensorrt-llm", "1.0", max_num_seqs=512).cuda_graph_sizes
+        assert found.cuda_graph_sizes == resolve("tensorrt-llm", "1.0", max_num_seqs=512, **option).cuda_graph_sizes
 
 
 def test_a_backend_s_own_times_are_fields_of_the_host() -> None:
