@@ -301,7 +301,7 @@ class Host(FrozenModel):
     prompts, unless `cudagraph_mode` is FULL, and decode steps where it is PIECEWISE."""
     interpreted: Mapping[str, Seconds] = Field(default_factory=dict)
     """Fields of this block that differ where an option is set that compiled engines have not: TensorRT-LLM's PyTorch
-    backend beside them (`enforce_eager`, `async_scheduling`, `cuda_graph_padding: false`)."""
+    backend beside them (`enforce_eager`, `async_scheduling`, `cuda_graph_padding`)."""
     source: str
     """Where the figures come from."""
 

@@ -1032,7 +1032,9 @@ def test_tensorrt_llm_without_graphs_launches_every_layer_from_python(version: s
 
 
 @pytest.mark.parametrize(
-    "option", [{"enforce_eager": True}, {"async_scheduling": True}, {"cuda_graph_padding": False}], ids=str
+    "option",
+    [{"enforce_eager": True}, {"async_scheduling": True}, {"cuda_graph_padding": False}, {"cuda_graph_padding": True}],
+    ids=str,
 )
 def test_tensorrt_llm_s_pytorch_backend_beside_engines_has_the_host_of_1_0(option: dict[str, bool]) -> None:
     """Its API server and what it launches; an option that engines have not says that it runs."""
@@ -1045,6 +1047,32 @@ def test_tensorrt_llm_s_pytorch_backend_beside_engines_has_the_host_of_1_0(optio
     assert [getattr(compiled, name) for name in names] == [0.0, 0.0]
     assert [getattr(interpreted, name) for name in names] == [getattr(later, name) for name in names]
     assert interpreted.eager_prompt_seconds_per_layer == later.eager_prompt_seconds_per_layer == pytest.approx(0.27e-3)
+
+
+@pytest.mark.parametrize(
+    ("option", "largest", "seconds"),
+    [
+        ({}, 0, 0.0),  # an engine, which needs none
+        ({"enforce_eager": True}, 0, 0.27e-3),
+        ({"async_scheduling": True}, 0, 0.27e-3),  # nothing tells it to use graphs, which is its default
+        ({"cuda_graph_padding": True}, 512, 0.0),
+        ({"async_scheduling": True, "enforce_eager": False}, 512, 0.0),
+        ({"async_scheduling": True, "cuda_graph_padding": True}, 512, 0.0),
+        ({"async_scheduling": True, "max_cudagraph_capture_size": 64}, 64, 0.0),
+        ({"async_scheduling": True, "cuda_graph_padding": False}, 128, 0.27e-3),
+    ],
+    ids=str,
+)
+def test_tensorrt_llm_s_pytorch_backend_beside_engines_uses_graphs_where_told(
+    option: dict[str, Any], largest: int, seconds: float
+) -> None:
+    """`use_cuda_graph` is off before 1.0; padded graphs are those of 1.0, and what runs without them is launched."""
+    found = resolve("tensorrt-llm", "0.21", max_num_seqs=512, **option)
+
+    assert max(found.cuda_graph_sizes, default=0) == largest
+    assert found.eager_seconds_per_layer == pytest.approx(seconds)
+    if found.cuda_graph_padding and largest:
+        assert found.cuda_graph_sizes == resolve("tensorrt-llm", "1.0", max_num_seqs=512, **option).cuda_graph_sizes
 
 
 def test_a_backend_s_own_times_are_fields_of_the_host() -> None:
