@@ -709,7 +709,14 @@ class WindowedKV(FrozenModel):
     keeps_with_connector: bool = False
     """Whether this also holds if a KV connector moves caches between servers."""
     counts_steps_ahead: bool = False
-    """Whether the start-up check also counts the chunk of a step that is scheduled ahead."""
+    """Whether the start-up check also counts the chunk of a step that is scheduled ahead, and a request gives back what
+    lies before its window only once the result of the step that passed it is known."""
+    counts_blocks: bool = False
+    """One pool: whether blocks are given back when a request is scheduled, and a prefix is found only where its last
+    window is cached too."""
+    keeps_last_windows: bool = False
+    """``counts_blocks``: whether only the last window before the end of a prompt, and before where a request has found
+    more, is cached; otherwise all windows are."""
     logs_requests: bool = False
     """One pool: whether the start-up log prints the tokens of as many requests of full length as there is room for,
     rather than those that every layer holds."""
