@@ -19,12 +19,11 @@ PAGE = Path(__file__).parent / "commands.md"
 def page() -> str:
     """Return the page of all commands with their options, as the command line declares them."""
     root: Any = typer.main.get_command(app_of())
-    lines = [
-        "# Commands",
-        "",
-        "Every command and its options, as `simserve COMMAND --help` prints them. The [README](../README.md) says which\ncommand answers which question.",
-        "",
-    ]
+    opening = (
+        "Every command and its options, as `simserve COMMAND --help` prints them. The [README](../README.md) says which",
+        "command answers which question.",
+    )
+    lines = ["# Commands", "", *opening, ""]
     for name, command in _leaves(root, ()):
         about = (command.help or "").strip().split("\n\n")
         lines += [f"## {' '.join(name)}", "", about[0].replace("\n", " ").replace("\\[", "["), ""]
