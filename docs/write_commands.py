@@ -20,8 +20,8 @@ def page() -> str:
     """Return the page of all commands with their options, as the command line declares them."""
     root: Any = typer.main.get_command(app_of())
     opening = (
-        "Every command and its options, as `simserve COMMAND --help` prints them. The [README](../README.md) says which",
-        "command answers which question.",
+        "Every command and its options, as `simserve COMMAND --help` prints them. The [README](../README.md) says",
+        "which command answers which question.",
     )
     lines = ["# Commands", "", *opening, ""]
     for name, command in _leaves(root, ()):
