@@ -133,7 +133,7 @@ def gemm_curve(
     curve = machine.gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.gemm_curves:
         curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows, overlap)
-        curve = curve.model_copy(update={"fit": None})
+        curve = curve.model_copy(update={"fit": None, "skinny_rows": None})
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
         curve = slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
@@ -386,6 +386,10 @@ def gemm_seconds(
         further = np.clip(rows - 1.0, 0.0, curve.min_tile_rows - 1.0)  # the bandwidth share was measured with one row
         vectors = 2.0 * further * out_features * in_features / curve.vector_flops
         total = np.maximum(total, curve.start_latency + overlapped(curve, vectors, memory))
+    if curve.skinny_rows is not None:
+        skinny = num_bytes / (device.bandwidth * (curve.skinny_memory_efficiency or curve.memory_efficiency))
+        total = np.where(rows > curve.skinny_rows, total, curve.start_latency + skinny)
+        memory = np.where(rows > curve.skinny_rows, memory, skinny)
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)
 
 

@@ -78,6 +78,9 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> whose such products run, as the curves of a GPU name them; absent: the engine's own."""
     block_scaled_tuned: tuple[tuple[int, int], ...] = ()
     """Columns and reduction of the matrices, on one rank, for which Triton's such products have tiles of their own."""
+    wide_kernels: Mapping[str, str] = Field(default_factory=dict)
+    """Maker of the GPU -> whose products of 16-bit weights run where a GPU has a curve of that name; absent: the
+    engine's own."""
     fp4_kernels: str = ""
     """Whose products of NVFP4 weights run where a GPU has a curve of that name; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)
