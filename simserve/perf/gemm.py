@@ -50,6 +50,7 @@ CLASS_MAX_SPLITS = 8  # Most SMs that share a tile's reduction.
 TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
+TRITON_MAKERS = ("triton", "triton_own")  # Triton's such products: AITER's, and the engine's own.
 TUNED_TRITON = "triton_tuned"  # Maker of Triton's products with tiles of their own, as GPUs name their curves.
 STEP_COLUMNS = 128.0  # Columns of the reduction per scale of block-scaled FP8: a tile processes this many at a time.
 PAD_PASSES = 2
@@ -309,11 +310,12 @@ def block_scaled_maker(
         engine: The engine, which may call Triton's kernels on the GPUs of a vendor.
         out_features: Columns n, on one rank.
         in_features: Reduction k, on one rank.
-        is_beside: Whether it is rows of the routed experts' products, without tiles of its own.
+        is_beside: Whether it runs beside the routed experts: with AITER's, as rows of theirs, without tiles of its own.
     """
-    if engine.block_scaled_kernels.get(vendor) != "triton":
+    maker = engine.block_scaled_kernels.get(vendor)
+    if maker not in TRITON_MAKERS:
         return None
-    if is_beside:
+    if is_beside and maker == TRITON_MAKERS[0]:
         return engine.name
     return TUNED_TRITON if (out_features, in_features) in engine.block_scaled_tuned else None
 
