@@ -193,7 +193,7 @@ def resolve_engine(
         "kv_unified": unified,
         **_kernels(known, features),
         "enable_nccl_nvls": choices.pick("enable_nccl_nvls", known.kernels.enable_nccl_nvls),
-        **block_scaled_kernels(options, compute_capability),
+        **block_scaled_kernels(options, compute_capability, known.kernels.block_scaled_kernels),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
         "kv_transfer": profile.kv_transfer_of(version),

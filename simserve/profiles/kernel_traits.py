@@ -75,9 +75,13 @@ class KernelTraits(FrozenModel):
     all_reduce_rounds_families: tuple[str, ...] = ()
     """Model families whose all-reduces include norm and rounding for such products, at hidden sizes above 4,096."""
     block_scaled_kernels: Mapping[str, str] = Field(default_factory=dict)
-    """Maker of the GPU -> whose such products run, as the curves of a GPU name them; absent: the engine's own."""
+    """Maker of the GPU -> whose such products run, as the curves of a GPU name them; absent: the engine's own. Its own
+    by Triton (``triton_own``) give way to AITER's where that is switched on."""
     block_scaled_tuned: tuple[tuple[int, int], ...] = ()
     """Columns and reduction of the matrices, on one rank, for which Triton's such products have tiles of their own."""
+    wide_kernels: Mapping[str, str] = Field(default_factory=dict)
+    """Maker of the GPU -> whose products of 16-bit weights run where a GPU has a curve of that name; absent: the
+    engine's own."""
     fp4_kernels: str = ""
     """Whose products of NVFP4 weights run where a GPU has a curve of that name; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)

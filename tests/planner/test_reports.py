@@ -43,7 +43,8 @@ def servers(*runs: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> None:
-    """Each point could be written to a file and run; each says its engine's release."""
+    """Each point could be written to a file and run; each says its engine's release, and so does every pool's engine,
+    which takes nothing from the deployment's."""
     points = read_unseen()
 
     assert len(points) > 150
@@ -51,6 +52,7 @@ def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> 
         scenario = from_mapping(point.scenario)
         assert (scenario.model, scenario.deployment.hardware) == (point.model, point.hardware)
         assert point.version
+        assert all(pool.engine is None or pool.engine.version for pool in scenario.deployment.pools), point.label
         assert point.source == UNSEEN
     assert len({point.label for point in points}) == len(points)
 
