@@ -533,6 +533,9 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     prompt_launching, drafting = host.eager_prompt_seconds_per_layer, host.eager_draft_seconds_per_layer
     if host.eager_dense_prompt_seconds_per_layer and not (place.traits.has_experts or place.traits.captures_prompts):
         prompt_launching = host.eager_dense_prompt_seconds_per_layer
+    linear_gap = host.eager_gap_seconds_per_linear_layer
+    if place.traits.captures_prompts and host.captured_gap_seconds_per_linear_layer is not None:
+        linear_gap = host.captured_gap_seconds_per_linear_layer
     mode, piecewise = choices.asked.cudagraph_mode, known.cuda_graphs.piecewise_families
     is_piecewise = mode == "PIECEWISE" or (mode is None and place.model_family in piecewise)
     is_piecewise |= place.traits.divides_contexts and known.cuda_graphs.piecewise_with_context_ranks and mode != "NONE"
@@ -556,7 +559,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_draft_seconds_per_layer": drafting and slowdown * drafting,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
-        "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
+        "eager_gap_seconds_per_linear_layer": slowdown * linear_gap,
         "eager_seconds_per_linear_layer": slowdown * host.eager_seconds_per_linear_layer,
         "eager_seconds_per_compressed_layer": slowdown * host.eager_seconds_per_compressed_layer,
         "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,

@@ -199,8 +199,8 @@ class EngineOptions(FrozenModel):
     `triton`, those decodes compute at 35 TFLOP/s, and at less for few sequences; nothing else changes."""
     mamba_ssm_cache_dtype: StateDtype | None = None
     """vLLM, SGLang: format of the states of Mamba and linear attention, vLLM's name; SGLang's `--mamba-ssm-dtype`.
-    Sixteen bits halve their memory, and what a step moves of Mamba's; the kernels of linear attention take as long.
-    Absent: the checkpoint's."""
+    Sixteen bits halve their memory, and what a step moves of them, but not the arithmetic of linear attention. Absent:
+    the checkpoint's."""
     flashinfer_sampler: bool | None = None
     """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
     the KV cache gets more memory. Absent: as in the version's official image; a wheel up to 0.11.0 without FlashInfer

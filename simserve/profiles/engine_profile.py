@@ -256,6 +256,8 @@ class Host(FrozenModel):
     """GPU idle time per layer without routed experts in such a step, seconds: gaps between short kernels."""
     eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle time per layer of linear attention, seconds: a dozen Triton kernels between torch operators."""
+    captured_gap_seconds_per_linear_layer: Seconds | None = Field(default=None, ge=0)
+    """The same where graphs of prompts are captured, each of which ends at the layer, seconds; absent: the same."""
     eager_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs, seconds: piecewise graphs
     leave its kernels out, and the host cannot launch them faster; 0: as any other layer."""

@@ -6,7 +6,7 @@ Knows neither a GPU's rates nor the time of a kernel: those are hardware profile
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -118,8 +118,8 @@ class KernelTraits(FrozenModel):
     absent: they count for every weight, and nothing is padded."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Factor on the time of a decode step per key of an 8-bit KV cache; the fitted kernels are newer."""
-    linear_state_traffic: PositiveFloat | None = None
-    """Equivalent traffic of a decode step per element of a state of linear attention, bytes; absent: as fitted."""
+    linear_state_element_seconds: Annotated[Seconds, Field(ge=0)] | None = None
+    """Arithmetic of a decode step per element of a state of linear attention, seconds; absent: as fitted."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Weight format -> speed of experts relative to the fitted kernels: older kernels, or an own build of them."""
     kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
