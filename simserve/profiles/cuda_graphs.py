@@ -63,6 +63,8 @@ class CudaGraphs(FrozenModel):
 
     sizes: tuple[int | SizeRange, ...] = ()
     """Captured sizes, ascending; empty: no graphs."""
+    interpreted_sizes: tuple[int | SizeRange, ...] = ()
+    """The same where an option is set that compiled engines have not, as in `Host.interpreted`; empty: as `sizes`."""
     exact_sizes: tuple[int | SizeRange, ...] = ()
     """Captured sizes where batches are not padded and others run without a graph; empty: batches are always padded."""
     exact_max_batch: int | None = Field(default=None, ge=1)

@@ -757,7 +757,19 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
         "window_blocks": layout.window_blocks,
         "num_window_blocks": layout.num_window_blocks,
         "keeps_states": layout.are_states,
-    } | (_state_fields(shape) if layout.are_states else {})
+    } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
+
+
+def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
+    """Return how the blocks of windows are counted and cached, where the engine does so one by one."""
+    rules, window = shape.windowed_kv, shape.model.sliding_window
+    if rules is None or not rules.counts_blocks or window is None or shape.engine.scheduler != "mixed":
+        return {}
+    return {
+        "window_tokens": window,
+        "keeps_every_state": not rules.keeps_last_windows,
+        "aligns_plainly": not rules.counts_steps_ahead,
+    }
 
 
 def _state_fields(shape: ReplicaShape) -> dict[str, int]:

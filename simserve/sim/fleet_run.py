@@ -233,6 +233,11 @@ class FleetRun:
         assert self._decisions is not None
         self._decisions.start(env)
 
+    @property
+    def recorders(self) -> list[tuple[PoolSetup, Recorder]]:
+        """The recorder of each pool, with what the pool is."""
+        return [(setup, pool.recorder) for setup, pool in zip(self._setups, self._pools, strict=True)]
+
     def flush(self) -> None:
         """Pass what the schedulers have written to the recorders."""
         self.cluster.flush()

@@ -234,6 +234,9 @@ def _decided(
         run = FleetRun(control, setups, specs, latency, on_progress, log, accelerate, own, own_blocks=blocks)
         was_interrupted = run.run()
         check()
+        for setup, recorder in run.recorders:
+            if setup.role != "decode":
+                blocks.check_room(setup.engine, recorder)
         return simulation_of(run, specs, control, setups, log, was_interrupted=was_interrupted)
 
     try:
@@ -407,6 +410,8 @@ def _run_with(
     was_interrupted = run_to_end(cluster)
     own.check(requests)
     cluster.flush()
+    if config.window_tokens:
+        own.check_room(config, recorder)
     cluster.forget_unsent(arrival_time)
     if log is not None:
         log.keep_paces(requests)

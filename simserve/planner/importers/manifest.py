@@ -18,7 +18,7 @@ from typing import Any
 from simserve.documents import parse_yaml
 from simserve.errors import ScenarioError
 from simserve.planner.export.compose import POLICIES
-from simserve.planner.export.dynamo import MAIN, MODES
+from simserve.planner.export.dynamo import MAIN, MODES, version_in
 from simserve.planner.export.flags import ALL, without
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
@@ -141,7 +141,9 @@ def import_manifest(
         ScenarioError: A text is not YAML, no server can be read, or one of the commands is invalid.
     """
     scripts = [text for text in texts if is_script(text)]
-    documents = [each for text in texts if text not in scripts for each in _documents(text)]
+    named = itertools.zip_longest(texts, names[: len(texts)], fillvalue=_WHERE)
+    documents = [each for text, name in named if text not in scripts for each in _documents(text, name)]
+    where = ", ".join(names) or _WHERE
     try:
         servers = [server for each in documents for server in _servers(each)]
         _add_files(servers, documents)
@@ -152,13 +154,13 @@ def import_manifest(
     except (AttributeError, KeyError, TypeError, ValueError) as failure:
         # A field that the API requires is missing, or a field has the wrong type.
         rule = f"has a manifest with a field missing or of another type: {type(failure).__name__} {failure}"
-        raise ScenarioError(rule, file=_WHERE, remedy="check it with kubectl apply --dry-run=server") from None
+        raise ScenarioError(rule, file=where, remedy="check it with kubectl apply --dry-run=server") from None
     encoders = [each for each in servers if each.role == _ENCODE]
     servers = [each for each in servers if each.role != _ENCODE]
     if not servers:
         kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
         rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
-        raise ScenarioError(rule, file=_WHERE, remedy=_READABLE)
+        raise ScenarioError(rule, file=where, remedy=_READABLE)
     versions = {each.version for each in servers if each.version is not None}
     if version is None and len(versions) == len({engine_of(each.words) for each in servers}) == 1:
         (version,) = versions  # also for servers that do not state theirs: workers exchange KV caches
@@ -279,9 +281,11 @@ def _merged(servers: Iterable[_Server]) -> list[_Server]:
     return found
 
 
-def _documents(text: str) -> list[Mapping[str, Any]]:
+def _documents(text: str, name: str) -> list[Mapping[str, Any]]:
     """Return the documents of a text that are mappings."""
-    found = [parse_yaml(part, _WHERE, ScenarioError) for part in _BETWEEN.split(text)]
+    if not text.strip():
+        raise ScenarioError("is empty", file=name, remedy=_READABLE)
+    found = [parse_yaml(part, name, ScenarioError) for part in _BETWEEN.split(text)]
     return [each for each in found if isinstance(each, Mapping)]
 
 
@@ -390,7 +394,7 @@ def _of_dynamo(component: Mapping[str, Any]) -> _Server:
     volumes = (each.get("configMap") for each in pod.get("volumes", ()))
     role = component["type"] if component.get("type") in ("prefill", "decode") else _mode(words)
     server = _in_pod(name, [*_STARTS[engine], *words], pod, container, component.get("replicas", 1), role)
-    server.version = None  # the tag is Dynamo's
+    server.version = version_in(container.get("image", ""))  # the tag is Dynamo's
     server.config_map = next((each["name"] for each in volumes if each), "")
     return server
 

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from simserve.errors import ScenarioError
+from simserve.planner.export.dynamo import version_in
 from simserve.planner.export.export import export
 from simserve.planner.importers.manifest import import_manifest
 from simserve.scenario.load import load
@@ -444,6 +445,45 @@ def test_graphs_of_dynamo_before_v1beta1_are_read() -> None:
 
     assert {pool["role"]: pool["replicas"] for pool in deployment["pools"]} == {"decode": 2, "prefill": 3}
     assert deployment["routing"] == {"policy": "prefix"}
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.0", "0.26.0"),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime-cu13:1.1.1", "0.19.0"),
+        ("registry.local/ai-dynamo/sglang-runtime:v1.5.0@sha256:00", "0.5.18"),
+        ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post2", "1.2.0"),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.2.0-deepseek-v4-dev.2", None),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:my-tag", None),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:9.9.0", None),
+        ("vllm/vllm-openai:v0.26.0", None),
+    ],
+)
+def test_releases_of_dynamo_say_which_engine_they_hold(image: str, version: str | None) -> None:
+    """A graph of 1.4.0 was read as the newest vLLM, 0.33; its image holds 0.26.0."""
+    assert version_in(image) == version
+
+
+def test_a_graph_of_dynamo_is_read_as_the_engine_in_its_image() -> None:
+    """An export simulated 0.12; what starts is what the image holds."""
+    text = text_of("disaggregation", "dynamo")
+
+    found = import_manifest([text]).mapping["deployment"]["engine"]["version"]
+    other = import_manifest([text.replace(":1.4.0", ":mine")], version="0.12")
+
+    assert found == "0.26.0"
+    assert other.mapping["deployment"]["engine"]["version"] == "0.12"
+
+
+def test_an_empty_file_and_one_without_a_server_are_named() -> None:
+    """ "manifest" stood there, whatever the files were called."""
+    with pytest.raises(ScenarioError, match=r"^a\.yaml: is empty"):
+        import_manifest(["\n", "kind: Service"], names=["a.yaml", "b.yaml"])
+    with pytest.raises(ScenarioError, match=r"^a\.yaml, b\.yaml: holds no server that can be read: Service"):
+        import_manifest(["kind: Service", "kind: Service"], names=["a.yaml", "b.yaml"])
+    with pytest.raises(ScenarioError, match=r"^b\.yaml: line 2, column 1: not valid YAML"):
+        import_manifest(["kind: Service", "a: [1"], names=["a.yaml", "b.yaml"])
 
 
 KSERVE = """
