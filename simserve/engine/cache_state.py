@@ -97,6 +97,7 @@ class PrefixPaths:
         self.next_state, self.junctions = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.last_entry, self.last_state = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.blocks_held, self.tokens_under_way = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.passed_blocks, self.last_reused = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.num_levels, self.store = num_levels, store
         self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
         self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
@@ -144,7 +145,6 @@ class PrefixCache:
         stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share; below 0: a state.
         stretch_start: Stretch -> the first of its blocks within the segment, which reaches to the next stretch or to
             the end of what is held; for slot 0, how many blocks it has.
-        stretch_copies: Stretch -> blocks in its place in the order that hold nothing to share, behind its own.
         above, below: Stretch -> the previous and the next one in its segment; 0: none.
         free_stretches: Stretches that are gone.
         num_idle: Blocks of segments without users. They count as free, since they can be evicted.
@@ -154,8 +154,12 @@ class PrefixCache:
         has_states: Whether prefixes are found only where a state is cached (`simserve.engine.state_cache`).
         state_weight: Blocks of the pool that a state takes.
         keeps_every_state: As in `EngineConfig`.
+        has_windows: Whether those are windows, of which a request has a block at each place.
+        keeps_any: Whether anything is cached.
+        reach, most_admitted: As in `EngineConfig`.
+        num_needed: How many blocks before the end of a prefix hold that.
         copies: Key of a segment, place and group of layers -> the first block that holds it, numbered from 1. With
-            states, blocks take the place of stretches in ``idle``, and nothing from ``slots`` to ``stretch_copies`` and
+            states, blocks take the place of stretches in ``idle``, and nothing from ``slots`` to ``stretch_start`` and
             of ``num_idle`` and ``num_empty`` is used.
         block_keys: Block -> its key; 0: nobody else could find it.
         block_users: Block -> how many running requests use it.
@@ -212,7 +216,7 @@ class PrefixCache:
         self.contested: list[int] = []
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.shallowest = [0]
-        self.stretch_slot, self.stretch_start, self.stretch_copies = [0], [0], [0]
+        self.stretch_slot, self.stretch_start = [0], [0]
         self.above, self.below = [0], [0]
         self.free_stretches: list[int] = []
         self.num_idle = self.num_empty = 0
@@ -220,6 +224,13 @@ class PrefixCache:
         self.num_duplicates = 0
         self.has_states, self.state_weight = config.has_state_cache, config.window_groups
         self.keeps_every_state, self.is_under_way = config.keeps_every_state, False
+        self.has_windows, self.keeps_any, self.reach = (
+            config.numbers_windows,
+            config.enable_prefix_caching,
+            config.reach,
+        )
+        self.most_admitted = config.most_admitted
+        self.num_needed = max(-(-config.reach // config.block_size), 1)
         self.copies: dict[int, int] = {}
         self.block_keys, self.block_users, self.is_kept, self.next_copy = [0], [0], [0], [0]
         self.empty_blocks: list[int] = []

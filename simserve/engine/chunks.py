@@ -402,7 +402,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 else:
                     replica.prefilling.append(index)
                 if has_states:
-                    enter_pool(replica, index, blocks, cached + chunk)
+                    enter_pool(replica, requests, index, blocks, cached + chunk)
                     free = replica.free_blocks
                 if cache.has_tiers:
                     load_prefix(replica, requests, index, blocks)

@@ -125,11 +125,14 @@ class EngineConfig:
         window_blocks: Most blocks of a request that a layer with a window holds, not counting the chunk being computed
             (`simserve.engine.windows`); 0: all layers keep everything.
         num_window_blocks: Blocks of a separate pool for layers with a window (SGLang); 0: they share the pool.
+        window_tokens: Tokens of the window, if the blocks of requests are counted one by one as vLLM does
+            (`simserve.engine.state_cache`); effective if `has_state_cache`. 0: as ``window_blocks`` says.
         keeps_states: Whether a layer with a window holds a state, which chunks do not lengthen.
         caches_states: ``keeps_states``, with ``enable_prefix_caching``: whether a prefix is found only where its state
             is cached, for which chunks end there (vLLM; `simserve.engine.state_cache`); effective if `has_state_cache`.
         keeps_every_state: ``caches_states``: whether a state is cached at every full block that ends a chunk (vLLM up
-            to 0.29), or only where another prompt may go on.
+            to 0.29), or only where another prompt may go on; with ``window_tokens`` every block of a window, or only
+            the windows before those places.
         keeps_last_state: ``caches_states``: whether a prompt of full blocks ends with one chunk less, without a state
             behind which the same prompt could go on (vLLM up to 0.31).
         aligns_plainly: ``caches_states``: whether a chunk that does not reach the last block is cut to whole blocks,
@@ -244,6 +247,7 @@ class EngineConfig:
     full_groups: int = 1
     window_groups: int = 0
     window_blocks: int = 0
+    window_tokens: int = 0
     num_window_blocks: int = 0
     keeps_states: bool = False
     caches_states: bool = False
@@ -363,18 +367,41 @@ class EngineConfig:
 
     @property
     def has_state_cache(self) -> bool:
-        """Whether chunks end where states are cached: in mixed steps of growing requests, without tiers."""
+        """Whether blocks are counted one by one, for cached states or windows; chunks end where states are cached."""
+        is_cached = self.enable_prefix_caching and self.enable_chunked_prefill and self.evicts_by_block
+        has_states = self.caches_states and self.keeps_states and is_cached
+        return self.numbers_windows or (has_states and self._may_number_blocks)
+
+    @property
+    def numbers_windows(self) -> bool:
+        """Whether blocks are counted one by one for windows, which share the pool of the layers that see everything."""
+        is_pooled = self.full_groups == 1 and self.window_groups > 0 and self.num_window_blocks == 0
+        is_plain = self.preemption_mode == "recompute" and (self.evicts_by_block or not self.enable_prefix_caching)
+        return self.window_tokens > 0 and is_pooled and is_plain and not self.keeps_states and self._may_number_blocks
+
+    @property
+    def _may_number_blocks(self) -> bool:
+        """Whether steps are mixed, of growing requests, and no tiers are behind the cache."""
         is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
-        is_cached = self.enable_prefix_caching and self.evicts_by_block and not self.kv_tiers
-        is_mixed = self.scheduler == "mixed" and self.enable_chunked_prefill
-        return (
-            self.caches_states
-            and self.keeps_states
-            and self.window_blocks > 0
-            and is_growing
-            and is_cached
-            and is_mixed
-        )
+        return is_growing and self.scheduler == "mixed" and self.window_blocks > 0 and not self.kv_tiers
+
+    @property
+    def window_surplus(self) -> int:
+        """Most blocks of windows beyond ``window_blocks``: of chunks whose results are not known, and one of each."""
+        chunks = -(-self.max_num_batched_tokens // self.block_size) + 2 * self.max_num_seqs
+        return self.window_groups * (self.pipeline_parallel_size + self.async_scheduling) * chunks
+
+    @property
+    def reach(self) -> int:
+        """Tokens before the end of a prefix that a request needs to go on from it in layers with a window or state."""
+        return self.window_tokens - 1 if self.numbers_windows else 1
+
+    @property
+    def most_admitted(self) -> int:
+        """Blocks of a window that admission counts at most (vLLM's ``max_admission_blocks_per_request``)."""
+        num_batches = 1 if self.aligns_plainly else self.pipeline_parallel_size + self.async_scheduling
+        tokens = min(self.reach + num_batches * self.max_num_batched_tokens, self.max_model_len)
+        return -(-tokens // self.block_size) + 1
 
     @property
     def has_padding(self) -> bool:

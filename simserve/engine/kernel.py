@@ -339,7 +339,6 @@ def complete(replica: Replica, requests: RequestTable) -> int:
         if replica.answer_heap:
             begin_answers(replica, requests, num_steps, api_free_at)
         heap = replica.finish_heap
-        # The entries of the completed steps.
         until = (replica.step + 1) << SHIFT
         while heap and heap[0] < until:
             index = heappop(heap) & MASK
@@ -431,7 +430,6 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         is_restless = True
     is_short = replica.has_suspension and len(replica.prefilling) > 0
     if replica.late_prefixes or is_short or (replica.has_state_cache and asks_again(replica)):
-        # The step after next finds more, or a prompt that lacked blocks does.
         is_restless = True
     if replica.keeps_full and replica.blocked_by == BLOCKED_BY_BUDGET and not replica.chunk_requests:
         # The head of the queue is tried at every step, and a refusal holds.

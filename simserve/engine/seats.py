@@ -1,4 +1,4 @@
-"""One pass over the requests with seats, in their order, where states are cached: those that decode, and prompts.
+"""One pass over the requests with seats, in their order, where blocks are counted: those that decode, and prompts.
 
 As vLLM's ``Scheduler.schedule`` has it. Each gives back the states that it has passed and takes what it opens before
 the next one is looked at; where blocks lack, the last one is preempted (`simserve.engine.state_cache`). What the budget
@@ -115,7 +115,7 @@ def _has_blocks(replica: Replica, requests: RequestTable, index: int, tokens: in
     pass_states(replica, index, known_context(replica, requests, index))
     if take_blocks_for(replica, index, tokens):
         return True
-    if len(replica.running) > 1:
+    if len(replica.running) > 1 or (replica.cache is not None and replica.cache.has_windows):
         return False
     pass_states(replica, index, _ALL)
     return take_blocks_for(replica, index, tokens)

@@ -359,15 +359,13 @@ class Replica:
         self.full_weight = config.full_groups if self.keeps_windows else 1
         self.window_weight = config.window_groups if self.keeps_windows else 0
         self.block_weight = self.full_weight + self.window_weight
-        self.window_blocks = config.window_blocks
+        self.window_blocks, self.free_window_blocks = config.window_blocks, config.num_window_blocks
         self.window_context = (config.window_blocks - 1) * config.block_size + 1
         self.has_window_pool = self.keeps_windows and config.num_window_blocks > 0
         self.keeps_states = self.keeps_windows and config.keeps_states
-        # Whether states are cached, and those that a chunk writes before its end.
-        self.has_state_cache = config.caches_states and config.has_state_cache
-        self.exported_states = 0
+        # Whether blocks are counted one by one, and states that a chunk writes before its end.
+        self.has_state_cache, self.exported_states = self.keeps_windows and config.has_state_cache, 0
         self.plans_again = self.has_state_cache or config.has_whole_prompts
-        self.free_window_blocks = config.num_window_blocks
         # Decoding requests whose windows are not full yet; tokens in the windows of all decoding requests.
         self.num_growing_windows = 0
         self.window_residues = [0] * config.block_size

@@ -1,4 +1,4 @@
-"""States of linear attention and Mamba in the prefix cache: where they are kept, and the chunks that end there.
+"""Blocks one by one, beside states of linear attention and Mamba, or windows: what is kept, and where chunks end.
 
 A prompt can go on behind a cached prefix only where its states are cached too. vLLM (``mamba_cache_mode: align``) keeps
 a layer's state where a chunk of a prompt ends with a full block, so that chunks end there: the last one begins with the
@@ -19,6 +19,12 @@ that are computed once more are kept beside the copies that there are, and the o
 looked at (`simserve.engine.seats`), it gives back the states behind which its known tokens go on, and takes what it
 opens at once (``allocate_slots``, ``MambaManager`` and ``BlockPool`` of vLLM). Blocks that hold nothing to share are
 given out first, or in their turn among the cached ones (`EngineConfig.ages_empty_blocks`).
+
+Layers with a window (`EngineConfig.window_tokens`) have a block for each place in the window of a request, as a state
+has one for the last place: both are called a state here. A request gives back those before its window when it is looked
+at, and chunks end anywhere. Of a cached prefix it needs the last window. Up to 0.28 all full blocks of a window are
+kept, later ones only those of the last window before the end of a prompt and before where a request has found more
+blocks than windows (``SlidingWindowManager``). Blocks are counted like this without a prefix cache too.
 
 Not modelled: 0.24 and 0.25 also end the first chunk where a request has found more blocks than states.
 """
@@ -46,6 +52,8 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     junction = 0
     replica.exported_states = 0
     if cache is not None:
+        if cache.has_windows:
+            return chunk
         cache.paths.next_state[index] = 0
         junction = cache.paths.junctions[index] * wide
     # A preempted request computes all but its last token again as a prompt.
@@ -99,7 +107,7 @@ def _key(cache: PrefixCache, segment: int, place: int, group: int) -> int:
 
 
 def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
-    """Look up a request that has ``tokens`` to compute, as `find_prefix` does: the blocks before its last cached state.
+    """Look up a request that has ``tokens`` to compute, as `find_prefix` does: up to its last cached state or window.
 
     Notes where the request will keep a state if it finds more blocks than states.
     """
@@ -113,24 +121,28 @@ def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
         found += 1
         if found == paths.ends[entry]:
             entry += 1
-    place = found
-    while place > 0:
-        while entry > first and paths.ends[entry - 1] >= place:
+    # The last place that has all that it needs before it, or as much as there are blocks.
+    place = lowest = found
+    while lowest > 0 and place - lowest < cache.num_needed:
+        while entry > first and paths.ends[entry - 1] >= lowest:
             entry -= 1
-        if _has_state(cache, paths.segments[entry], place):
-            break
-        place -= 1
+        has_state = _has_state(cache, paths.segments[entry], lowest)
+        lowest -= 1
+        if not has_state:
+            place = lowest
     paths.junctions[index] = found if found > place else 0
     if not place:
         return 0, 0
-    segment, idle = paths.segments[entry], 0
-    if _key(cache, segment, place, 1) in cache.fresh_states:
-        return place, _NOT_YET
-    for group in range(1, cache.state_weight + 1):
-        idle += not cache.block_users[copies.get(_key(cache, segment, place, group), 0)]
+    idle = 0
     entry = first
     for block in range(1, place + 1):
-        idle += not cache.block_users[copies.get(_key(cache, paths.segments[entry], block, 0), 0)]
+        segment = paths.segments[entry]
+        idle += not cache.block_users[copies.get(_key(cache, segment, block, 0), 0)]
+        if block > lowest:
+            if _key(cache, segment, block, 1) in cache.fresh_states:
+                return place, _NOT_YET
+            for group in range(1, cache.state_weight + 1):
+                idle += not cache.block_users[copies.get(_key(cache, segment, block, group), 0)]
         if block == paths.ends[entry]:
             entry += 1
     return place, idle
@@ -148,39 +160,45 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
 
     It has found ``found`` blocks, and would take ``idle`` of those free by using them and the state behind them.
     """
-    config, block_size = replica.config, replica.block_size
+    config, cache, block_size = replica.config, replica.cache, replica.block_size
+    assert cache is not None
     start = found * block_size
     known = requests.prompt_tokens[index] + requests.generated_tokens[index]
-    need = -(-(start + chunk) // block_size) + replica.window_weight * (1 + replica.exported_states)
+    until, whole = -(-(start + chunk) // block_size), -(-known // block_size)
+    states = until - found if cache.has_windows else 1 + replica.exported_states
+    need = until + replica.window_weight * states
     if config.reserve_full_prompt:
         states = 1 + _exports(replica, start, known, known, known)
-        need = max(need, -(-known // block_size) + replica.window_weight * states)
+        if cache.has_windows:
+            states = max(min(whole, cache.most_admitted) - found, 0)
+        need = max(need, whole + replica.window_weight * states)
     need += idle - found
     return need + (config.watermark_blocks if replica.num_running or replica.departing else 0) <= replica.free_blocks
 
 
-def enter_pool(replica: Replica, index: int, found: int, tokens: int) -> None:
+def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int, tokens: int) -> None:
     """Let a request with a new seat use the ``found`` blocks that it finds, and take what ``tokens`` tokens need."""
     cache = replica.cache
     assert cache is not None
     paths = cache.paths
+    paths.passed_blocks[index] = max(found - cache.num_needed, 0)
+    paths.last_reused[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
     paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = found, found, 0
     entry = paths.starts[index]
-    segment = 0
     for place in range(1, found + 1):
         segment = paths.segments[entry]
         block = cache.copies.get(_key(cache, segment, place, 0), 0)
         cache.num_duplicates += cache.block_users[block] > 0
         _use(replica, cache, block)
         _push(cache, index, block)
+        if place > found - cache.num_needed:
+            state = _new_state(cache, index, place)
+            for group in range(1, cache.state_weight + 1):
+                block = cache.copies.get(_key(cache, segment, place, group), 0)
+                _use(replica, cache, block)
+                cache.state_blocks[state * cache.state_weight + group - 1] = block
         if place == paths.ends[entry]:
             entry += 1
-    if found:
-        state = _new_state(cache, index, found)
-        for group in range(1, cache.state_weight + 1):
-            block = cache.copies.get(_key(cache, segment, found, group), 0)
-            _use(replica, cache, block)
-            cache.state_blocks[state * cache.state_weight + group - 1] = block
     if not take_blocks_for(replica, index, tokens):
         report_lack(replica, index)
 
@@ -231,13 +249,15 @@ def take_blocks_for(replica: Replica, index: int, tokens: int) -> bool:
     paths = cache.paths
     place, last = -(-tokens // replica.block_size), paths.last_state[index]
     num_blocks = max(place - paths.blocks_held[index], 0)
-    num_states = int(not last or place > cache.state_place[last])
-    if num_blocks + cache.state_weight * (num_states + replica.exported_states) > replica.free_blocks:
+    num_states, num_before = int(not last or place > cache.state_place[last]), replica.exported_states
+    if cache.has_windows:
+        num_states, num_before = min(num_blocks, 1), max(num_blocks - 1, 0)
+    if num_blocks + cache.state_weight * (num_states + num_before) > replica.free_blocks:
         return False
     for _ in range(num_blocks):
         _push(cache, index, _take(replica, cache))
     paths.blocks_held[index] += num_blocks
-    for earlier in range(replica.exported_states, -num_states, -1):
+    for earlier in range(num_before, -num_states, -1):
         state = _new_state(cache, index, place - earlier)
         for group in range(cache.state_weight):
             cache.state_blocks[state * cache.state_weight + group] = _take(replica, cache)
@@ -292,14 +312,22 @@ def _give_back(replica: Replica, cache: PrefixCache, block: int) -> None:
 
 
 def pass_states(replica: Replica, index: int, known: int) -> None:
-    """Let a request give back the states behind which its ``known`` tokens go on, except its last one."""
+    """Let a request give back the states behind which its ``known`` tokens go on, except its last one.
+
+    Or the blocks before the window of those tokens.
+    """
     cache = replica.cache
     assert cache is not None
     kept = cache.paths.last_state[index]
     if not kept or not cache.state_below[kept]:
         return
+    last = (known - cache.reach) // replica.block_size
+    if cache.has_windows:
+        if last <= cache.paths.passed_blocks[index]:
+            return
+        cache.paths.passed_blocks[index] = last
     passed = cache.state_below[kept]
-    while passed and cache.state_place[passed] * replica.block_size >= known:
+    while passed and cache.state_place[passed] > last:
         kept, passed = passed, cache.state_below[passed]
     cache.state_below[kept] = 0
     _drop_states(replica, cache, passed)
@@ -324,6 +352,9 @@ def keep_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     paths.next_state[index] = 0
     if until <= before and not noted:
         return
+    if not cache.keeps_any:
+        paths.shared_blocks[index] = until
+        return
     entry = paths.last_entry[index]
     for place in range(paths.blocks_held[index], before, -1):
         if place <= until:
@@ -333,13 +364,21 @@ def keep_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     while state:
         place, first = cache.state_place[state], state * cache.state_weight
         is_noted = place == noted or (cache.keeps_every_state and before < place <= until)
+        if cache.has_windows:
+            is_noted = before < place <= until and (cache.keeps_every_state or _is_reused(cache, index, place))
         if is_noted and not cache.is_kept[cache.state_blocks[first]]:
             for group in range(1, cache.state_weight + 1):
                 key = _keep(cache, index, cache.state_blocks[first + group - 1], place, group)
-                if group == 1 and key:
+                if group == 1 and key and not cache.has_windows:
                     cache.fresh_states.append(key)
         state = cache.state_below[state]
     paths.shared_blocks[index] = max(before, until)
+
+
+def _is_reused(cache: PrefixCache, index: int, place: int) -> bool:
+    """Return whether a block of a window is of the last one before the end of the prompt, or where prompts part."""
+    last, junction = cache.paths.last_reused[index], cache.paths.junctions[index]
+    return last - cache.num_needed < place <= last or junction - cache.num_needed < place <= junction
 
 
 def _keep(cache: PrefixCache, index: int, block: int, place: int, group: int) -> int:
@@ -417,8 +456,11 @@ def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
     """Return whether a decoding request that computes up to ``tokens`` tokens takes, gives back and caches nothing."""
     paths = cache.paths
     last, size = paths.last_state[index], paths.block_size
-    has_kept = not cache.state_below[last] and tokens // size <= paths.shared_blocks[index]
-    return has_kept and tokens <= paths.blocks_held[index] * size
+    has_kept = not cache.state_below[last]
+    if cache.has_windows:
+        # As many tokens as it computes are known at most.
+        has_kept = (tokens - cache.reach) // size <= paths.passed_blocks[index]
+    return has_kept and tokens // size <= paths.shared_blocks[index] and tokens <= paths.blocks_held[index] * size
 
 
 def keep_decoded(replica: Replica, requests: RequestTable, index: int, step: int) -> None:
@@ -485,7 +527,10 @@ def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
         if step > replica.step + 1 and replica.progress is None:
             # Nobody fills or opens a block, or has done so in the last two steps.
             near = residues[(step + 1) % size] + residues[step % size] + residues[(step - 1) % size]
-            if not near + residues[(step - 2) % size]:
+            near += residues[(step - 2) % size]
+            if cache.has_windows:
+                near += residues[(step - cache.reach) % size] + residues[(step - cache.reach - 1) % size]
+            if not near:
                 continue
         for seat in range(len(running)):
             index = running[seat]

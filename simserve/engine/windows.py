@@ -144,7 +144,7 @@ def cross(replica: Replica, requests: RequestTable) -> None:
             context = (requests.context_base[index] + requests.pace[index] * replica.step) / GRID
             replica.window_sum += replica.window_context - context
         excess = _stop_growing(replica, requests, progress, index) - replica.window_blocks
-        if progress is not None and excess > 0:
+        if progress is not None and excess > 0 and not replica.has_state_cache:
             # What the drafts of its last step took beyond the window.
             replica.free_blocks += replica.window_weight * excess
             if replica.has_window_pool:
@@ -173,10 +173,10 @@ def affordable_steps(replica: Replica, num_steps: int) -> int:
 
     The first step is affordable.
     """
-    if replica.has_state_cache:
-        return steps_in_pool(replica, num_steps)
     if replica.crossing_heap:
         num_steps = min(num_steps, (replica.crossing_heap[0] >> SHIFT) - replica.step)
+    if replica.has_state_cache:
+        return steps_in_pool(replica, num_steps)
     if _is_affordable(replica, num_steps):
         return num_steps
     low, high = 1, num_steps

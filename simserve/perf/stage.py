@@ -36,6 +36,7 @@ from simserve.perf.gemm import (
     PAD_PASSES,
     ProductSizes,
     block_scaled_curve,
+    block_scaled_maker,
     device_of,
     fp32_parts,
     gemm_class,
@@ -623,9 +624,9 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
 
 def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *, is_beside: bool) -> OperatorSeconds:
     machine, seconds = stage.machine, stage.nothing(len(tokens))
-    makers, gpu = stage.shape.engine.block_scaled_kernels, stage.shape.hardware
-    if is_beside and makers.get(gpu.vendor) == "triton":  # rows of the routed experts' products, no tiles of their own
-        machine = replace(machine, gemm_curves=gpu.gemm_curves_of(stage.shape.engine.name))
+    engine, gpu = stage.shape.engine, stage.shape.hardware
+    if maker := block_scaled_maker(engine, gpu.vendor, gemm.out_features, gemm.in_features, is_beside=is_beside):
+        machine = replace(machine, gemm_curves=gpu.gemm_curves_of(maker))
     curve = gemm_curve(
         machine,
         gemm_class(precision),
@@ -637,7 +638,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
     if precision.vector_flops is not None:
         curve = curve.model_copy(update={"vector_flops": precision.vector_flops})
     if precision.is_block_scaled:
-        curve, is_padded = block_scaled_curve(curve, stage.shape.engine, gpu.compute_capability, gemm.out_features)
+        curve, is_padded = block_scaled_curve(curve, engine, gpu.compute_capability, gemm.out_features)
         if is_padded:
             copied = PAD_PASSES * gemm.in_features * ACTIVATION_BYTES
             seconds.add("elementwise", elementwise_parts(copied, tokens, machine))

@@ -39,7 +39,14 @@ from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.context_parallel import context_exchange_seconds, context_gather_seconds, head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
-from simserve.perf.launches import launch_wait, linear_launch, piecewise_wait, prompt_launching
+from simserve.perf.launches import (
+    graphed_prompt_tokens,
+    launch_wait,
+    linear_launch,
+    padded_to_pieces,
+    piecewise_wait,
+    prompt_launching,
+)
 from simserve.perf.linear_attention import step_state_seconds
 from simserve.perf.loras import lora_times
 from simserve.perf.memory import kv_bytes_per_token
@@ -224,7 +231,7 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
         shared_seconds=_sums(parts.shared),
         shared_seconds_beyond=_marginal_shared(stage),
         launch_seconds=prompt_launching(stage),
-        launch_max_tokens=float(stage.shape.engine.cuda_graph_max_prompt_tokens),
+        launch_max_tokens=float(graphed_prompt_tokens(stage.shape)),
     )
 
 
@@ -282,7 +289,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
     # Where chunks overlap, more than a micro-batch for each stage is further ones that enter one after another.
     apart = travelling if size is None or not shape.overlaps_chunks else np.minimum(travelling, size)
     runs = runs_of(apart, size, most_apart(shape))
-    seconds = stage_seconds(stage, runs.lengths)
+    seconds = stage_seconds(stage, padded_to_pieces(shape, runs.lengths))
     seconds.add("offload", offload_parts(stage, runs.lengths))
     for each in stage.attentions:
         pair = _prefill_seconds(stage, each)[1]
@@ -290,7 +297,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
         seconds.add_row("attention", COMPUTE, window)
         seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, runs.lengths, pair))
     seconds.scale(_prompt_factor(stage))
-    is_eager = runs.lengths > shape.engine.cuda_graph_max_prompt_tokens
+    is_eager = runs.lengths > graphed_prompt_tokens(shape)
     in_run = _gpu_seconds(stage, seconds.parts, runs.lengths)
     launch = shape.engine.eager_prompt_seconds_per_layer
     launch = shape.engine.eager_seconds_per_layer if launch is None else launch

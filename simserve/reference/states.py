@@ -1,12 +1,16 @@
-"""Blocks of layers with attention and of states of linear attention, one at a time, where states are cached.
+"""Blocks of layers with attention beside states of linear attention, or windows, one at a time.
 
-It specifies `simserve.engine.state_cache` as vLLM has it (``allocate_slots``, ``MambaManager``, ``BlockPool``): each
-request that is looked at gives back the states that it has passed, asks for what it opens, takes it and caches what it
-fills, before the next one is looked at. Every block of the pool is an object here.
+It specifies `simserve.engine.state_cache` as vLLM has it (``allocate_slots``, ``MambaManager``,
+``SlidingWindowManager``, ``BlockPool``): each request that is looked at gives back the states, or the blocks before its
+window, that it has passed, asks for what it opens, takes it and caches what it fills, before the next one is looked at.
+Every block of the pool is an object here.
+
+A layer with a window has a block for every place in it, as it has a state at the last one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,7 +68,9 @@ class KVBlock:
 
 @dataclass(eq=False)
 class Table:
-    """The blocks of a request: those with its tokens, and its states behind so many blocks, the oldest first.
+    """The blocks of a request: those with its tokens, and its states or windows by place, the oldest first.
+
+    A state has the number of blocks before it, and a block of a window its own number.
 
     ``num_cached`` of its blocks are cached.
     """
@@ -75,7 +81,7 @@ class Table:
 
 
 class StateCache:
-    """The pool of a scheduler, in blocks; nothing in it is used unless chunks end where states are cached.
+    """The pool of a scheduler, in blocks; nothing in it is used unless blocks are counted one by one.
 
     Attributes:
         free: Blocks without users, in the order in which they are given out.
@@ -88,7 +94,9 @@ class StateCache:
 
     def __init__(self, scheduler: Memory) -> None:
         self.scheduler, self.config = scheduler, scheduler.config
-        self.is_used = scheduler.config.has_state_cache
+        self.is_used, self.has_windows = scheduler.config.has_state_cache, scheduler.config.numbers_windows
+        # How many blocks before the end of a prefix hold what is needed behind it.
+        self.num_needed = max(scheduler.blocks_of(scheduler.config.reach), 1)
         self.free = deque(KVBlock() for _ in range(scheduler.capacity)) if self.is_used else deque()
         self.copies: dict[Name, list[KVBlock]] = {}
         self.tables: dict[Request, Table] = {}
@@ -118,7 +126,7 @@ class StateCache:
         size = config.state_block_size or wide
         chunk = self.scheduler.aligned(chunk, remaining)
         self.num_exported = request.next_state = 0
-        if not self.is_used:
+        if not self.is_used or self.has_windows:
             return chunk
         prompt, known = request.prompt_tokens, request.prompt_tokens + request.generated
         start, until = known - remaining, max(prompt, known - 1)
@@ -159,9 +167,10 @@ class StateCache:
         return self.config.exports_states and is_whole and -(-end // size) - 2 > (start - 1) // size
 
     def find(self, request: Request, wanted: Sequence[Block]) -> list[Block]:
-        """Return the blocks of those wanted that lie before the last cached state, and note if there are more."""
+        """Return the blocks of those wanted before the last cached state or window, and note if there are more."""
         found = next((place for place, one in enumerate(wanted) if (0, *one) not in self.copies), len(wanted))
-        place = next((place for place in range(found, 0, -1) if self.has_state(wanted[place - 1])), 0)
+        places = range(found, 0, -1)
+        place = next((one for one in places if all(map(self.has_state, self.tail_of(wanted[:one])))), 0)
         request.junction = found if found > place else 0
         return list(wanted[:place])
 
@@ -169,18 +178,24 @@ class StateCache:
         """Whether the states behind a block are cached, of all groups of layers."""
         return all((group, *block) in self.copies for group in range(1, self.config.window_groups + 1))
 
-    def found_blocks(self, found: Sequence[Block]) -> tuple[list[KVBlock], list[KVBlock]]:
-        """Return the blocks with tokens that a request finds, and those with the states behind them."""
+    def tail_of(self, found: Sequence[Block]) -> Sequence[Block]:
+        """Return the blocks at whose places a layer with a window or a state holds what is needed behind them all."""
+        return found[max(len(found) - self.num_needed, 0) :]
+
+    def found_blocks(self, found: Sequence[Block]) -> tuple[list[KVBlock], list[tuple[int, list[KVBlock]]]]:
+        """Return the blocks with tokens that a request finds, and the states or windows at their places."""
         blocks = [self.copies[0, *each][0] for each in found]
-        groups = range(1, self.config.window_groups + 1) if found else ()
-        return blocks, [self.copies[group, *found[-1]][0] for group in groups]
+        groups, tail = range(1, self.config.window_groups + 1), self.tail_of(found)
+        first = len(found) - len(tail) + 1
+        held = [[self.copies[group, *each][0] for group in groups] for each in tail]
+        return blocks, list(enumerate(held, start=first))
 
     def num_idle(self, found: Sequence[Block]) -> int:
-        """Return how many of the blocks that a request finds nobody uses, with the states behind them."""
+        """Return how many of the blocks that a request finds nobody uses, with the states or windows."""
         if not self.is_used:
             return self.scheduler.cached.num_idle(found)
-        blocks, states = self.found_blocks(found)
-        return sum(not each.num_users for each in [*blocks, *states])
+        blocks, held = self.found_blocks(found)
+        return sum(not each.num_users for each in itertools.chain(blocks, *(states for _, states in held)))
 
     def has_space(self, head: Request, chunk: int, found: Sequence[Block]) -> bool:
         """Whether the blocks suffice to admit the head of the queue with a chunk, and for its whole prompt."""
@@ -188,31 +203,36 @@ class StateCache:
             return False
         config, start = self.config, len(found) * self.config.block_size
         known = head.prompt_tokens + head.generated
-        needed = self.scheduler.blocks_of(start + chunk) + config.window_groups * (1 + self.num_exported)
+        until, whole = self.scheduler.blocks_of(start + chunk), self.scheduler.blocks_of(known)
+        num_states = until - len(found) if self.has_windows else 1 + self.num_exported
+        needed = until + config.window_groups * num_states
         if config.reserve_full_prompt:
             num_states = 1 + self.exports(start, known, known, known)
-            needed = max(needed, self.scheduler.blocks_of(known) + config.window_groups * num_states)
+            if self.has_windows:
+                num_states = max(min(whole, config.most_admitted) - len(found), 0)
+            needed = max(needed, whole + config.window_groups * num_states)
         needed += self.num_idle(found) - len(found)
         return needed + (config.watermark_blocks if self.scheduler.running else 0) <= len(self.free)
 
     def enter(self, request: Request, found: Sequence[Block]) -> None:
         """Let a request that is admitted use what it has found."""
-        blocks, states = self.found_blocks(found)
-        for each in [*blocks, *states]:
+        blocks, held = self.found_blocks(found)
+        for each in itertools.chain(blocks, *(states for _, states in held)):
             if not each.num_users:
                 self.free.remove(each)
             each.num_users += 1
-        held = [(len(found), states)] if found else []
         self.tables[request] = Table(blocks, held, len(found))
 
     def pass_by(self, request: Request, *, is_alone: bool = False) -> None:
-        """Let a request give back the states of blocks that end before its last token whose result is known.
+        """Let a request give back what lies before the window of its last token whose result is known.
 
         ``is_alone``: all but the last one, since nobody is left to make room for it; vLLM would preempt it forever.
         """
         table = self.tables[request]
         known = request.computed if self.config.aligns_plainly else self.known.get(request, request.computed)
-        passed = [one for one in table.states if one[0] * self.config.block_size < known or is_alone]
+        passed = [
+            one for one in table.states if one[0] * self.config.block_size <= known - self.config.reach or is_alone
+        ]
         if passed and passed[-1] is table.states[-1]:
             passed.pop()
         table.states = table.states[len(passed) :]
@@ -224,16 +244,18 @@ class StateCache:
         self.pass_by(request)
         if self.takes(request, tokens):
             return True
-        if len(self.scheduler.running) > 1:
+        if len(self.scheduler.running) > 1 or self.has_windows:
             return False
         self.pass_by(request, is_alone=True)
         return self.takes(request, tokens)
 
     def takes(self, request: Request, tokens: int) -> bool:
-        """Give a request what ``tokens`` tokens need, its last state and those that are exported; False: they lack."""
+        """Give a request what ``tokens`` tokens need, of states the last one and those exported; False: they lack."""
         table, place = self.tables[request], self.scheduler.blocks_of(tokens)
         num_blocks = max(place - len(table.blocks), 0)
         places = [place] if not table.states or place > table.states[-1][0] else []
+        if self.has_windows:
+            places = list(range(len(table.blocks) + 1, place + 1))
         if self.num_exported:
             places.insert(0, place - 1)
         if num_blocks + self.config.window_groups * len(places) > len(self.free):
@@ -266,12 +288,18 @@ class StateCache:
                 self.free.appendleft(block)
 
     def cache(self, request: Request, tokens: int) -> None:
-        """Cache the full blocks of the first ``tokens`` tokens of a request, and the states that are kept."""
+        """Cache the full blocks of the first ``tokens`` tokens of a request, and the states or windows kept with it."""
         table, num_blocks = self.tables[request], tokens // self.config.block_size
+        if not self.config.enable_prefix_caching:
+            return
         path = self.scheduler.blocks_on_path(request, num_blocks)
         for place in range(table.num_cached, num_blocks):
             self.name(table.blocks[place], (0, *path[place]) if place < len(path) else None)
         kept = [request.next_state] if request.next_state else []
+        if self.has_windows:
+            ends = ((request.prompt_tokens - 1) // self.config.block_size, request.junction)
+            kept = [place for end in ends for place in range(end - self.num_needed + 1, end + 1)]
+            kept = [place for place in kept if table.num_cached < place <= num_blocks]
         if self.config.keeps_every_state:
             kept += range(table.num_cached + 1, num_blocks + 1)
         request.next_state = 0
@@ -279,7 +307,8 @@ class StateCache:
             if place in kept and not blocks[0].is_cached:
                 for group, block in enumerate(blocks, start=1):
                     self.name(block, (group, *path[place - 1]) if place <= len(path) else None)
-                self.fresh |= set(path[place - 1 : place])
+                if not self.has_windows:
+                    self.fresh |= set(path[place - 1 : place])
         table.num_cached = max(table.num_cached, num_blocks)
 
     def name(self, block: KVBlock, name: Name | None) -> None:

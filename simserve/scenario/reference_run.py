@@ -215,7 +215,9 @@ def pools_of(deployment: Deployment, control: Control) -> tuple[list[PoolSetup],
     return setups, [
         Pool(
             # What a decode replica receives has been computed elsewhere.
-            config=replace(each.engine, enable_prefix_caching=False) if each.role == "decode" else each.engine,
+            config=replace(each.engine, enable_prefix_caching=False, window_tokens=0)
+            if each.role == "decode"
+            else each.engine,
             times=each.step_times.as_lists(),
             kv_bytes_per_token=each.kv_bytes_per_token or control.kv_bytes_per_token,
             **{name: getattr(each, name) for name in (*_OF_POOLS, *_SCALING)},

@@ -543,12 +543,22 @@ def resolved_engine(
     rule = profile.nearest_version(engine.requested_version).memory.attention_share
     if rule is not None and (started_with or engine.max_model_len) > rule.model_len_above:
         engine = _under_attention(engine, rule, scenario, hardware, model)
+    return _under_traffic(_in_role(engine, role), scenario)
+
+
+def _in_role(engine: ResolvedEngine, role: Role) -> ResolvedEngine:
+    """Return an engine as a server that only prefills, or only decodes, runs it."""
     if role != "both":
         # SGLang's prefill and decode servers run other loops.
         engine = engine.model_copy(update={"overlaps_results": False})
     if role == "decode":
         # SGLang ignores the delayer on decode servers (scheduler.py): what they admit has been prefilled.
         engine = engine.model_copy(update={"enable_prefill_delayer": False, "prefill_delayer_max_delay_passes": 0})
+    return engine
+
+
+def _under_traffic(engine: ResolvedEngine, scenario: Scenario) -> ResolvedEngine:
+    """Return an engine with what depends on the requests that it is sent, and on how their answers leave."""
     if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
         engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:
@@ -560,7 +570,8 @@ def resolved_engine(
             latency = engine.frontend_latency - engine.tokenizer_wait
             fewer = {"frontend_seconds_per_request": 0.0, "frontend_latency": latency, "tokenizer_wait": 0.0}
             engine = engine.model_copy(update=fewer)
-    is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
+    streaming = scenario.deployment.streaming
+    is_answering_late = streaming is not None and not streaming.stream
     if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
@@ -746,7 +757,19 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
         "window_blocks": layout.window_blocks,
         "num_window_blocks": layout.num_window_blocks,
         "keeps_states": layout.are_states,
-    } | (_state_fields(shape) if layout.are_states else {})
+    } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
+
+
+def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
+    """Return how the blocks of windows are counted and cached, where the engine does so one by one."""
+    rules, window = shape.windowed_kv, shape.model.sliding_window
+    if rules is None or not rules.counts_blocks or window is None or shape.engine.scheduler != "mixed":
+        return {}
+    return {
+        "window_tokens": window,
+        "keeps_every_state": not rules.keeps_last_windows,
+        "aligns_plainly": not rules.counts_steps_ahead,
+    }
 
 
 def _state_fields(shape: ReplicaShape) -> dict[str, int]:

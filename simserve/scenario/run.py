@@ -342,11 +342,7 @@ def _replicate(
                 _add_more(runs, deployment, count, progress, further)
             if not _asks_longer(runs):
                 break
-            workload = runs.scenario.workload
-            twice: dict[str, Any] = {"num_requests": 2 * len(runs.specs)}
-            if workload.duration is not None:
-                twice = {"duration": 2 * workload.duration}
-            longer = runs.scenario.model_copy(update={"workload": workload.model_copy(update=twice)})
+            longer = _twice_as_long(runs)
             specs, first = replicate(deployment, longer, 0, progress=shown, **options)
             if first.was_interrupted:
                 break
@@ -358,6 +354,15 @@ def _replicate(
             runs.add(runs.first, runs.specs)
         runs.first = replace(runs.first, was_interrupted=True)
     return runs
+
+
+def _twice_as_long(runs: _Runs) -> Scenario:
+    """Return what is run, with twice the requests or twice the time."""
+    workload = runs.scenario.workload
+    twice: dict[str, Any] = {"num_requests": 2 * len(runs.specs)}
+    if workload.duration is not None:
+        twice = {"duration": 2 * workload.duration}
+    return runs.scenario.model_copy(update={"workload": workload.model_copy(update=twice)})
 
 
 def _referee(scenario: Scenario, deployment: Deployment) -> Callable[..., Simulation]:

@@ -71,7 +71,7 @@ _NO_CLASS = ClassSpec(name="all", share=1.0)
 
 
 class CameAgain(Exception):
-    """A request was preempted, or sent again, in a run that assumed this would not happen."""
+    """A request was preempted or sent again, or memory ran short, in a run that assumed this would not happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,15 @@ class OwnBlocks:
     """Whether requests that share nothing can find their own earlier blocks, and how a run handles that.
 
     Without preemptions and retries no request looks for them, and a run that ignores them gives the same result in half
-    the time. Whether any does only shows during the run, which is then repeated with them.
+    the time. Whether any does only shows during the run, which is then repeated with them. Likewise windows are counted
+    block by block (`EngineConfig.window_tokens`) only where memory runs short.
     """
 
     are_kept: bool  # Whether they are kept, from the first request on.
     is_assumed: bool = False  # Whether the run assumes that no request is preempted or sent again.
 
     @classmethod
-    def of(cls, configs: Iterable[EngineConfig], specs: RequestSpecs, *, may_return: bool) -> OwnBlocks:
+    def of(cls, configs: Sequence[EngineConfig], specs: RequestSpecs, *, may_return: bool) -> OwnBlocks:
         """Return the setting that a run begins with.
 
         Args:
@@ -94,11 +95,12 @@ class OwnBlocks:
                 client.
         """
         caching = [each for each in configs if each.enable_prefix_caching]
-        if specs.prefixes is not None or not caching or may_return:
+        counts_windows = any(each.window_tokens and each.numbers_windows for each in configs)
+        if (specs.prefixes is not None and caching) or not (caching or counts_windows) or may_return:
             return cls(are_kept=True)
         lengths = specs.prompt_tokens + specs.output_tokens
         is_sent_again = any(each.retries is not None for each in specs.classes)
-        may_look = is_sent_again or any(finds_itself(each, lengths) for each in caching)
+        may_look = is_sent_again or counts_windows or any(finds_itself(each, lengths) for each in caching)
         # What tiers behind the cache receive counts in a result, whether or not anyone looks for it.
         is_assumed = may_look and not any(each.kv_tiers for each in caching)
         return cls(are_kept=may_look and not is_assumed, is_assumed=is_assumed)
@@ -110,8 +112,10 @@ class OwnBlocks:
 
     def finds_any(self, config: EngineConfig, specs: RequestSpecs) -> bool:
         """Return whether requests can find anything in the prefix cache of a replica, or it counts their states."""
-        counts_states = config.caches_states and config.has_state_cache
-        return config.enable_prefix_caching and (specs.prefixes is not None or self.are_kept or counts_states)
+        counts_blocks = config.window_blocks > 0 and config.has_state_cache
+        if not config.enable_prefix_caching:
+            return counts_blocks and self.are_kept
+        return specs.prefixes is not None or self.are_kept or (counts_blocks and config.keeps_states)
 
     def check(self, requests: RequestTable, tries: NDArray[np.int32] | None = None) -> None:
         """Check that the assumption holds.
@@ -125,6 +129,15 @@ class OwnBlocks:
         if not self.is_assumed:
             return
         if np.frombuffer(requests.num_preemptions, dtype=np.int32).any() or (tries is not None and tries.any()):
+            raise CameAgain
+
+    def check_room(self, config: EngineConfig, recorder: Recorder) -> None:
+        """Check that windows need not be counted block by block: nobody has waited for memory, nor come close to it.
+
+        Raises:
+            CameAgain: They need to be.
+        """
+        if self.is_assumed and config.window_tokens and config.numbers_windows and recorder.is_short:
             raise CameAgain
 
 

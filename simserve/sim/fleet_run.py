@@ -233,6 +233,11 @@ class FleetRun:
         assert self._decisions is not None
         self._decisions.start(env)
 
+    @property
+    def recorders(self) -> list[tuple[PoolSetup, Recorder]]:
+        """The recorder of each pool, with what the pool is."""
+        return [(setup, pool.recorder) for setup, pool in zip(self._setups, self._pools, strict=True)]
+
     def flush(self) -> None:
         """Pass what the schedulers have written to the recorders."""
         self.cluster.flush()
@@ -259,6 +264,18 @@ class FleetRun:
     def clocks(self) -> Clocks:
         """Leaps with decodes of every scheduler; only with streaming, after `run`."""
         return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
+
+    def tokens_before_decode(self, records: RequestRecords) -> NDArray[np.int64]:
+        """Return how many tokens each request had before its first decode step, shape [N]; after `run`, with streaming.
+
+        The one that its prompt brings; none where its KV cache came to a replica that computes the last token again.
+        """
+        again = [pool for pool in self._pools if pool.config.has_late_first_token]
+        late = [number for pool in again for number, _ in pool.recorder.clocks or ()]
+        before = np.ones(len(records), dtype=np.int64)
+        if records.prefill_replica_id is not None:
+            before[(records.prefill_replica_id >= 0) & np.isin(records.replica_id, late)] = 0
+        return before
 
     @property
     def cached_tokens(self) -> NDArray[np.int64] | None:

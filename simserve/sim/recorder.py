@@ -596,6 +596,12 @@ class Recorder:
             del seconds["prefix"]
         return seconds
 
+    @property
+    def is_short(self) -> bool:
+        """Whether a request has waited for KV memory, or less was left than windows may hold beyond what is counted."""
+        spare = self._config.window_surplus * self._config.block_size
+        return bool(self._blocked[BLOCKED_BY_BLOCKS] > 0.0) or self._peak + spare > self._capacity
+
     def _add(self, rows: Floats, advances: Floats, counts: Sequence[int]) -> None:
         """Add leaps.
 

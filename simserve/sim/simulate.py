@@ -183,9 +183,12 @@ def has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs)
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simulation:
     """Return the run as the clients see it."""
-    from simserve.sim.streaming import SendAll, client_view
+    from simserve.sim.streaming import Drafted, SendAll, client_view
 
-    pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
+    drafted = None
+    if len(run.requests.pace):
+        pace = np.frombuffer(run.requests.pace, dtype=np.int64)
+        drafted = Drafted(pace, run.tokens_before_decode(simulation.records))
     rank = np.frombuffer(run.requests.rank, dtype=np.int32).astype(np.int64)
     if run.ranks is not None and len(rank):
         # If a replica has one scheduler, the value is a rank of another replica, which had the request before.
@@ -195,7 +198,7 @@ def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simu
         from simserve.engine.compiled import loader
 
         send_all = loader.send_all
-    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, pace, run.way_back, send_all)
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, drafted, run.way_back, send_all)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 
@@ -231,6 +234,9 @@ def _decided(
         run = FleetRun(control, setups, specs, latency, on_progress, log, accelerate, own, own_blocks=blocks)
         was_interrupted = run.run()
         check()
+        for setup, recorder in run.recorders:
+            if setup.role != "decode":
+                blocks.check_room(setup.engine, recorder)
         return simulation_of(run, specs, control, setups, log, was_interrupted=was_interrupted)
 
     try:
@@ -404,6 +410,8 @@ def _run_with(
     was_interrupted = run_to_end(cluster)
     own.check(requests)
     cluster.flush()
+    if config.window_tokens:
+        own.check_room(config, recorder)
     cluster.forget_unsent(arrival_time)
     if log is not None:
         log.keep_paces(requests)

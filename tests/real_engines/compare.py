@@ -58,7 +58,11 @@ CACHED_STATES = tuple(kind for kind in STATEFUL if kind in SHARING)
 WITHOUT: dict[str, tuple[str, ...]] = {"0.12.0": ("watermark", *CACHED_STATES), "0.20.2": ("watermark",)}
 """Classes of workloads that ask for what a release lacks."""
 RULES: dict[str, dict[str, Any]] = {
-    "0.12.0": {**_CACHE, **_PASS, "ages_empty_blocks": True, "releases_late": True},
+    "0.12.0": {
+        **_CACHE,
+        **_PASS,
+        **dict.fromkeys(("ages_empty_blocks", "releases_late", "keeps_every_state", "aligns_plainly"), True),
+    },
     "0.20.2": {
         **_CACHE,
         **_PASS,
@@ -290,6 +294,7 @@ def config_of(case: Mapping[str, Any], rules: Mapping[str, Any]) -> EngineConfig
         num_speculative_tokens=case["num_speculative_tokens"],
         window_groups=case["window_groups"] or case["state_groups"],
         window_blocks=window_blocks_of(case),
+        window_tokens=case["sliding_window"],
         keeps_states=case["state_groups"] > 0,
         caches_states=True,
         **rules,

@@ -120,7 +120,10 @@ def kv_cache_of(config, case):
     for number in range(case["window_groups"]):
         windowed = SlidingWindowSpec(**shape, sliding_window=case["sliding_window"])
         groups.append(KVCacheGroupSpec([f"windowed {number}"], windowed))
-    return KVCacheConfig(num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=groups)
+    sparse = {}
+    if case["window_groups"] and "prefix_cache_retention_interval" in case:
+        sparse["prefix_cache_retention_interval"] = case["prefix_cache_retention_interval"]
+    return KVCacheConfig(num_blocks=case["num_gpu_blocks"], kv_cache_tensors=[], kv_cache_groups=groups, **sparse)
 
 
 def with_states(config, case, layers):

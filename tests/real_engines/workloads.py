@@ -14,6 +14,7 @@ CLASSES = (
 SHARING = (
     *("prefix", "prefix_short", "conversations", "forks", "delayed_prefix"),
     *("states_prefix", "states_prefix_short", "states_conversations"),
+    *("windows_prefix", "windows_prefix_short", "windows_conversations"),
 )
 """Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
@@ -27,6 +28,8 @@ WINDOWED = ("windows", "windows_short")
 STATEFUL = ("states", "states_short", "states_prefix", "states_prefix_short", "states_conversations")
 """Classes whose engine has layers of linear attention or Mamba beside attention: a state for each request, in blocks of
 the same pool. The last three cache prefixes with the states behind them; ``short``: short of KV memory."""
+WINDOWED_CACHED = ("windows_cached_short", "windows_prefix", "windows_prefix_short", "windows_conversations")
+"""The same as `WINDOWED` with the prefix cache on; in the first one, only preempted requests find anything."""
 SIXTEENTHS = 16
 """Parts of a token that a pace counts in."""
 UNIT = math.sqrt(2.0) / 997.0
@@ -36,11 +39,12 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     """Return one case: an engine, the seconds of its steps, and requests with their tokens.
 
     Args:
-        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED`, `WINDOWED` or `STATEFUL`.
+        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED`, `WINDOWED`, `STATEFUL` or
+            `WINDOWED_CACHED`.
         seed: Of the draw.
         is_async: Whether steps are scheduled while the ones before them run.
     """
-    every_kind = (*CLASSES, ENDING_EARLY, *DRAFTING, *RANKED, *WINDOWED, *STATEFUL)
+    every_kind = (*CLASSES, ENDING_EARLY, *DRAFTING, *RANKED, *WINDOWED, *STATEFUL, *WINDOWED_CACHED)
     rng = np.random.default_rng([every_kind.index(kind), seed])
     block_size = int(rng.choice([4, 8, 16])) * (2 if kind in STATEFUL else 1)
     num_ranks = int(rng.integers(2, 5)) if kind in RANKED else 1
@@ -59,7 +63,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     window, window_groups = 0, 0
-    if kind in WINDOWED:
+    if kind in (*WINDOWED, *WINDOWED_CACHED):
         window, window_groups = int(rng.integers(block_size, 3 * block_size + 20)), int(rng.integers(1, 4))
         blocks_of_one *= 1 + window_groups
     state_groups = int(rng.integers(1, 5)) if kind in STATEFUL else 0
@@ -76,16 +80,18 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "drafts_short",
         "delayed_short",
         "windows_short",
+        "windows_cached_short",
+        "windows_prefix_short",
         "states_short",
         "states_prefix_short",
-    ) or (kind in ("conversations", "forks") and rng.integers(2)):
+    ) or (kind in ("conversations", "forks", "windows_conversations") and rng.integers(2)):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
     mean_step = step_seconds + 1e-4 * float(prompts.mean())
     per_request = float(outputs.mean()) * mean_step / (max_num_seqs * num_ranks)
     gaps = rng.exponential(per_request / rng.uniform(0.4, 1.6), num_requests)
-    if kind in ("conversations", "states_conversations"):
+    if kind in ("conversations", "states_conversations", "windows_conversations"):
         # A turn follows when the one before it has been answered.
         gaps += 2.0 * float(outputs.max()) * mean_step
     arrivals = np.cumsum(gaps) + UNIT
@@ -129,7 +135,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "block_size": block_size,
         "num_gpu_blocks": num_blocks,
         "watermark": float(rng.uniform(0.02, 0.2)) if kind == "watermark" else 0.0,
-        "enable_prefix_caching": kind in (*SHARING, "kv_short_cached"),
+        "enable_prefix_caching": kind in (*SHARING, "kv_short_cached", "windows_cached_short"),
         "step_seconds": step_seconds + UNIT * float(rng.random()),
         "token_seconds": 1e-4,
         "requests": requests,
@@ -139,12 +145,15 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
 def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> list[list[int]]:
     """Return the tokens of every prompt: all different, beginning alike, or with the earlier turns before them."""
     own = [[1_000 * (index + 1) + position for position in range(prompt)] for index, prompt in enumerate(prompts)]
-    if kind in ("prefix", "prefix_short", "delayed_prefix", "states_prefix", "states_prefix_short"):
+    if kind in (
+        *("prefix", "prefix_short", "delayed_prefix", "states_prefix", "states_prefix_short"),
+        *("windows_prefix", "windows_prefix_short"),
+    ):
         beginnings = [
             [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)
         ]
         return [[*beginnings[int(rng.integers(4))], *tokens] for tokens in own]
-    if kind in ("conversations", "forks", "states_conversations"):
+    if kind in ("conversations", "forks", "states_conversations", "windows_conversations"):
         num_sessions = max(2, len(own) // 5)
         histories: list[list[int]] = [[] for _ in range(num_sessions)]
         for index, tokens in enumerate(own):

@@ -461,6 +461,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "enforce_eager": ("true", []),
     "cudagraph_mode": ("FULL_DECODE_ONLY", []),
     "max_cudagraph_capture_size": (64, []),
+    "piecewise_cuda_graph_max_tokens": (4096, ["deployment.engine={name: tensorrt-llm, version: '1.2'}"]),
     "cuda_graph_padding": ("false", ["deployment.engine={name: tensorrt-llm, version: '1.2'}"]),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "mamba_ssm_cache_dtype": ("bfloat16", ["model=nemotron-3-nano-30b-a3b"]),
