@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
+from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine, memory_efficiency
 from simserve.perf.gemm import (
     ACTIVATION_BYTES,
     CLASS_LOOP_OVERHEAD,
@@ -23,7 +23,7 @@ from simserve.perf.gemm import (
     gemm_class,
     grouped_gemm_seconds,
 )
-from simserve.perf.operators import Work, bound_parts
+from simserve.perf.operators import COMPUTE, WEIGHTS, Work, bound_parts, elementwise_parts
 from simserve.perf.quantization import BLACKWELL, HOPPER, PLAIN_TILE_ROWS, Precision
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.hardware import HardwareProfile
@@ -69,7 +69,11 @@ counted have a ``routing_decay`` in its place."""
 
 FP32_ROUTERS = ("minimax_m2", "minimax_m3")
 """Families whose router is a product in FP32, after a kernel that converts its inputs (vLLM 0.16 to 0.19 minimax_m2.py;
-SGLang, pull request 22744). Special kernels in vLLM from mid-2026 (pull requests 43276 and 47973) are left out."""
+SGLang, pull request 22744). vLLM's kernel for many tokens (pull request 47973, the default since 55899) is left out."""
+
+ROUTER_ROW_SECONDS = 0.134e-6
+"""Seconds per further token of vLLM's kernel for routers in FP32: 1.722 and 1.856 us for one and two of MiniMax-M3's on
+Blackwell, cuBLAS 6.9 and 13.6 (vLLM pull request 44343). MiniMax-M2's router has as many weights."""
 
 ROUTING_PASSES = 2
 """Passes over the router's logits to choose experts: read them, write weights and choices (one fused kernel)."""
@@ -364,6 +368,23 @@ def has_fp32_router(shape: ReplicaShape, machine: Machine) -> bool:
     """Return whether the router of a family is priced in FP32: on all GPUs but Hopper, where it does not show."""
     is_hopper = shape.hardware.compute_capability == HOPPER
     return shape.model.family in FP32_ROUTERS and "fp32" in machine.peaks and not is_hopper
+
+
+def has_few_rows_router(shape: ReplicaShape, tokens: Array) -> Array:
+    """Return for each number of tokens whether a kernel of its own multiplies a router in FP32.
+
+    It takes inputs in 16 bit and runs on Hopper and Blackwell (``gate_linear.py``, ``FP32_SUPPORTED_SHAPES``).
+    """
+    has_own = shape.model.family in FP32_ROUTERS and shape.hardware.compute_capability in (HOPPER, *BLACKWELL)
+    return np.asarray(tokens <= (shape.engine.fp32_router_rows if has_own else 0))
+
+
+def few_rows_router_parts(machine: Machine, tokens: Array, num_weights: float) -> Array:
+    """Return the seconds by part of that kernel: a start-up, one pass over the weights, further tokens."""
+    parts = elementwise_parts(0.0, tokens, machine)
+    parts[WEIGHTS] += num_weights * 4.0 / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+    parts[COMPUTE] += ROUTER_ROW_SECONDS * np.maximum(tokens - 1.0, 0.0)
+    return parts
 
 
 def router_kernels(shape: ReplicaShape, moe: MixtureOfExperts, experts: GemmClass | None) -> tuple[int, int]:

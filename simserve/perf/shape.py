@@ -272,6 +272,17 @@ def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
     return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]
 
 
+def joined_index_inputs(gemms: list[Gemm]) -> list[Gemm]:
+    """Return the projections of attention with the indexer's queries and keys in the product of the heads'.
+
+    They read the same input with ordinary heads (vLLM's ``MinimaxM3QKVParallelLinearWithIndexer``).
+    """
+    joined = ("qkv", "index_q", "index_k")
+    width = sum(gemm.out_features for gemm in gemms if gemm.name in joined)
+    rest = [gemm for gemm in gemms if gemm.name not in joined[1:]]
+    return [replace(gemm, out_features=width) if gemm.name == "qkv" else gemm for gemm in rest]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
     """Cost of grammars on a replica."""
