@@ -37,9 +37,9 @@ from simserve.perf.gemm import (
     ProductSizes,
     block_scaled_curve,
     device_of,
-    fp32_parts,
     gemm_class,
     gemm_curve,
+    launched_gemms,
     product_parts,
     unpacked_parts,
     unpacking_parts,
@@ -51,13 +51,11 @@ from simserve.perf.moe import (
     ExpertLoad,
     class_local_passes,
     expert_curve,
-    few_rows_router_parts,
-    has_few_rows_router,
-    has_fp32_router,
     layer_parts,
     load_of_experts,
     router_kernels,
     shape_of_experts,
+    wide_parts,
 )
 from simserve.perf.operators import (
     COMMUNICATION,
@@ -74,7 +72,7 @@ from simserve.perf.operators import (
     elementwise_parts,
 )
 from simserve.perf.quantization import Precision, kv_element_bytes
-from simserve.perf.shape import ReplicaShape, joined_index_inputs, launched_gemms, marlin_padded
+from simserve.perf.shape import ReplicaShape, marlin_padded
 from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part
 
 SPLIT_TOKENS = 32.0
@@ -442,10 +440,10 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
     """Return norms, projections, rotary embedding, KV write and attention start-up of one layer."""
     model, machine, layers = stage.shape.model, stage.machine, attention.layers
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
-    launched = launched_gemms(gemms) if stage.shape.engine.joins_latent_inputs else gemms
     is_joined = stage.shape.engine.joins_index_inputs and layers.indexer is not None and layers.indexer.is_divided
-    if is_joined and stage.precisions["attention"] == stage.precisions["indexer"]:
-        launched = joined_index_inputs(launched)
+    is_one_format = stage.precisions["attention"] == stage.precisions["indexer"]
+    joined = {"joins_latent": stage.shape.engine.joins_latent_inputs, "joins_index": is_joined and is_one_format}
+    launched = launched_gemms(gemms, **joined)
     calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in launched)]
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
@@ -464,8 +462,8 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
         around = partial(compressed_seconds, layers, stage.shape.hardware.compute_capability)
         calls.append(Call("attention", partial(_row, COMPUTE, around)))
     if layers.indexer is not None:
-        indexer, small = layers.indexer.on_rank(stage.shape.tensor_parallel_size), 0 if is_joined else INDEX_SMALL_CALLS
-        calls.append(Call("attention", partial(indexer_parts, indexer, machine, small_calls=small)))
+        own, small = layers.indexer.on_rank(stage.shape.tensor_parallel_size), 0 if is_joined else INDEX_SMALL_CALLS
+        calls.append(Call("attention", partial(indexer_parts, own, machine, small_calls=small)))
     return tuple(calls)
 
 
@@ -611,32 +609,16 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     seconds = stage.nothing(len(tokens))
     if gemm.name == HEAD and stage.head is not None:
         return _projection(stage, stage.head, gemm, tokens, is_beside=False)
-    if gemm.name == "router" and gemm.part is None:
-        return _router(stage, gemm, tokens)
     if gemm.part is None:
-        seconds.add("gemm", wide_projection(stage, gemm, tokens))
+        priced = wide_parts(stage.shape, stage.machine, gemm, tokens, wide_projection(stage, gemm, tokens))
+        for operator, parts in priced:
+            seconds.add(operator, parts)
         return seconds
     stored = stage.precisions[gemm.part]
     if len(stored) == 1:
         return _projection(stage, stored[0][0], gemm, tokens, is_beside=is_beside)
     for each, share in stored:
         seconds.add_all(_projection(stage, each, gemm, tokens, is_beside=is_beside), share)
-    return seconds
-
-
-def _router(stage: Stage, gemm: Gemm, tokens: Array) -> OperatorSeconds:
-    """Return a router: in the wide dtype, in FP32 after a kernel that converts its inputs, or in one kernel."""
-    seconds = stage.nothing(len(tokens))
-    if has_fp32_router(stage.shape, stage.machine):
-        converted = gemm.in_features * (ACTIVATION_BYTES + LOGIT_BYTES)
-        seconds.add("elementwise", elementwise_parts(converted, tokens, stage.machine))
-        seconds.add("gemm", fp32_parts(stage.machine, tokens, gemm.out_features, gemm.in_features))
-    else:
-        seconds.add("gemm", wide_projection(stage, gemm, tokens))
-    is_few = has_few_rows_router(stage.shape, tokens)
-    if is_few.any():
-        seconds.scale(1.0 - is_few)
-        seconds.add("gemm", is_few * few_rows_router_parts(stage.machine, tokens, gemm.num_weights))
     return seconds
 
 
