@@ -82,6 +82,7 @@ from simserve.perf.stage import (
 )
 from simserve.perf.traffic import traffic_of
 from simserve.perf.ubatches import Runs, is_in_slot_order, most_apart, runs_of, slot_runs
+from simserve.profiles.attention_kinds import SparseIndexer
 from simserve.profiles.model_blocks import AttentionLayers
 from simserve.profiles.resolved_engine import ResolvedEngine
 
@@ -265,9 +266,9 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
         on_cpu = cpu_pair_seconds(stage.shape, _attention_shape(stage, each))
         if layers.topk is None or layers.mla is None:
             pair += (of_pair * num_layers + on_cpu) * growing
-            pair += index_pair_seconds(layers.indexer, stage.machine) * num_layers * index_share(model, layers)
+            pair += index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers * index_share(model, layers)
         else:
-            pair += (index_pair_seconds(layers.indexer, stage.machine) * num_layers + on_cpu) * growing
+            pair += (index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers + on_cpu) * growing
     return request, pair, attended, key
 
 
@@ -460,10 +461,15 @@ def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
         slope += key * growing
         window += key * (growing + own)
         if each.layers.indexer is not None and not _is_indexed_by_key(each.layers):
-            index = shape.tokens_per_decode * index_key_seconds(each.layers.indexer, stage.machine)
+            index = shape.tokens_per_decode * index_key_seconds(_indexer(stage, each.layers), stage.machine)
             keys = _by_groups(stage, index, sequences) * index_share(model, each.layers)
             slope, window = slope + keys, window + keys
     return slope, window
+
+
+def _indexer(stage: Stage, layers: AttentionLayers) -> SparseIndexer | None:
+    """Return the indexer of one rank."""
+    return None if layers.indexer is None else layers.indexer.on_rank(stage.shape.tensor_parallel_size)
 
 
 def _is_indexed_by_key(layers: AttentionLayers) -> bool:
@@ -494,7 +500,7 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
         unshared = unshared_key_seconds(*read, (), stage.machine.bandwidth)
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
-        key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
+        key = key + width * index_key_seconds(_indexer(stage, each.layers), stage.machine)
     least = 0.0 if each.layers.mla is None else triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
     held = 1.0 / stage.shape.decode_context_parallel_size  # keys of the context that a rank reads
     return held * _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.perf.gemm import launched_gemms
 from simserve.perf.moe import busiest_share, routed_load, router_kernels
-from simserve.perf.shape import launched_gemms
 from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of, stage_seconds
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
