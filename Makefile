@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run kernel test test-slow lint format check bench docs release clean
+.PHONY: help run kernel test test-slow lint format check bench docs figures release clean
 
 help:
 	@echo "make run     simulate scenarios/chatbot.yaml and leave the report under results/"
@@ -15,7 +15,8 @@ help:
 	@echo "make check   formatting, lint, types and tests, as CI does"
 	@echo "make docs    build the site of the docs under site/"
 	@echo "make bench   measure speed and memory, write benchmarks/RESULTS.md"
-	@echo "make release VERSION=0.2.0   rehearse a release: wheel and sdist under dist/, nothing else changes"
+	@echo "make figures DATE=2026-12-01   write ranges, accuracy and the README anew, after predictions have moved"
+	@echo "make release VERSION=0.3.0   rehearse a release: wheel and sdist under dist/, nothing else changes"
 	@echo "make clean   remove environments, caches and results"
 
 $(VENV)/.created:
@@ -65,6 +66,21 @@ check: lint test
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench.py --write benchmarks/RESULTS.md
+
+# Each reads what the ones before it have written. The measurements lie in DATA.
+DATA ?= ../shared/data
+figures: $(VENV)/.installed-dev
+	@test -n "$(DATE)" || { echo "say the day: make figures DATE=2026-12-01" >&2; exit 2; }
+	$(BIN)/simserve validate --data $(DATA)/measured --accuracy calibration/ACCURACY.md \
+		--expected-errors calibration/expected_errors.json --date $(DATE)
+	$(BIN)/simserve validate --source unseen --accuracy calibration/unseen/README.md --date $(DATE)
+	$(BIN)/python -m benchmarks.exam --data $(DATA) --predictions AIConfigurator=$(DATA)/rivals/aiconfigurator_0.12.csv
+	$(BIN)/python -m calibration.gate.accept
+	$(BIN)/python docs/write_kv_logs.py
+	$(BIN)/python docs/write_models.py
+	$(BIN)/python docs/write_reference_walk.py
+	$(BIN)/simserve schema --markdown > docs/scenario-keys.md
+	$(BIN)/python docs/write_readme.py
 
 release: $(VENV)/.installed-dev
 	.ci/release $(VERSION)

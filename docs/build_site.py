@@ -1,7 +1,7 @@
 """Builds the site: ``python docs/build_site.py SITE [--notebooks DIR]``, or ``make docs``. Needs ``simserve[docs]``.
 
-The pages are those of the repository, gathered into one folder with their links turned; commands, names of results and
-the Python API are written from the code. MkDocs builds them in strict mode and fetches nothing; neither do the pages.
+The pages are those of the repository, gathered into one folder with their links turned; names of results and the
+Python API are written from the code. MkDocs builds them in strict mode and fetches nothing; neither do the pages.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
-from simserve.cli.app import app_of
 from simserve.scenario.load import load, scenario_names
 from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
@@ -72,7 +70,7 @@ NAV: list[dict[str, Any]] = [
     {
         "Reference": [
             {"Scenario keys": "docs/scenario-keys.md"},
-            {"Commands": "generated/commands.md"},
+            {"Commands": "docs/commands.md"},
             {"Names of results": "generated/results.md"},
             {"Python": "generated/python.md"},
             {"Models": "docs/models.md"},
@@ -130,39 +128,6 @@ def turned(text: str, page: str, known: set[str]) -> str:
 
     parts = _CODE.split(text)
     return "".join(part if place % 2 else _LINK.sub(link, part) for place, part in enumerate(parts))
-
-
-def commands() -> str:
-    """Return the page of all commands with their options, as the command line declares them."""
-    root: Any = typer.main.get_command(app_of())
-    lines = ["# Commands", "", "Every command, as `simserve COMMAND --help` prints it.", ""]
-    for name, command in _leaves(root, ()):
-        about = (command.help or "").strip().split("\n\n")
-        lines += [f"## {' '.join(name)}", "", about[0].replace("\n", " ").replace("\\[", "["), ""]
-        lines += [f"    {' '.join(each.split())}" for each in about[1:] if each.strip().startswith("simserve ")]
-        rows = [row for option in command.params if (row := _row(option)) is not None]
-        if rows:
-            lines += ["", "| option | says |", "|---|---|", *rows]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _leaves(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if not hasattr(command, "commands"):
-        yield ("simserve", *name), command
-        return
-    for each in command.commands:
-        yield from _leaves(command.commands[each], (*name, each))
-
-
-def _row(option: Any) -> str | None:
-    if option.hidden or "--help" in option.opts:
-        return None
-    about = " ".join((option.help or "").split()).replace("|", "\\|").replace("\\[", "[")
-    metavar = option.metavar or (option.name.upper() if option.param_type_name == "argument" else "")
-    flags = ", ".join((*option.opts, *option.secondary_opts)) if option.param_type_name == "option" else ""
-    shown = f"{flags} {metavar}".strip().replace("|", "\\|")
-    return f"| `{shown}` | {about} |"
 
 
 def results() -> str:
@@ -237,7 +202,7 @@ def gather(folder: Path, notebooks: Path | None) -> list[dict[str, Any]]:
         3, {"Lessons": [{each.stem.replace("-", " ").capitalize(): f"notebooks/{each.stem}.md"} for each in books]}
     )
     known = {*names, *(f"notebooks/{each.stem}.md" for each in books)}
-    written = {"generated/commands.md": commands, "generated/results.md": results, "generated/python.md": python}
+    written = {"generated/results.md": results, "generated/python.md": python}
     for name in names:
         target = folder / ("index.md" if name == "README.md" else name)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -257,6 +257,8 @@ def read_mapping(path: Path, error: type[InputError] = InputError) -> dict[str, 
         InputError: (or ``error``) the file cannot be read or parsed, or does not hold a mapping.
     """
     document = read_document(path, error)
+    if document is None:
+        raise error("is empty", file=path)
     if not isinstance(document, dict):
         raise error("must hold a mapping of keys to values", file=path)
     return document
@@ -269,6 +271,8 @@ def read_document(path: Path, error: type[InputError] = InputError) -> Any:
         InputError: (or ``error``) the file cannot be read or parsed.
     """
     text = read_text(path, error)
+    if not text.strip():
+        raise error("is empty", file=path)
     if path.suffix == ".json":
         _check_json_depth(text, path, error)
         try:

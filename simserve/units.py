@@ -53,6 +53,7 @@ DIMENSIONS_BY_EXAMPLE = {example: dimension for dimension, (_, example) in _DIME
 """The dimension for each example text of a schema."""
 _REMEMBERED = 4096
 """Quantities whose text is kept: a search writes the same few of a scenario for every deployment it evaluates."""
+_BITS = re.compile(r"([kKMGT]?)(?:b/s|bps|bits/s)")  # Bits a second as networks are sold, which may mean bytes.
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*")
 
 
@@ -76,6 +77,9 @@ def parse(value: object, dimension: str) -> float:
     number, unit = float(match[1]), match[2]
     if unit not in units:
         known = ", ".join(sorted(units, key=lambda name: (len(name), name))[:12])
+        bits = _BITS.fullmatch(unit) if dimension == "bandwidth" else None
+        if bits is not None:
+            example = f"{match[1]} {bits[1]}bit/s"
         raise ValueError(
             f'has the unit "{unit}", which is not one of {dimension} ({known}, ...); write for example "{example}"'
         )

@@ -1,6 +1,7 @@
 """What the repository offers beside the package: workflows, templates, hooks, and a release that can be rehearsed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,19 @@ def test_the_citation_names_the_version_of_the_package():
 
     assert citation["version"] == simserve.__version__
     assert citation["license"] == "Apache-2.0"
+
+
+def test_the_changelog_opens_with_what_is_unreleased_and_then_this_version():
+    """No heading stands twice, as merges of changes from both sides could leave it."""
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    versions = [line for line in lines if line.startswith("## ")]
+    unreleased = lines[lines.index("## Unreleased") + 1 : lines.index(versions[1])]
+    sections = [line for line in unreleased if line.startswith("### ")]
+
+    assert versions[0] == "## Unreleased"
+    assert re.fullmatch(rf"## {re.escape(simserve.__version__)} \(\d{{4}}-\d{{2}}-\d{{2}}\)", versions[1])
+    assert len(set(versions)) == len(versions)
+    assert len(set(sections)) == len(sections)
 
 
 def test_ci_runs_the_script_that_everyone_can_run():

@@ -139,3 +139,12 @@ def test_the_schema_says_text_with_a_unit() -> None:
 def test_extreme_values_have_a_text(value: float) -> None:
     """A prefix that would overflow is passed over."""
     assert parse(to_text(value, "time"), "time") == value
+
+
+@pytest.mark.parametrize("text", ["400Gbps", "400 Gb/s", "400 Gbits/s"])
+def test_bits_a_second_are_asked_to_be_spelled_out(text: str) -> None:
+    """As networks are sold; a lower-case b is too near to bytes to be taken for bits."""
+    with pytest.raises(ValueError, match='write for example "400 Gbit/s"'):
+        parse(text, "bandwidth")
+
+    assert parse("400 Gbit/s", "bandwidth") == 50e9

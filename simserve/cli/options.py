@@ -397,4 +397,4 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], note: str 
     out = console()
     out.print(table)
     if note:
-        out.print(f"[dim]{note}[/dim]")
+        out.print(f"[dim]{note}[/dim]", soft_wrap=not out.is_terminal)

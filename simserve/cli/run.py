@@ -176,4 +176,4 @@ def _with_model(asked: Asked, model: str | None, hardware: str | None) -> Asked:
         refuse_flags({"--model": model}, "is in place of SCENARIO", "change a scenario with --set KEY=VALUE")
     if hardware is not None and asked.gpus is not None:
         refuse_flags({"--hardware": hardware}, "says the same as --gpus", "keep one of the two")
-    return replace(asked, scenario=asked.scenario or model, gpus=asked.gpus or hardware)
+    return replace(asked, scenario=asked.scenario or model, gpus=hardware if asked.gpus is None else asked.gpus)

@@ -6,14 +6,14 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -256,6 +256,7 @@ def _render(answer: Twin) -> None:
     stretch = summary["stretch"]
     print_lines(
         [
+            _verdict(summary),
             f"{_clock(stretch['start_s'])} to {_clock(stretch['end_s'])}, {stretch['windows']} windows",
             f"simulated with {formats_line(summary['formats'])}",
         ]
@@ -266,26 +267,28 @@ def _render(answer: Twin) -> None:
             _figure(summary["observed"][name]),
             _figure(summary["predicted"][name]),
             _figure(row["ratio"]),
-            "-" if row["interval"] is None else " to ".join(map(_figure, row["interval"])),
+            "-"
+            if row["interval"] is None
+            else " to ".join((f"{end:,.0f}" if end >= 1000 else f"{end:.3g}") for end in row["interval"]),
             {True: "yes", False: "NO", None: "-"}[row["inside"]],
             "-" if row["since_s"] is None else _clock(row["since_s"]),
         )
         for name, row in summary["drift"].items()
     ]
-    header = ("figure", "observed", "predicted", "ratio", "expected within", "as predicted", "not since")
+    header = ("figure", "observed", "predicted", "ratio", "expected within", "as predicted", "differs since")
     note = (
-        f"Traffic is predicted by the scenario, the rest by its deployment under the traffic that came. A change of "
-        f"traffic that is none is flagged once in {summary['false_alarms']['mean_days_between']:.0f} days at most."
+        "Traffic is predicted by the scenario, the rest by its deployment under the traffic that came. While traffic "
+        "is as the scenario says, a false alarm comes no more often than once in "
+        f"{summary['false_alarms']['mean_days_between']:.0f} days on average."
     )
     print_table(header, rows, note)
     if summary["calibration"]:
         factors = ", ".join(f"{name} x {_figure(factor)}" for name, factor in summary["calibration"]["factors"].items())
         until = _clock(summary["calibration"]["end_s"])
-        print_lines(
-            [f"Latencies are those after {until}, held to the simulation times what was seen before: {factors}."]
-        )
+        before = "compared with the simulation times the factors seen before"
+        print_lines([f"Latencies are those after {until}, {before}: {factors}."])
     if summary["forecast"]:
-        print_lines(["To come:"])
+        print_lines(["Forecast:"])
         hours = [
             (
                 _clock(row["start_s"]),
@@ -297,8 +300,18 @@ def _render(answer: Twin) -> None:
             if before is None or row["replicas"] != before["replicas"]
         ]
         columns = ("from", "requests/s", "90 % within", "replicas")
-        print_table(columns, hours, "Hours that ask for as many replicas are one line.")
+        print_table(columns, hours, "Hours that need the same number of replicas share a line.")
     print_lines(summary["notes"])
+
+
+def _verdict(summary: Mapping[str, Any]) -> str:
+    """Return what is not as predicted, with both figures, or that everything judged is."""
+    outside = [
+        f"{name} ({_figure(summary['observed'][name])} observed, {_figure(summary['predicted'][name])} predicted)"
+        for name, row in summary["drift"].items()
+        if row["inside"] is False
+    ]
+    return f"Not as predicted: {', '.join(outside)}." if outside else "Every figure that is judged is as predicted."
 
 
 def _figure(value: float | None) -> str:

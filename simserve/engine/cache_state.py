@@ -145,7 +145,6 @@ class PrefixCache:
         stretch_slot: Stretch -> its slot; 0: blocks that hold nothing to share; below 0: a state.
         stretch_start: Stretch -> the first of its blocks within the segment, which reaches to the next stretch or to
             the end of what is held; for slot 0, how many blocks it has.
-        stretch_copies: Stretch -> blocks in its place in the order that hold nothing to share, behind its own.
         above, below: Stretch -> the previous and the next one in its segment; 0: none.
         free_stretches: Stretches that are gone.
         num_idle: Blocks of segments without users. They count as free, since they can be evicted.
@@ -160,7 +159,7 @@ class PrefixCache:
         reach, most_admitted: As in `EngineConfig`.
         num_needed: How many blocks before the end of a prefix hold that.
         copies: Key of a segment, place and group of layers -> the first block that holds it, numbered from 1. With
-            states, blocks take the place of stretches in ``idle``, and nothing from ``slots`` to ``stretch_copies`` and
+            states, blocks take the place of stretches in ``idle``, and nothing from ``slots`` to ``stretch_start`` and
             of ``num_idle`` and ``num_empty`` is used.
         block_keys: Block -> its key; 0: nobody else could find it.
         block_users: Block -> how many running requests use it.
@@ -217,7 +216,7 @@ class PrefixCache:
         self.contested: list[int] = []
         self.idle: OrderedDict[int, None] = OrderedDict()
         self.shallowest = [0]
-        self.stretch_slot, self.stretch_start, self.stretch_copies = [0], [0], [0]
+        self.stretch_slot, self.stretch_start = [0], [0]
         self.above, self.below = [0], [0]
         self.free_stretches: list[int] = []
         self.num_idle = self.num_empty = 0

@@ -20,7 +20,6 @@ def add_stretch(cache: PrefixCache, slot: int, start: int) -> int:
         stretch = len(cache.stretch_slot)
         cache.stretch_slot.append(0)
         cache.stretch_start.append(0)
-        cache.stretch_copies.append(0)
         cache.above.append(0)
         cache.below.append(0)
     cache.stretch_slot[stretch], cache.stretch_start[stretch] = slot, start
@@ -60,8 +59,7 @@ def forget_behind(cache: PrefixCache, stretch: int) -> None:
         count = (cache.stretch_start[below] if below else end) - cache.stretch_start[behind]
         cache.num_idle -= count
         cache.num_empty += count
-        cache.stretch_slot[behind], cache.stretch_start[behind] = 0, count + cache.stretch_copies[behind]
-        cache.stretch_copies[behind] = 0
+        cache.stretch_slot[behind], cache.stretch_start[behind] = 0, count
         cache.above[behind] = cache.below[behind] = 0
         behind = below
 
@@ -90,42 +88,5 @@ def take_idle(cache: PrefixCache, slot: int, reach: int) -> None:
         if end > reach:
             cache.stretch_start[stretch] = max(cache.stretch_start[stretch], reach)
             return
-        drop_or_empty(cache, stretch)
-        stretch = below
-
-
-def replace_idle(cache: PrefixCache, slot: int, reach: int) -> None:
-    """Let copies stand in for the idle ones of a segment's first ``reach`` blocks.
-
-    Those keep their places in the order, but hold nothing to share any more.
-    """
-    stretch = cache.shallowest[slot]
-    while stretch:
-        below, start = cache.below[stretch], cache.stretch_start[stretch]
-        end = cache.stretch_start[below] if below else cache.held[slot]
-        count = max(min(end, reach) - start, 0)
-        cache.stretch_copies[stretch] += count
-        cache.num_idle -= count
-        cache.num_empty += count
-        if end > reach:
-            cache.stretch_start[stretch] = max(start, reach)
-            return
-        drop_or_empty(cache, stretch)
-        stretch = below
-
-
-def drop_or_empty(cache: PrefixCache, stretch: int) -> None:
-    """Remove a stretch without blocks of its segment; blocks that copies stand in for stay in its place."""
-    slot, copies = cache.stretch_slot[stretch], cache.stretch_copies[stretch]
-    above, below = cache.above[stretch], cache.below[stretch]
-    if not copies:
         drop_stretch(cache, stretch)
-        return
-    if above:
-        cache.below[above] = below
-    else:
-        cache.shallowest[slot] = below
-    if below:
-        cache.above[below] = above
-    cache.above[stretch] = cache.below[stretch] = cache.stretch_copies[stretch] = 0
-    cache.stretch_slot[stretch], cache.stretch_start[stretch] = 0, copies
+        stretch = below

@@ -25,14 +25,7 @@ one, whole.
 from __future__ import annotations
 
 from simserve.engine.cache_state import KVTier, PrefixCache
-from simserve.engine.idle_blocks import (
-    add_deepest_stretch,
-    add_stretch,
-    drop_or_empty,
-    drop_stretch,
-    forget_behind,
-    take_idle,
-)
+from simserve.engine.idle_blocks import add_deepest_stretch, add_stretch, drop_stretch, forget_behind, take_idle
 from simserve.engine.kv_tier import drop_from_tiers, give_up, keep_in_store, keep_in_tiers, least_recent, take_from_tier
 from simserve.engine.radix_tree import evict_nodes, find_in_tree, leave_tree
 from simserve.engine.state import Replica, RequestTable
@@ -440,7 +433,7 @@ def evict(cache: PrefixCache, free_blocks: int) -> None:
         cache.num_idle -= taken
         excess -= taken
         if cache.held[slot] == start:
-            drop_or_empty(cache, stretch)
+            drop_stretch(cache, stretch)
             if not start:
                 del cache.slots[cache.segments[slot]]
                 cache.free_slots.append(slot)

@@ -40,6 +40,7 @@ _TIME_IN_NAME = re.compile(r"(?<![\d.])(\d{9,11}(?:\.\d+)?)(?!\d)")
 _ENDINGS = ("", ".prom", ".txt", ".metrics", ".json", ".gz")
 _GZIP_MAGIC = b"\x1f\x8b"
 _NO_SERIES = "holds no metrics of vLLM, SGLang or TensorRT-LLM"
+_SAVE = "save the page that the server shows at /metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def scrapes_of(text: str, where: object, time: float | None = None) -> list[Scra
         pages = [(time, parts[0]), *((float(at), page) for at, page in zip(parts[1::2], parts[2::2], strict=True))]
         found = [scrape for at, page in pages[:MOST_SCRAPES] for scrape in _of_page(page, at)]
     if not found:
-        raise InputError(_NO_SERIES, file=where, remedy="save the page that the server shows at /metrics")
+        raise InputError(_NO_SERIES, file=where, remedy=_SAVE)
     return found
 
 
@@ -142,7 +143,7 @@ def read_scrapes(path: Path) -> list[Scrape]:
         if not file.is_file():
             if path.is_dir():
                 continue
-            raise InputError("no such file or folder", file=path)
+            raise InputError("is no file and no folder" if path.exists() else "no such file or folder", file=path)
         size += file.stat().st_size
         _check_size(size, path)
         if len(found) > MOST_SCRAPES:
@@ -152,6 +153,8 @@ def read_scrapes(path: Path) -> list[Scrape]:
         size += max(len(content) - file.stat().st_size, 0)
         _check_size(size, path)
         text = content.decode("utf-8", errors="replace")
+        if not text.strip():
+            raise InputError("is empty", file=file, remedy=_SAVE)
         found += scrapes_of(text, file, None if named is None else float(named[1]))
     if not found:
         raise InputError(_NO_SERIES, file=path, remedy="its files end in .prom, .txt or .json, plain or .gz")

@@ -7,7 +7,7 @@ gets faster with more work. Knows sizes and curves, no model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +24,7 @@ from simserve.perf.efficiency import (
 from simserve.perf.operators import HOST, PART_NAMES, WEIGHTS, Work, bound_parts
 from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
+from simserve.profiles.model_blocks import Gemm
 from simserve.profiles.resolved_engine import ResolvedEngine
 
 ACTIVATION_BYTES = 2.0  # Bytes of an activation element: engines keep them in 16 bit.
@@ -50,6 +51,8 @@ CLASS_MAX_SPLITS = 8  # Most SMs that share a tile's reduction.
 TILE_COLUMNS = 64.0
 """Columns of a tile. Chosen with the rows on the AIConfigurator tables of an H200: of 64 x 64, 64 x 128 and
 128 x 128 it follows the measured times best (calibration/LOG.md)."""
+TRITON_MAKERS = ("triton", "triton_own")  # Triton's such products: AITER's, and the engine's own.
+TUNED_TRITON = "triton_tuned"  # Maker of Triton's products with tiles of their own, as GPUs name their curves.
 STEP_COLUMNS = 128.0  # Columns of the reduction per scale of block-scaled FP8: a tile processes this many at a time.
 PAD_PASSES = 2
 """Passes over the inputs of a product whose rows are padded first: they are read and written (vLLM 0.11.0 and 0.11.2,
@@ -132,7 +135,7 @@ def gemm_curve(
     curve = machine.gemm_curves.get(kernels) if kernels else None
     if curve is None and dtype in WIDE_DTYPES and "bf16" in machine.gemm_curves:
         curve = _unpacking(machine.gemm_curves["bf16"], compute_share, min_tile_rows, overlap)
-        curve = curve.model_copy(update={"fit": None})
+        curve = curve.model_copy(update={"fit": None, "skinny_rows": None})
     if curve is None and dtype == "fp4" and "fp8" in machine.gemm_curves:
         curve = slowed(machine.gemm_curves["fp8"], FP4_OF_FP8, 1.0).model_copy(update={"fit": None})
     if curve is None and machine.unpacking is not None:
@@ -299,6 +302,25 @@ def slowed(curve: GemmCurve, compute: float, memory: float) -> GemmCurve:
     )
 
 
+def block_scaled_maker(
+    engine: ResolvedEngine, vendor: str, out_features: int, in_features: int, *, is_beside: bool
+) -> str | None:
+    """Return whose product of FP8 with block scales runs where it is not that of the format; None: it is.
+
+    Args:
+        engine: The engine, which may call Triton's kernels on the GPUs of a vendor.
+        out_features: Columns n, on one rank.
+        in_features: Reduction k, on one rank.
+        is_beside: Whether it runs beside the routed experts: with AITER's, as rows of theirs, without tiles of its own.
+    """
+    maker = engine.block_scaled_kernels.get(vendor)
+    if maker not in TRITON_MAKERS:
+        return None
+    if is_beside and maker == TRITON_MAKERS[0]:
+        return engine.name
+    return TUNED_TRITON if (out_features, in_features) in engine.block_scaled_tuned else None
+
+
 def block_scaled_curve(
     curve: GemmCurve, engine: ResolvedEngine, compute_capability: str | None, out_features: float
 ) -> tuple[GemmCurve, bool]:
@@ -367,6 +389,10 @@ def gemm_seconds(
         further = np.clip(rows - 1.0, 0.0, curve.min_tile_rows - 1.0)  # the bandwidth share was measured with one row
         vectors = 2.0 * further * out_features * in_features / curve.vector_flops
         total = np.maximum(total, curve.start_latency + overlapped(curve, vectors, memory))
+    if curve.skinny_rows is not None:
+        skinny = num_bytes / (device.bandwidth * (curve.skinny_memory_efficiency or curve.memory_efficiency))
+        total = np.where(rows > curve.skinny_rows, total, curve.start_latency + skinny)
+        memory = np.where(rows > curve.skinny_rows, memory, skinny)
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)
 
 
@@ -515,3 +541,24 @@ def unpacked_parts(
 def _is_unpacked(precision: Precision, rows: Array) -> Array:
     switch = np.inf if precision.unpacked_from_rows is None else float(precision.unpacked_from_rows)
     return np.asarray(rows >= switch, dtype=np.float64)
+
+
+def launched_gemms(gemms: list[Gemm], *, joins_latent: bool = True, joins_index: bool = False) -> list[Gemm]:
+    """Return the projections of attention as engines launch them: products that read the same input as one.
+
+    Args:
+        joins_latent: MLA's down-projections of queries and of keys and values (``fused_qkv_a_proj_with_mqa`` in SGLang,
+            ``fused_qkv_a_proj`` in vLLM, ``kv_a_proj_with_mqa`` in TensorRT-LLM).
+        joins_index: Queries and keys of an indexer beside ordinary heads (``MinimaxM3QKVParallelLinearWithIndexer``).
+    """
+    if joins_latent and {"q_a", "kv_a"} <= {gemm.name for gemm in gemms}:
+        gemms = _joined(gemms, "qkv_a", ("q_a", "kv_a"))
+    return _joined(gemms, "qkv", ("qkv", "index_q", "index_k")) if joins_index else gemms
+
+
+def _joined(gemms: list[Gemm], name: str, parts: tuple[str, ...]) -> list[Gemm]:
+    """Return one product, first, in place of those named ``parts``, with the columns of all."""
+    joined = {gemm.name: gemm for gemm in gemms if gemm.name in parts}
+    width = sum(gemm.out_features for gemm in joined.values())
+    rest = [gemm for gemm in gemms if gemm.name not in joined]
+    return [replace(joined[parts[0]], name=name, out_features=width), *rest]

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from simserve.perf.efficiency import Array
 from simserve.perf.moe import has_one_operator
+from simserve.perf.shape import ReplicaShape
 from simserve.perf.stage import Stage, stage_blocks
 from simserve.profiles.model_blocks import MixtureOfExperts
 
@@ -80,6 +81,20 @@ def piecewise_wait(stage: Stage, gpu_seconds: Array, is_eager: NDArray[np.bool_]
     return np.where(is_eager, 0.0, np.maximum(launching - gpu_seconds, 0.0))
 
 
+def graphed_prompt_tokens(shape: ReplicaShape) -> int:
+    """Return the most tokens of a step with prompts on CUDA graphs, whole or in pieces."""
+    return max(shape.engine.cuda_graph_max_prompt_tokens, shape.engine.piecewise_cuda_graph_max_tokens)
+
+
+def padded_to_pieces(shape: ReplicaShape, tokens: Array) -> Array:
+    """Return the tokens that steps with prompts compute outside attention: those of the next graph in pieces."""
+    sizes = np.array(shape.engine.piecewise_cuda_graph_sizes, dtype=float)
+    if not len(sizes):
+        return tokens
+    place = np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)
+    return np.where(tokens <= sizes[-1], sizes[place], tokens)
+
+
 def prompt_launching(stage: Stage) -> float:
     """Return the time that the host takes for a step with prompts on piecewise graphs, in all stages; 0: no such step.
 
@@ -88,7 +103,7 @@ def prompt_launching(stage: Stage) -> float:
     """
     shape, engine = stage.shape, stage.shape.engine
     launching = stage.num_attention_layers * engine.piecewise_prompt_seconds_per_layer
-    if not (launching and engine.cuda_graph_max_prompt_tokens) or shape.hardware.is_cpu or shape.data_parallel_size > 1:
+    if not (launching and graphed_prompt_tokens(shape)) or shape.hardware.is_cpu or shape.data_parallel_size > 1:
         return 0.0
     launching += stage.num_linear_layers * linear_launch(stage)
     preparing = (1.0 - engine.host_overlap) * engine.host_seconds_per_step

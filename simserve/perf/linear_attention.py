@@ -53,13 +53,15 @@ FLASH_KDA_SHARE = 0.095
 H100 SXM (the same), 8,192 tokens with 96 heads in 0.80 times Gated DeltaNet's (FlagGems-vllm pull request 21)."""
 FLASH_KDA_SINCE = 9.0
 """CUDA compute capability from which FlashKDA runs: SM90, SM10x, SM12x (vllm pull request 55737)."""
-STATE_TRAFFIC = 12.0
-"""Equivalent traffic of a decode step per element of a state, bytes. Reading and writing are 4 bytes in 16 bit and 8 in
-32; the kernel's arithmetic takes longer: 0.33 us a sequence with 8 heads of 128 x 128 on an H200, 0.23 on a B200
-(``fused_recurrent_gated_delta_rule``, vllm pull request 31722 before, batches of 32 to 1,024). Kimi Delta Attention's
-kernel agrees: 11.9 with 24 heads on a GB200, 77.0 us from 1 sequence to 128 (sglang pull request 36304, baseline), 12.8
-with 12 on an MI355X (vllm pull request 50654, Triton chain)."""
-STATE_START = 9e-6  # Least seconds of that kernel, on either GPU.
+STATE_ELEMENT_SECONDS = 0.6e-12
+"""Seconds of a decode step per element of a state besides reading and writing it at the full bandwidth, whatever its
+format: the kernel's arithmetic. Median of eight, at least 0.44, at most 0.72; without any one of them 0.54 to 0.62.
+Gated DeltaNet, states in 16 bit: 0.72 and 0.70 on an H200, 0.63 and 0.61 on a B200
+(``fused_recurrent_gated_delta_rule``, tiles of 32 columns, vllm pull request 31722 after); in 32 bit 0.44 (sglang pull
+request 32593, taken for a B200). Kimi Delta Attention in 32 bit: 0.54 on a GB200 (sglang pull request 36304, baseline),
+0.61 on an MI355X (vllm pull request 50654, Triton chain), in 16 bit 0.50 (vllm pull request 55364, Triton, taken for 8
+TB/s). An A100 has none in one trace (43.6 us for 16 sequences of 32 heads in 32 bit, pegainfer pull request 1054)."""
+STATE_START = 9e-6  # Least seconds of that kernel, on either GPU (the same before).
 GATHERED_PASSES = 4.0
 """Passes over the states outside the chunk kernel if it also runs decodes: gathered from the cache and scattered back,
 each read and written (vLLM at dae956b29dfd, layers/mamba/gdn_linear_attn.py, ``_forward_core``)."""
@@ -142,17 +144,19 @@ def state_seconds(
     tokens_per_sequence: int = 1,
     *,
     has_start: bool = True,
-    traffic: float | None = None,
+    element_seconds: float | None = None,
 ) -> Array:
     """Return the seconds of updating the states of decoding sequences in one layer, shape of ``sequences``.
 
     Args:
         tokens_per_sequence: Tokens computed for each; each leaves its own state.
         has_start: Whether the kernel's start counts.
-        traffic: Equivalent traffic per element, bytes; None: `STATE_TRAFFIC`.
+        element_seconds: Arithmetic per element that is read and written, seconds; None: `STATE_ELEMENT_SECONDS`.
     """
-    moved = (traffic or STATE_TRAFFIC) * linear.state_elements / num_ranks * (1 + tokens_per_sequence) / 2
-    return np.where(sequences > 0, STATE_START * has_start + sequences * moved / machine.bandwidth, 0.0)
+    computing = STATE_ELEMENT_SECONDS if element_seconds is None else element_seconds
+    each = 2.0 * linear.state_element_bytes / machine.bandwidth + computing
+    each *= linear.state_elements / num_ranks * (1 + tokens_per_sequence) / 2
+    return np.where(sequences > 0, STATE_START * has_start + sequences * each, 0.0)
 
 
 def chunk_seconds(
@@ -183,7 +187,7 @@ def step_state_seconds(shape: ReplicaShape, machine: Machine, sequences: Array, 
     stages = shape.pipeline_parallel_size
     ranks, width = shape.tensor_parallel_size, shape.tokens_per_decode
     if linear is not None:
-        seconds = partial(state_seconds, linear, traffic=shape.engine.linear_state_traffic)
+        seconds = partial(state_seconds, linear, element_seconds=shape.engine.linear_state_element_seconds)
     elif mamba is not None:
         seconds = partial(mamba_state_seconds, mamba)
     else:

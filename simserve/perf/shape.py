@@ -258,20 +258,6 @@ def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
     )
 
 
-def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
-    """Return the projections of attention as engines launch them.
-
-    MLA's down-projections of queries and of keys and values read the same input and are launched as one product
-    (``fused_qkv_a_proj_with_mqa`` in SGLang, ``fused_qkv_a_proj`` in vLLM, ``kv_a_proj_with_mqa`` in TensorRT-LLM).
-    """
-    down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
-    if len(down) < 2:
-        return gemms
-    width = sum(gemm.out_features for gemm in down.values())
-    rest = [gemm for gemm in gemms if gemm.name not in down]
-    return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
     """Cost of grammars on a replica."""
@@ -582,13 +568,12 @@ class ReplicaShape:
 
     @property
     def _gemm_curves(self) -> dict[GemmClass, GemmCurve]:
-        """Matrix products of the engine; FP8 with block scales and NVFP4 use others' kernels where it calls them."""
-        curves = self.hardware.gemm_curves_of(self.engine.name)
-        maker = self.engine.block_scaled_kernels.get(self.hardware.vendor)
-        if maker and "fp8_block" in (others := self.hardware.gemm_curves_of(maker)):
-            curves["fp8_block"] = others["fp8_block"]
-        named = [each for each in self.hardware.gemm_curves.get("nvfp4", ()) if self.engine.fp4_kernels in each.engines]
-        return curves | {"nvfp4": named[0]} if named else curves
+        """Matrix products of the engine; some formats use others' kernels where it calls them."""
+        curves, vendor = self.hardware.gemm_curves_of(self.engine.name), self.hardware.vendor
+        blocks, wide = self.engine.block_scaled_kernels.get(vendor), self.engine.wide_kernels.get(vendor)
+        makers: dict[GemmClass, str | None] = {"fp8_block": blocks, "bf16": wide, "nvfp4": self.engine.fp4_kernels}
+        all_of = self.hardware.gemm_curves
+        return curves | {key: each for key, by in makers.items() for each in all_of.get(key, ()) if by in each.engines}
 
     @property
     def _grouped_gemm_curves(self) -> dict[GemmClass, GroupedGemmCurve]:

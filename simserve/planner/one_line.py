@@ -111,6 +111,9 @@ def ask(
         UsageError: A flag is missing, or two contradict each other.
         InputError: A name is not known, or the scenario is invalid.
     """
+    for flag, value in flags.given.items():
+        if isinstance(value, str) and not value.strip():  # as a variable of a script that is not set leaves it
+            raise UsageError("is empty", key=flag, remedy="give it a value, or leave it out")
     gpu, count = (None, None) if flags.gpus is None else gpu_and_count(flags.gpus)
     _check_traffic(flags)
     base = _as_tagged(_base(word, flags, gpu), word, flags)

@@ -63,6 +63,8 @@ class CudaGraphs(FrozenModel):
 
     sizes: tuple[int | SizeRange, ...] = ()
     """Captured sizes, ascending; empty: no graphs."""
+    interpreted_sizes: tuple[int | SizeRange, ...] = ()
+    """The same where an option is set that compiled engines have not, as in `Host.interpreted`; empty: as `sizes`."""
     exact_sizes: tuple[int | SizeRange, ...] = ()
     """Captured sizes where batches are not padded and others run without a graph; empty: batches are always padded."""
     exact_max_batch: int | None = Field(default=None, ge=1)
@@ -87,6 +89,9 @@ class CudaGraphs(FrozenModel):
     piecewise_with_context_ranks: bool = False
     """Whether those of servers whose ranks divide contexts do too, whatever the user says, as collectives in attention
     cannot be captured (vLLM, ``decode_context_parallel_size``)."""
+    piecewise_sizes: tuple[int | SizeRange, ...] = ()
+    """Tokens of steps with prompts that are captured in pieces where the user asks for it; above the last ones, in the
+    same steps up to the user's largest."""
     covers_prompts: bool = False
     """Whether steps with prompts also run on graphs, up to the largest captured size in tokens (vLLM V1)."""
     prompts: PromptGraphs | None = None
@@ -102,6 +107,16 @@ class CudaGraphs(FrozenModel):
         """Return the captured sizes, one by one, with padding and speculative decoding or without."""
         entries = self.exact_sizes if not is_padded else (drafts and self.sizes_with_drafts) or self.sizes
         return {size for entry in entries for size in (entry.sizes if isinstance(entry, SizeRange) else (entry,))}
+
+    def piecewise_up_to(self, largest: int) -> tuple[int, ...]:
+        """Return the tokens of steps with prompts that are captured in pieces, ``largest`` included."""
+        found = {largest}
+        for entry in self.piecewise_sizes:
+            sizes = entry.sizes if isinstance(entry, SizeRange) else (entry,)
+            found |= {size for size in sizes if size < largest}
+            if isinstance(entry, SizeRange):
+                found |= set(range(entry.start, largest, entry.step))
+        return tuple(sorted(found))
 
     @property
     def last_step(self) -> int:

@@ -193,7 +193,7 @@ def resolve_engine(
         "kv_unified": unified,
         **_kernels(known, features),
         "enable_nccl_nvls": choices.pick("enable_nccl_nvls", known.kernels.enable_nccl_nvls),
-        **block_scaled_kernels(options, compute_capability),
+        **block_scaled_kernels(options, compute_capability, known.kernels.block_scaled_kernels),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
         "features": features,
         "kv_transfer": profile.kv_transfer_of(version),
@@ -426,7 +426,9 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     """Return the share of GPU memory and the inputs of the rule for what is neither weights nor KV."""
     memory, runtime, graphs = known.memory, known.runtime_memory, known.cuda_graphs
     mode = choices.asked.cudagraph_mode
-    is_eager = bool(choices.asked.enforce_eager) or mode == "NONE"
+    if graphs.interpreted_sizes and _is_interpreted(choices.asked):
+        graphs = graphs.model_copy(update={"sizes": graphs.interpreted_sizes})
+    is_eager = _is_eager(choices.asked, known.host)
     asked = choices.asked.max_cudagraph_capture_size
     if asked is not None and (is_eager or not graphs.sizes):
         why = f"version {known.version} of this engine captures none"
@@ -442,6 +444,10 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     if graphs.stays_within_seats and asked is None and choices.is_set("max_num_seqs") and graph_sizes[-1:] > (seats,):
         graph_sizes = _graph_sizes(graphs, place, max_num_seqs, seats, is_padded)
     largest = graph_sizes[-1] if graph_sizes else 0
+    pieces = min(choices.pick("piecewise_cuda_graph_max_tokens", 0), budget)
+    if pieces and is_eager:
+        rule = "needs CUDA graphs, and enforce_eager is on"
+        raise refuse("piecewise_cuda_graph_max_tokens", pieces, rule, "leave one of the two out")
     share = 0.0
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
@@ -472,6 +478,8 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,
         "cuda_graph_max_batch": largest,
+        "piecewise_cuda_graph_max_tokens": pieces,
+        "piecewise_cuda_graph_sizes": graphs.piecewise_up_to(pieces) if pieces else (),
         "cuda_graph_max_expert_tokens": 0,
         "cuda_graph_max_prompt_tokens": largest if graphs.covers_prompts and mode != "FULL_DECODE_ONLY" else 0,
     }
@@ -479,7 +487,16 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
 
 def _is_interpreted(asked: EngineOptions) -> bool:
     """Return whether an option is set that a compiled engine has not."""
-    return bool(asked.enforce_eager or asked.async_scheduling) or asked.cuda_graph_padding is False
+    return bool(asked.enforce_eager or asked.async_scheduling) or asked.cuda_graph_padding is not None
+
+
+def _is_eager(asked: EngineOptions, host: Host) -> bool:
+    """Return whether no step has a graph: so the user says, or nothing asks an interpreter beside engines for one."""
+    if asked.enforce_eager or asked.cudagraph_mode == "NONE":
+        return True
+    asking = (asked.cuda_graph_padding, asked.max_cudagraph_capture_size)
+    is_asked = asked.enforce_eager is False or any(each is not None for each in asking)
+    return bool(host.interpreted and asked.async_scheduling) and not is_asked
 
 
 def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
@@ -487,7 +504,7 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     seconds = host.enforced_eager_seconds_per_layer
     if seconds is None:
         return {}
-    if asked.enforce_eager or asked.cudagraph_mode == "NONE":
+    if _is_eager(asked, host):
         return {"eager_seconds_per_layer": seconds}
     if asked.cuda_graph_padding is False and not host.eager_seconds_per_layer:
         prompts = host.eager_prompt_seconds_per_layer or 0.0
@@ -516,6 +533,10 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     prompt_launching, drafting = host.eager_prompt_seconds_per_layer, host.eager_draft_seconds_per_layer
     if host.eager_dense_prompt_seconds_per_layer and not (place.traits.has_experts or place.traits.captures_prompts):
         prompt_launching = host.eager_dense_prompt_seconds_per_layer
+    linear_gap = host.eager_gap_seconds_per_linear_layer
+    is_timed = place.traits.captures_prompts and place.traits.has_delta_rule
+    if is_timed and host.captured_gap_seconds_per_linear_layer is not None:
+        linear_gap = host.captured_gap_seconds_per_linear_layer
     mode, piecewise = choices.asked.cudagraph_mode, known.cuda_graphs.piecewise_families
     is_piecewise = mode == "PIECEWISE" or (mode is None and place.model_family in piecewise)
     is_piecewise |= place.traits.divides_contexts and known.cuda_graphs.piecewise_with_context_ranks and mode != "NONE"
@@ -539,7 +560,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
         "eager_prompt_seconds_per_layer": None if prompt_launching is None else slowdown * prompt_launching,
         "eager_draft_seconds_per_layer": drafting and slowdown * drafting,
         "eager_gap_seconds_per_layer": slowdown * host.eager_gap_seconds_per_layer,
-        "eager_gap_seconds_per_linear_layer": slowdown * host.eager_gap_seconds_per_linear_layer,
+        "eager_gap_seconds_per_linear_layer": slowdown * linear_gap,
         "eager_seconds_per_linear_layer": slowdown * host.eager_seconds_per_linear_layer,
         "eager_seconds_per_compressed_layer": slowdown * host.eager_seconds_per_compressed_layer,
         "eager_seconds_per_expert_layer": slowdown * waiting * host.eager_seconds_per_expert_layer,

@@ -155,6 +155,11 @@ class EngineOptions(FrozenModel):
     cuda_graph_padding: bool | None = None
     """Whether a batch between two captured sizes is padded to the larger. Where not, SGLang captures every size, and
     TensorRT-LLM, unless told, 1 to 32, 64 and 128: others wait for launches. Absent: padded, as exports say."""
+    piecewise_cuda_graph_max_tokens: Count | None = None
+    """TensorRT-LLM: steps with prompts of up to so many tokens run on CUDA graphs in pieces, padded to the next
+    captured size, and the host launches attention alone: the largest of `torch_compile_config.capture_num_tokens` with
+    `enable_piecewise_cuda_graph` (3,072 if none is listed), from 1.4 on of `prefill_capture_num_tokens`. Captured are
+    powers of two up to 128, multiples of 256, and this number, up to `max_num_batched_tokens`. Absent: none has one."""
     frontend_latency: Seconds | None = None
     """Time from a request's arrival to the scheduler (HTTP, tokenisation). If set it is all of that time, and requests
     do not wait for one another in the API server."""
@@ -170,8 +175,9 @@ class EngineOptions(FrozenModel):
     that Marlin multiplies have inputs in 16 bit, on GPUs with arithmetic in 4 bit too; dense layers keep theirs in 4.
     Absent: Triton's for gpt-oss on Hopper and B200, Marlin's for others; a wheel of vLLM up to 0.11.2 lacks Triton's
     and uses Marlin's. AMD GPUs: whose kernels multiply experts in BF16 and FP8, Triton's or AMD's, `aiter`
-    (`VLLM_ROCM_USE_AITER`). An MI300X has times of both, others one rate; experts in INT4 are Triton's either way.
-    Absent: AMD's where `attention_backend` is `aiter`, as one switch sets both, and otherwise Triton's."""
+    (`VLLM_ROCM_USE_AITER`), and with them products in FP8 with block scales under vLLM. An MI300X has times of both,
+    others one rate (an MI325X both of the products); experts in INT4 are Triton's either way. Absent: AMD's where
+    `attention_backend` is `aiter`, as one switch sets both, and otherwise Triton's."""
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, for whose weights and largest step a server otherwise reserves memory
     whatever its prompts contain: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded too."""
@@ -193,8 +199,8 @@ class EngineOptions(FrozenModel):
     `triton`, those decodes compute at 35 TFLOP/s, and at less for few sequences; nothing else changes."""
     mamba_ssm_cache_dtype: StateDtype | None = None
     """vLLM, SGLang: format of the states of Mamba and linear attention, vLLM's name; SGLang's `--mamba-ssm-dtype`.
-    Sixteen bits halve their memory, and what a step moves of Mamba's; the kernels of linear attention take as long.
-    Absent: the checkpoint's."""
+    Sixteen bits halve their memory, and what a step moves of them, but not the arithmetic of linear attention. Absent:
+    the checkpoint's."""
     flashinfer_sampler: bool | None = None
     """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
     the KV cache gets more memory. Absent: as in the version's official image; a wheel up to 0.11.0 without FlashInfer
@@ -384,12 +390,22 @@ def refuse_threshold(asked: EngineOptions, batching: str, is_chunked: bool, max_
         raise refuse(key, limit, f"must be at most max_model_len ({max_model_len})", "lower it or leave it out")
 
 
-def block_scaled_kernels(asked: EngineOptions, compute_capability: str | None) -> dict[str, dict[str, str]]:
+def block_scaled_kernels(
+    asked: EngineOptions, compute_capability: str | None, makers: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
     """Return whose products of FP8 weights with block scales replace the engine's own, by the names of the curves.
+
+    Args:
+        asked: The options.
+        compute_capability: Of the GPU.
+        makers: Maker of the GPU -> whose kernels the release runs unasked. AMD's own, once on, replace the engine's by
+            Triton.
 
     Raises:
         ScenarioError: FlashInfer's is set on a GPU that does not run them (SGLang fp8_utils.py: SM100).
     """
+    if "aiter" in (asked.attention_backend, asked.moe_backend) and makers.get("AMD") == "triton_own":
+        return {"block_scaled_kernels": {}}
     if asked.fp8_gemm_backend != "flashinfer_trtllm":
         return {}
     if compute_capability is None or int(float(compute_capability)) != FLASHINFER_GEMM_CAPABILITY:

@@ -256,6 +256,9 @@ class Host(FrozenModel):
     """GPU idle time per layer without routed experts in such a step, seconds: gaps between short kernels."""
     eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle time per layer of linear attention, seconds: a dozen Triton kernels between torch operators."""
+    captured_gap_seconds_per_linear_layer: Seconds | None = Field(default=None, ge=0)
+    """That of a gated delta rule where graphs of prompts are captured, each of which ends at the layer, seconds;
+    absent: the same. Mamba's layers keep the other one."""
     eager_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs, seconds: piecewise graphs
     leave its kernels out, and the host cannot launch them faster; 0: as any other layer."""
@@ -301,7 +304,7 @@ class Host(FrozenModel):
     prompts, unless `cudagraph_mode` is FULL, and decode steps where it is PIECEWISE."""
     interpreted: Mapping[str, Seconds] = Field(default_factory=dict)
     """Fields of this block that differ where an option is set that compiled engines have not: TensorRT-LLM's PyTorch
-    backend beside them (`enforce_eager`, `async_scheduling`, `cuda_graph_padding: false`)."""
+    backend beside them (`enforce_eager`, `async_scheduling`, `cuda_graph_padding`)."""
     source: str
     """Where the figures come from."""
 

@@ -285,6 +285,10 @@ class GemmCurve(TileCurve):
     """Rows up to which a call runs kernels with swapped operands; absent: no such kernels."""
     wide_slowdown: float = Field(default=0.0, ge=0)
     """Additional time of a call with more rows that do not fill a tile, as a share of its memory time."""
+    skinny_rows: PositiveInt | None = None
+    """Rows up to which a call runs kernels that only read the weights (vLLM's wvSplitK); absent: no such kernels."""
+    skinny_memory_efficiency: Share | None = None
+    """Share of the bandwidth that they reach; absent: as with more rows."""
     vector_flops: Positive | None = None
     """FLOP/s of kernels that multiply fewer rows than fill a tile one by one (ggml); absent: no such kernels."""
 

@@ -6,7 +6,7 @@ Knows neither a GPU's rates nor the time of a kernel: those are hardware profile
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -75,7 +75,13 @@ class KernelTraits(FrozenModel):
     all_reduce_rounds_families: tuple[str, ...] = ()
     """Model families whose all-reduces include norm and rounding for such products, at hidden sizes above 4,096."""
     block_scaled_kernels: Mapping[str, str] = Field(default_factory=dict)
-    """Maker of the GPU -> whose such products run, as the curves of a GPU name them; absent: the engine's own."""
+    """Maker of the GPU -> whose such products run, as the curves of a GPU name them; absent: the engine's own. Its own
+    by Triton (``triton_own``) give way to AITER's where that is switched on."""
+    block_scaled_tuned: tuple[tuple[int, int], ...] = ()
+    """Columns and reduction of the matrices, on one rank, for which Triton's such products have tiles of their own."""
+    wide_kernels: Mapping[str, str] = Field(default_factory=dict)
+    """Maker of the GPU -> whose products of 16-bit weights run where a GPU has a curve of that name; absent: the
+    engine's own."""
     fp4_kernels: str = ""
     """Whose products of NVFP4 weights run where a GPU has a curve of that name; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)
@@ -112,8 +118,8 @@ class KernelTraits(FrozenModel):
     absent: they count for every weight, and nothing is padded."""
     narrow_kv_slowdown: float = Field(default=1.0, ge=1)
     """Factor on the time of a decode step per key of an 8-bit KV cache; the fitted kernels are newer."""
-    linear_state_traffic: PositiveFloat | None = None
-    """Equivalent traffic of a decode step per element of a state of linear attention, bytes; absent: as fitted."""
+    linear_state_element_seconds: Annotated[Seconds, Field(ge=0)] | None = None
+    """Arithmetic of a decode step per element of a state of linear attention, seconds; absent: as fitted."""
     expert_speed: Mapping[str, PositiveFloat] = Field(default_factory=dict)
     """Weight format -> speed of experts relative to the fitted kernels: older kernels, or an own build of them."""
     kernel_starts: Mapping[str, PositiveFloat] = Field(default_factory=dict)
@@ -136,6 +142,11 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> FLOP/s beyond which decodes of latent attention gain nothing; absent: as fitted."""
     joins_latent_inputs: bool = True
     """Whether one product computes the latent form of queries and of keys and values, which read the same input."""
+    joins_index_inputs: bool = False
+    """Whether the product of heads also computes queries and keys of an indexer that is divided as they are, if their
+    formats agree, and one kernel then norms, turns and stores all of them."""
+    fp32_router_rows: int = Field(default=0, ge=0)
+    """Most tokens whose router in FP32 a kernel of its own multiplies on Hopper and data-centre Blackwell; 0: none."""
     latent_launch: Seconds = Field(default=0, ge=0)
     """Host time to launch a layer with latent attention in a step that no CUDA graph covers, seconds."""
     latent_launch_since: float = 0.0

@@ -77,6 +77,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     enforce_eager: bool = False
     max_cudagraph_capture_size: int
     cuda_graph_padding: bool = True
+    piecewise_cuda_graph_max_tokens: int = 0
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
     mamba_ssm_cache_dtype: StateDtype | None = None
@@ -181,6 +182,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Captured decode batch sizes, ascending; with `cuda_graph_padding` a batch is padded to the next. Empty: none."""
     cuda_graph_max_batch: int  # the last of them, 0 without graphs
     cuda_graph_max_prompt_tokens: int  # most tokens of a prefill step on graphs
+    piecewise_cuda_graph_sizes: tuple[int, ...] = ()
+    """Tokens of steps with prompts that are captured in pieces, ascending; fewer are padded to the next."""
     cuda_graph_max_expert_tokens: int  # most tokens for its routed experts
     releases_late: bool
     overlaps_results: bool

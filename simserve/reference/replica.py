@@ -425,7 +425,8 @@ class Replica:
         while self.landed and self.has_room_for(self.landed[0]):
             request = self.landed.popleft()
             request.generated, request.replica = 0, self.number
-            if not self.pool.config.has_late_first_token:
+            request.first_decodes = self.pool.config.has_late_first_token
+            if not request.first_decodes:
                 request.generated, request.token_times, request.handed_over = 1, [self.clock.now], self.clock.now
             self.cluster.transfers.release(request)
 

@@ -30,10 +30,10 @@ class Request:
     and ``home`` is the region of its client; ``images`` are the end in the prompt and the encoding seconds of the
     images of each turn. The second group is what a scheduler knows of an attempt and is reset when the request is tried
     again: ``suspended`` are the tokens with which it goes on, ``is_stand_in`` marks a request that holds seat and
-    blocks for one that goes on elsewhere, ``token_times`` are the ends of the steps that brought it tokens, ``gaps``
-    the gaps between tokens that its client sees. The last group is the outcome; ``place`` is its replica, or
-    ``parked``, ``elsewhere``, ``crossing``, and ``way_back`` the
-    seconds that a stream takes from another region.
+    blocks for one that goes on elsewhere, ``first_decodes`` says that its first token comes with a decode step,
+    ``token_times`` are the ends of the steps that brought it tokens, ``gaps`` the gaps that its client sees. The last
+    group is the outcome; ``place`` is its replica, or ``parked``, ``elsewhere``, ``crossing``, and
+    ``way_back`` the seconds that a stream takes from another region.
     """
 
     index: int
@@ -74,6 +74,7 @@ class Request:
     ready: float = math.nan
     scheduled: float = math.nan
     handed_over: float = math.nan
+    first_decodes: bool = False
     token_times: list[float] = field(default_factory=list)
     answer_began: float = math.nan
     gaps: list[float] = field(default_factory=list)
@@ -152,7 +153,7 @@ class Request:
         self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
         self.is_swapped, self.suspended, self.micro_batch = False, 0, -1
-        self.promised = set()
+        self.promised, self.first_decodes = set(), False
         self.scheduled = self.finish = self.handed_over = self.answer_began = math.nan
         self.token_times, self.gaps, self.elsewhere = [], [], None
         self.replica, self.status, self.reason = -1, "unfinished", ""

@@ -97,7 +97,9 @@ def events_of(request: Request, spec: StreamingSpec) -> list[Event]:
 
 
 def step_of(token: int, request: Request) -> int:
-    """Return the decode step in which a request gets a token, 0 for the first; with drafts a step brings several."""
+    """Return the step in which a request gets a token, 0 for the first; with drafts a decode step brings several."""
+    if request.first_decodes:
+        return math.ceil(ONE_TOKEN * token / request.pace) - 1
     return math.ceil(ONE_TOKEN * (token - 1) / request.pace)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from simserve.planner.cost.scenario import NO_API_SERVES_THEM
 from simserve.planner.plan.explain import plan_command
 from simserve.report import answer_plots
 from simserve.report.answer import warning_lines
@@ -70,6 +71,11 @@ def answer(summary: Mapping[str, Any]) -> str:
     """Return the answer: which side costs less and what both cost, or the one figure that is known."""
     own, api = summary["self_host"], summary["api"]
     cheaper = summary["cheaper"]
+    if cheaper is not None and NO_API_SERVES_THEM in (summary.get("caveats") or ()):
+        return (
+            f"No listed API serves these weights: {dollars(own['usd_per_month'])} a month for your own GPUs; "
+            f"{api['name']}, another model, bills {dollars(api['usd_per_month'])}."
+        )
     if cheaper is not None and summary["saving_usd_per_month"] is not None:
         low, high = (own, api) if cheaper == "self_host" else (api, own)
         other = _api_name(api) if cheaper == "self_host" else "your own GPUs"

@@ -100,7 +100,8 @@ def _sweep_lines(answer: sweep.Sweep, out: Path | None = None) -> list[str]:
     if answer.num_resumed:
         lines.append(f"{counted(answer.num_resumed, 'point')} had been finished before.")
     if len(answer.rows) > _MOST_ROWS:
-        lines.append(f"Below, the {_MOST_ROWS} with the cheapest output tokens, those that hold the SLO best first.")
+        judged = ", those that hold the SLO first" if any(each is not None for each in answer.asked) else ""
+        lines.append(f"Below, the {_MOST_ROWS} with the cheapest output tokens{judged}.")
     return lines
 
 
@@ -182,7 +183,9 @@ def _shown_rows(answer: sweep.Sweep) -> list[list[str]]:
     """Return the table: every point of a small sweep, the best of a large one."""
     rows: Sequence[Row] = answer.rows
     if len(rows) > _MOST_ROWS:
-        rows = sorted(rows, key=_merit)[:_MOST_ROWS]
+        asked = answer.asked or [None] * len(rows)
+        order = sorted(range(len(rows)), key=lambda place: _merit(rows[place], asked[place]))
+        rows = [rows[place] for place in order[:_MOST_ROWS]]
     return [
         [
             *(_value(row["values"][key]) for key in answer.keys),
@@ -214,11 +217,14 @@ def _sweep_page(answer: sweep.Sweep, command: str) -> Page:
     )
 
 
-def _merit(row: Row) -> tuple[float, float]:
-    """Return the sort key of rows: the attainment in whole percent, the best first, then dollars."""
-    attained, price = row.get("slo_attainment"), row.get("usd_per_million_output_tokens")
-    is_run = row["status"] == OK
-    return (-math.floor(100 * attained) if attained is not None else 0 if is_run else 1, price if price else math.inf)
+def _merit(row: Row, asked: float | None) -> tuple[int, int, float]:
+    """Return the sort key of rows: those that hold, then by attainment in whole percent, then dollars."""
+    if row["status"] != OK:
+        return 2, 0, math.inf
+    price = row.get("usd_per_million_output_tokens") or math.inf
+    if asked is None or _holds(row, asked):
+        return 0, 0, price
+    return 1, -math.floor(100 * (row["slo_attainment"] or 0.0)), price
 
 
 def _value(value: Any) -> str:

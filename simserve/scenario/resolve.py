@@ -543,12 +543,22 @@ def resolved_engine(
     rule = profile.nearest_version(engine.requested_version).memory.attention_share
     if rule is not None and (started_with or engine.max_model_len) > rule.model_len_above:
         engine = _under_attention(engine, rule, scenario, hardware, model)
+    return _under_traffic(_in_role(engine, role), scenario)
+
+
+def _in_role(engine: ResolvedEngine, role: Role) -> ResolvedEngine:
+    """Return an engine as a server that only prefills, or only decodes, runs it."""
     if role != "both":
         # SGLang's prefill and decode servers run other loops.
         engine = engine.model_copy(update={"overlaps_results": False})
     if role == "decode":
         # SGLang ignores the delayer on decode servers (scheduler.py): what they admit has been prefilled.
         engine = engine.model_copy(update={"enable_prefill_delayer": False, "prefill_delayer_max_delay_passes": 0})
+    return engine
+
+
+def _under_traffic(engine: ResolvedEngine, scenario: Scenario) -> ResolvedEngine:
+    """Return an engine with what depends on the requests that it is sent, and on how their answers leave."""
     if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
         engine = engine.model_copy(update={"similar_prompts": True})
     if not scenario.workload.ignore_eos:
@@ -560,7 +570,8 @@ def resolved_engine(
             latency = engine.frontend_latency - engine.tokenizer_wait
             fewer = {"frontend_seconds_per_request": 0.0, "frontend_latency": latency, "tokenizer_wait": 0.0}
             engine = engine.model_copy(update=fewer)
-    is_answering_late = deployment.streaming is not None and not deployment.streaming.stream
+    streaming = scenario.deployment.streaming
+    is_answering_late = streaming is not None and not streaming.stream
     if is_answering_late or isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
         seconds = engine.host_seconds_per_request - engine.host_seconds_per_streamed_request
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
@@ -635,6 +646,7 @@ def server_traits(
         is_latent=model.mla is not None,
         has_experts=model.moe is not None,
         captures_prompts=_prompt_graphs(profile, scenario, hardware, model, role) is not None,
+        has_delta_rule=model.linear_attention is not None,
         role=role,
         exchange=exchange,
         model_name=model.name.removesuffix("-FP8"),

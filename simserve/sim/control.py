@@ -401,7 +401,9 @@ class DisaggregationSpec(FrozenModel):
     """
 
     transfer_bandwidth: PositiveBytesPerSecond = 50e9
-    """Bandwidth of the link of one prefill replica."""
+    """Bandwidth of the link of one prefill replica, all its GPUs together: eight GPUs with a 400 Gbit/s card each
+    (50 GB/s) send 400 GB/s. Where each GPU holds the whole cache (latent attention under tensor parallelism), they send
+    copies of it side by side, and the bandwidth is that of one card."""
     transfer_latency: Seconds | None = None
     """Time from the last byte sent to the decode replica's scheduler. Absent: 90 ms with SGLang, whose servers agree on
     a transfer by polling (fitted to ten measured servers), and 1 ms with others (an assumption); with vLLM from 0.9 on

@@ -265,6 +265,18 @@ class FleetRun:
         """Leaps with decodes of every scheduler; only with streaming, after `run`."""
         return {number: clock for pool in self._pools for number, clock in joined(pool.recorder.clocks).items()}
 
+    def tokens_before_decode(self, records: RequestRecords) -> NDArray[np.int64]:
+        """Return how many tokens each request had before its first decode step, shape [N]; after `run`, with streaming.
+
+        The one that its prompt brings; none where its KV cache came to a replica that computes the last token again.
+        """
+        again = [pool for pool in self._pools if pool.config.has_late_first_token]
+        late = [number for pool in again for number, _ in pool.recorder.clocks or ()]
+        before = np.ones(len(records), dtype=np.int64)
+        if records.prefill_replica_id is not None:
+            before[(records.prefill_replica_id >= 0) & np.isin(records.replica_id, late)] = 0
+        return before
+
     @property
     def cached_tokens(self) -> NDArray[np.int64] | None:
         """Prompt tokens of each request found in the prefix cache of its replica; None without caches."""

@@ -183,9 +183,12 @@ def has_decisions(deployment: Deployment, control: Control, specs: RequestSpecs)
 
 def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simulation:
     """Return the run as the clients see it."""
-    from simserve.sim.streaming import SendAll, client_view
+    from simserve.sim.streaming import Drafted, SendAll, client_view
 
-    pace = np.frombuffer(run.requests.pace, dtype=np.int64) if len(run.requests.pace) else None
+    drafted = None
+    if len(run.requests.pace):
+        pace = np.frombuffer(run.requests.pace, dtype=np.int64)
+        drafted = Drafted(pace, run.tokens_before_decode(simulation.records))
     rank = np.frombuffer(run.requests.rank, dtype=np.int32).astype(np.int64)
     if run.ranks is not None and len(rank):
         # If a replica has one scheduler, the value is a rank of another replica, which had the request before.
@@ -195,7 +198,7 @@ def _as_seen(spec: StreamingSpec, simulation: Simulation, run: FleetRun) -> Simu
         from simserve.engine.compiled import loader
 
         send_all = loader.send_all
-    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, pace, run.way_back, send_all)
+    view = client_view(spec, simulation.records, run.clocks, simulation.end_time, rank, drafted, run.way_back, send_all)
     totals = replace(simulation.totals, itl=view.itl)
     return replace(simulation, records=view.records, totals=totals, stream=view.totals)
 

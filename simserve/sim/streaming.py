@@ -72,6 +72,20 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """How requests gain tokens under speculative decoding, shape [requests] each."""
+
+    pace: Integers  # Parts of a token per decode step (`simserve.engine.progress`).
+    before: Integers
+    """Tokens that each has before its first decode step: the one that its prompt brings; 0 if its KV cache came from
+    another replica without it (`EngineConfig.has_late_first_token`)."""
+
+    def of(self, own: Integers) -> Drafted:
+        """Return those of some requests."""
+        return Drafted(self.pace[own], self.before[own])
+
+
+@dataclass(frozen=True, slots=True)
 class Events:
     """The events of some answers of one replica, answers in the order of their requests."""
 
@@ -89,29 +103,31 @@ class Events:
 
 
 def events_of(
-    records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, pace: Integers | None
+    records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, drafted: Drafted | None
 ) -> Events:
     """Return the events of the answers ``own`` of a replica; arguments as for `_events`."""
-    events = _events(records, own, spec, clock, pace)
+    events = _events(records, own, spec, clock, drafted)
     if records.thinking_tokens is None:
         return events
     thinking = records.thinking_tokens[own]
     answer = _showing(thinking, spec) if spec.stream else np.zeros_like(thinking)
-    if pace is not None and spec.stream:
+    if drafted is not None and spec.stream:
         output = records.output_tokens[own]
-        owner, tokens, _ = _drafted_tokens(_num_events(output, spec), output, spec, pace)
+        owner, tokens, _ = _drafted_tokens(_num_events(output, spec), output, spec, drafted)
         before: Integers = np.bincount(owner[tokens <= thinking[owner]], minlength=len(events.counts))
         answer = before
     return replace(events, answer=np.where(thinking < records.output_tokens[own], answer, events.counts))
 
 
-def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, pace: Integers | None) -> Events:
+def _events(
+    records: RequestRecords, own: Integers, spec: StreamingSpec, clock: Clock, drafted: Drafted | None
+) -> Events:
     """Return the events, without `Events.answer`.
 
     Args:
         own: Requests that the replica has completed, ascending.
         spec: How tokens are sent.
-        pace: Speculative decoding: parts of a token that each of ``own`` gains per step; None without it.
+        drafted: Speculative decoding: how each of ``own`` gains tokens; None without it.
     """
     output, first, last = records.output_tokens[own], records.first_token_time[own], records.finish_time[own]
     size, sends_first = spec.tokens_per_event, spec.sends_first
@@ -123,8 +139,8 @@ def _events(records: RequestRecords, own: Integers, spec: StreamingSpec, clock: 
     # An answer ends with the last leap of its replica that begins before the answer ends.
     done = clock.until[np.maximum(np.searchsorted(clock.start, last, side="left") - 1, 0)]
     is_whole = records.num_preemptions[own] == 0
-    if pace is not None:
-        return _drafted(counts, output, spec, first, last, clock, done, is_whole, pace)
+    if drafted is not None:
+        return _with_drafts(counts, output, spec, first, last, clock, done, is_whole, drafted)
     # The times of the first token, and of the last of all, are known.
     begin = done - output + size - (0 if sends_first else 1)
     runs = np.maximum(counts - (2 if sends_first else 1), 0)
@@ -191,7 +207,7 @@ def _in_no_run(counts: Integers, times: Floats) -> Events:
     return Events(counts, nothing, nothing, 1, times[order], owner, np.zeros(len(owner), dtype=bool))
 
 
-def _drafted(
+def _with_drafts(
     counts: Integers,
     output: Integers,
     spec: StreamingSpec,
@@ -200,10 +216,10 @@ def _drafted(
     clock: Clock,
     done: Integers,
     is_whole: NDArray[np.bool_],
-    pace: Integers,
+    drafted: Drafted,
 ) -> Events:
     """Return the events of requests that gain several tokens per step."""
-    owner, tokens, back = _drafted_tokens(counts, output, spec, pace)
+    owner, tokens, back = _drafted_tokens(counts, output, spec, drafted)
     counts = np.bincount(owner, minlength=len(counts))
     times = clock.times(np.maximum(done[owner] - back, 1) - 1)
     spread = (tokens == 1) | ~is_whole[owner]
@@ -214,15 +230,16 @@ def _drafted(
 
 
 def _drafted_tokens(
-    counts: Integers, output: Integers, spec: StreamingSpec, pace: Integers
+    counts: Integers, output: Integers, spec: StreamingSpec, drafted: Drafted
 ) -> tuple[Integers, Integers, Integers]:
     """Return the events of requests that gain several tokens per step; those of one step are one event.
 
     Returns, for each event, its answer, the token that completes it, and how many steps before the last it is ready.
     """
     tokens, owner = _tokens(counts, output, spec), np.repeat(np.arange(len(counts)), counts)
-    until_end = -(-GRID * (output - 1) // pace)
-    back = until_end[owner] - -(-GRID * (tokens - 1) // pace[owner])
+    pace, before = drafted.pace, drafted.before
+    until_end = -(-GRID * (output - before) // pace)
+    back = until_end[owner] - -(-GRID * (tokens - before[owner]) // pace[owner])
     is_sent = np.append((owner[1:] != owner[:-1]) | (back[1:] != back[:-1]), True)
     return owner[is_sent], tokens[is_sent], back[is_sent]
 
@@ -253,7 +270,7 @@ def client_view(
     clocks: Clocks,
     end_time: float,
     rank: Integers,
-    pace: Integers | None = None,
+    drafted: Drafted | None = None,
     way_back: Floats | None = None,
     send_all: SendAll | None = None,
 ) -> ClientView:
@@ -264,7 +281,7 @@ def client_view(
         clocks: The leaps with decodes of each scheduler.
         end_time: End of the run, seconds.
         rank: For each request, its scheduler within its replica; empty: all replicas have one.
-        pace: Speculative decoding: parts of a token that each request gains per step (`simserve.engine.progress`).
+        drafted: Speculative decoding: how each request gains tokens; None without it.
         way_back: Seconds from the region of its replica to each client, on top of the network; None: no regions.
         send_all: Compiled function that sends the events of a scheduler; None: the run is interpreted.
     """
@@ -274,7 +291,7 @@ def client_view(
     itl = Histogram()
     num_events, num_tokens, delay, busiest, cost = 0, 0, 0.0, 0.0, spec.cost_per_event / spec.api_servers
     for replica, own in _by_replica(records):
-        streams, own = _streams(records, own, spec, clocks, replica, rank, pace)
+        streams, own = _streams(records, own, spec, clocks, replica, rank, drafted)
         if send_all is None or len(streams) > 1:
             sent = _sent(streams, cost)
         else:
@@ -426,7 +443,7 @@ def _streams(
     clocks: Clocks,
     replica: int,
     rank: Integers,
-    pace: Integers | None,
+    drafted: Drafted | None,
 ) -> tuple[list[Stream], Integers]:
     """Return the events of the answers of a replica, rank by rank, and those answers in that order."""
     ranks = rank[own] if len(rank) else np.zeros(len(own), dtype=np.int64)
@@ -434,7 +451,7 @@ def _streams(
     for number in np.unique(ranks).tolist():
         answers = own[ranks == number]
         clock = Clock.of(clocks.get((replica, number)))
-        events = events_of(records, answers, spec, clock, None if pace is None else pace[answers])
+        events = events_of(records, answers, spec, clock, None if drafted is None else drafted.of(answers))
         streams.append(Stream(events, clock, first))
         orders.append(answers)
         first += len(answers)

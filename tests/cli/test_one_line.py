@@ -315,6 +315,13 @@ def test_a_key_that_set_takes_from_a_flag_is_said_once(line: str, told: str) -> 
     assert told in "".join(notes)
 
 
+@pytest.mark.parametrize("flag", ["gpus", "slo", "engine", "quantization", "trace", "routing", "like", "columns"])
+def test_an_empty_flag_is_refused(flag: str) -> None:
+    """A variable of a script that is not set: an empty --slo let the scenario's own SLO pass in its place."""
+    with pytest.raises(UsageError, match=f"^--{flag}: is empty; give it a value, or leave it out"):
+        ask("chatbot", OneLine(**{flag: " "}))
+
+
 def test_rates_are_the_same_words_in_python() -> None:
     """What the flag takes, or a number; other words are refused as the flag refuses them."""
     assert load("chatbot", rate="90/min").workload.arrivals.rate == 1.5  # type: ignore[union-attr]

@@ -226,6 +226,21 @@ def test_watch_prints_a_line_a_round_and_once_ends_with_99(simserve: Simserve, m
     assert json.loads(once.stdout)["drift"]["rate"]["inside"] is False
 
 
+def test_the_answer_opens_with_what_is_not_as_predicted(simserve: Simserve, steady: str) -> None:
+    """As other commands open with a verdict; it had to be found in a column of the table."""
+    Path("s.prom").write_text(steady)
+    Path("four.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 4.0})))
+    Path("two.yaml").write_text(yaml.safe_dump(_mapping({"process": "poisson", "rate": 2.0})))
+
+    held, drifted = (
+        simserve("twin", "s.prom", "--scenario", name, "--horizon", "0").stdout.splitlines()[0]
+        for name in ("four.yaml", "two.yaml")
+    )
+
+    assert held == "Every figure that is judged is as predicted."
+    assert re.match(r"Not as predicted: rate \([34]\.?\d* observed, 2 predicted\)", drifted)
+
+
 def test_a_round_without_an_answer_does_not_end_the_watch(
     simserve: Simserve, steady: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.perf.gemm import launched_gemms
 from simserve.perf.moe import busiest_share, routed_load, router_kernels
-from simserve.perf.shape import launched_gemms
 from simserve.perf.stage import Stage, expert_block, projection, stage_gemms, stage_of, stage_seconds
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
@@ -461,19 +461,55 @@ def test_shared_experts_that_are_routed_ones_have_no_product_by_triton() -> None
 
 
 def test_triton_multiplies_scales_by_blocks_on_no_other_gpu() -> None:
-    """CDNA 4 and NVIDIA keep their kernels under SGLang 0.5.6; so does vLLM on CDNA 3."""
+    """CDNA 4 and NVIDIA keep their kernels under SGLang 0.5.6; so does vLLM on CDNA 3 with AITER."""
 
-    def step(name: str, engine: str, version: str) -> float:
+    def step(name: str, engine: str, version: str, **options: Any) -> float:
         shape = make_shape(
-            name, "deepseek-v3", engine=engine, quantization="fp8", version=version, tensor_parallel_size=8
+            name, "deepseek-v3", engine=engine, quantization="fp8", version=version, tensor_parallel_size=8, **options
         )
         plain = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"block_scaled_kernels": {}}))
         return float(price(shape, 64).step_times.decode_base[8] / price(plain, 64).step_times.decode_base[8])
 
     assert step("mi355x-288gb", "sglang", "0.5.9") == 1.0
     assert step("h200-sxm-141gb", "sglang", "0.5.9") == 1.0
-    assert step("mi300x-192gb", "vllm", "0.21") == 1.0
+    assert step("mi300x-192gb", "vllm", "0.21", attention_backend="aiter") == 1.0
+    assert step("mi300x-192gb", "vllm", "0.21", moe_backend="aiter") == 1.0
+    assert step("mi355x-288gb", "vllm", "0.21") == 1.0
+    assert step("h200-sxm-141gb", "vllm", "0.21") == 1.0
+    assert step("mi300x-192gb", "sglang", "0.5.5") == 1.0  # AITER's, not by Triton
     assert step("mi300x-192gb", "sglang", "0.5.9") > 1.2
+    assert 1.0 < step("mi300x-192gb", "vllm", "0.21") < 1.1  # DeepSeek has tiles of its own
+
+
+def test_a_token_without_aiter_is_slower_as_was_measured() -> None:
+    """Not fitted to: Qwen3.5-122B in FP8 by blocks for one client on an MI325X under vLLM 0.27, 57 tokens/s without
+    AITER, which is priced at 72, and 98 with it (vLLM issue 56945)."""
+
+    def step(**options: Any) -> float:
+        shape = make_shape("mi325x-256gb", "qwen3.5-122b-a10b", quantization="fp8", version="0.27.1", **options)
+        return float(price(shape, 64).step_times.decode_base[1])
+
+    assert step(attention_backend="aiter") == pytest.approx(1 / 98, rel=0.1)
+    assert step() == pytest.approx(1 / 57, rel=0.25)
+    assert step() > 1.3 * step(attention_backend="aiter")
+
+
+@pytest.mark.parametrize("hardware", ["mi300x-192gb", "mi325x-256gb"])
+def test_tritons_products_have_tiles_of_their_own_where_aiter_ships_them(hardware: str) -> None:
+    """GLM-5.2 over eight GPUs: a step of one sequence from SGLang 0.5.11 on; not over four, nor on CDNA 4."""
+
+    def step(name: str, ranks: int) -> float:
+        shape = make_shape(
+            name, "glm-5.2", engine="sglang", quantization="fp8", version="0.5.13", tensor_parallel_size=ranks
+        )
+        plain = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"block_scaled_tuned": ()}))
+        return float(price(shape, 64).step_times.decode_base[1] / price(plain, 64).step_times.decode_base[1])
+
+    assert step(hardware, 8) < 0.75
+    assert 0.75 < step(hardware, 4) < 0.95  # 2,624 by 6,144 alone: it is not split over ranks
+    assert step("mi355x-288gb", 8) == 1.0
+    old = make_shape(hardware, "glm-5.2", engine="sglang", quantization="fp8", version="0.5.10", tensor_parallel_size=8)
+    assert old.engine.block_scaled_tuned == ()
 
 
 @pytest.mark.parametrize(

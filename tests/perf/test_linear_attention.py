@@ -61,19 +61,53 @@ def test_many_heads_are_bound_by_arithmetic() -> None:
     assert float((with_scan - without).sum()) == pytest.approx(1045e-6, rel=0.1)
 
 
-def test_states_cost_a_decode_step_by_the_sequence() -> None:
-    """8 heads of 128 x 128 on an H200: 52 us for 128 sequences, 345 for 1,024 (vllm pull request 31722)."""
-    machine = HYBRID.machine
+@pytest.mark.parametrize(
+    ("gpu", "element_seconds", "microseconds"),
+    [
+        ("h200-sxm-141gb", 1.45e-12, 345.12 - 52.06),
+        ("h200-sxm-141gb", None, 215.12 - 33.76),
+        ("b200-sxm-180gb", 1.45e-12, 244.60 - 34.91),
+    ],
+)
+def test_states_cost_a_decode_step_by_the_sequence(
+    gpu: str, element_seconds: float | None, microseconds: float
+) -> None:
+    """8 heads of 128 x 128 in 16 bit, 896 sequences more than 128, before and after vllm pull request 31722."""
+    machine, linear = make_shape(gpu).machine, linear_of().model_copy(update={"state_element_bytes": 2.0})
 
-    seconds = state_seconds(linear_of(), machine, np.array([0.0, 128.0, 1024.0]), 8)
+    seconds = state_seconds(linear, machine, np.array([0.0, 128.0, 1024.0]), 8, element_seconds=element_seconds)
 
     assert seconds[0] == 0
-    assert seconds[1:] == pytest.approx([52e-6, 345e-6], rel=0.1)
-    assert state_seconds(linear_of(), machine, np.array([128.0]), 8, 3)[0] > seconds[1]
+    assert 1e6 * (seconds[2] - seconds[1]) == pytest.approx(microseconds, rel=0.11)
+    assert state_seconds(linear, machine, np.array([128.0]), 8, 3)[0] > seconds[1]
+
+
+def test_states_in_32_bit_move_twice_the_bytes_and_take_the_same_arithmetic() -> None:
+    """32 heads on a B200, 128 sequences: 99.5 us more than none (sglang pull request 32593); halved bytes, not time."""
+    machine, linear = make_shape("b200-sxm-180gb").machine, linear_of("qwen3.5-35b-a3b")
+    narrow = linear.model_copy(update={"state_element_bytes": 2.0})
+
+    wide, half = (
+        float(np.diff(state_seconds(each, machine, np.array([1.0, 129.0]), 1))[0]) for each in (linear, narrow)
+    )
+
+    assert wide == pytest.approx(99.5e-6, rel=0.15)
+    assert wide - half == pytest.approx(4.0 * 128 * linear.state_elements / machine.bandwidth)
+
+
+def test_releases_before_wider_tiles_take_longer_over_states() -> None:
+    """vLLM from 0.14 on, SGLang from 0.5.8 on: 64 sequences of Qwen3-Next."""
+    for engine, before, after in (("vllm", "0.13", "0.14"), ("sglang", "0.5.7", "0.5.8")):
+        old, new = (
+            make_shape("h200-sxm-141gb", "qwen3-next-80b-a3b", engine=engine, version=v) for v in (before, after)
+        )
+        then, now = (step_state_seconds(each, each.machine, np.array([64.0]))[0] for each in (old, new))
+
+        assert 1.2 * now < then < 1.6 * now
 
 
 def test_tensorrt_llm_reads_and_writes_states_at_the_bandwidth_from_1_3_on() -> None:
-    """Qwen3.5-27B on an RTX PRO 6000, 128 sequences: 21 ms more than one (measured), 32 under 1.2."""
+    """Qwen3.5-27B on an RTX PRO 6000, 128 sequences: 21 ms more than one (measured), 28 under 1.2."""
     before, after = (
         make_shape("rtx-pro-6000-ws-96gb", "qwen3.5-27b", engine="tensorrt-llm", version=version, quantization="fp8")
         for version in ("1.2", "1.3")
@@ -82,7 +116,7 @@ def test_tensorrt_llm_reads_and_writes_states_at_the_bandwidth_from_1_3_on() -> 
     then, now = (np.diff(step_state_seconds(each, each.machine, np.array([1.0, 128.0])))[0] for each in (before, after))
 
     assert now == pytest.approx(21e-3, rel=0.05)
-    assert then == pytest.approx(1.5 * now)
+    assert then == pytest.approx(now + 1.45e-12 * 48 * 127 * 48 * 128 * 128)
 
 
 def test_a_decode_in_the_kernel_of_prompts_takes_a_chunk() -> None:

@@ -43,7 +43,8 @@ def servers(*runs: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> None:
-    """Each point could be written to a file and run; each says its engine's release."""
+    """Each point could be written to a file and run; each says its engine's release, and so does every pool's engine,
+    which takes nothing from the deployment's."""
     points = read_unseen()
 
     assert len(points) > 150
@@ -51,6 +52,7 @@ def test_every_bundled_report_is_a_valid_scenario_of_a_known_model_and_gpu() -> 
         scenario = from_mapping(point.scenario)
         assert (scenario.model, scenario.deployment.hardware) == (point.model, point.hardware)
         assert point.version
+        assert all(pool.engine is None or pool.engine.version for pool in scenario.deployment.pools), point.label
         assert point.source == UNSEEN
     assert len({point.label for point in points}) == len(points)
 
@@ -208,6 +210,39 @@ def test_rows_of_a_file_are_sent_once_each_in_their_order(tmp_path: Path, monkey
 
         assert specs.prompt_tokens.tolist() == [30, 500, 7, 30]
         assert specs.output_tokens.tolist() == [4, 90, 8, 5]
+
+
+@pytest.mark.parametrize("load", [{"clients": 2}, {"rate": 0.5}], ids=str)
+def test_a_text_that_prompts_share_is_computed_once(
+    load: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on top of the prompt's length, and requests after the first find it in the cache."""
+    kept = {key: value for key, value in RUN.items() if key not in ("clients", "name")} | {"requests": 60}
+    shared: dict[str, Any] = {"shared_prefix": {"num_groups": 1, "tokens": 3000}}
+    runs = [{"name": "alone", "prompt": 3100} | load, {"name": "shared"} | shared | load]
+    report(tmp_path, monkeypatch, servers=servers(*(kept | each | {"measured": {"ttft": "1 s"}} for each in runs)))
+
+    points = read_unseen()
+    lengths = [generate(from_mapping(point.scenario).workload, seed=1).prompt_tokens.tolist() for point in points]
+    alone, together = (predict(point, Pricer()).predicted["ttft"] for point in points)
+
+    assert lengths == [[3100] * 60] * 2
+    assert together < 0.6 * alone
+
+
+@pytest.mark.parametrize(
+    "load", [{"batch": 4}, {"clients": 2, "rows": {"path": "s.csv", "prompt": "a", "output": "b"}}]
+)
+def test_a_shared_text_is_of_requests_whose_prompts_have_a_length(
+    load: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch in process finds no earlier request, and a file's rows hold whole prompts."""
+    kept = {"name": "r", "requests": 4, "measured": {"e2e": "2 s"}, "shared_prefix": {"num_groups": 1, "tokens": 50}}
+    lengths = {} if "rows" in load else {"prompt": 100, "output": 20}
+    report(tmp_path, monkeypatch, servers=servers(kept | lengths | load))
+
+    with pytest.raises(ProfileError, match="needs clients, rate or queued, and prompt, beside shared_prefix"):
+        read_unseen()
 
 
 @pytest.mark.parametrize("kept", [("prompt", "output"), ("prompt",), ()])

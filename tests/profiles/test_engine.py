@@ -932,6 +932,36 @@ def test_without_padding_other_batches_have_no_graph() -> None:
     assert exact.eager_prompt_seconds_per_layer == padded.eager_prompt_seconds_per_layer  # prompts run as with padding
 
 
+def test_linear_attention_leaves_the_gpu_idle_for_less_where_prompts_run_on_graphs() -> None:
+    """SGLang issue 35851: 0.59 ms a layer of gated delta rules; without graphs of prompts, or for Mamba, 1.7."""
+    kinds = {"plain": (False, True), "captured": (True, True), "mamba": (True, False)}
+    gaps = {
+        name: resolve(
+            "sglang", "0.5.16", traits=ServerTraits(captures_prompts=is_captured, has_delta_rule=has_delta_rule)
+        ).eager_gap_seconds_per_linear_layer
+        for name, (is_captured, has_delta_rule) in kinds.items()
+    }
+    plain = gaps["plain"]
+
+    assert gaps == {"plain": pytest.approx(1.7e-3), "captured": pytest.approx(0.59e-3), "mamba": plain}
+    assert resolve("sglang", "0.5.9").eager_gap_seconds_per_linear_layer == plain
+    assert resolve("vllm", "0.28").eager_gap_seconds_per_linear_layer == 0.0
+
+
+def test_prompts_are_captured_in_pieces_where_the_user_says_so() -> None:
+    """TensorRT-LLM's documented list, in steps of 256 up to the user's largest, none beyond a step's budget."""
+    few, many, all_tokens = (
+        resolve("tensorrt-llm", "1.2", piecewise_cuda_graph_max_tokens=size) for size in (300, 5000, 9000)
+    )
+
+    assert few.piecewise_cuda_graph_sizes == (1, 2, 4, 8, 16, 32, 64, 128, 256, 300)
+    assert many.piecewise_cuda_graph_sizes[-3:] == (4608, 4864, 5000)
+    assert all_tokens.piecewise_cuda_graph_sizes[-2:] == (7936, 8192)
+    assert resolve("tensorrt-llm", "1.2").piecewise_cuda_graph_sizes == ()
+    with pytest.raises(ScenarioError, match="needs CUDA graphs"):
+        resolve("tensorrt-llm", "1.2", piecewise_cuda_graph_max_tokens=300, enforce_eager=True)
+
+
 @pytest.mark.parametrize(
     ("engine", "more", "message"),
     [
@@ -1018,7 +1048,9 @@ def test_tensorrt_llm_without_graphs_launches_every_layer_from_python(version: s
 
 
 @pytest.mark.parametrize(
-    "option", [{"enforce_eager": True}, {"async_scheduling": True}, {"cuda_graph_padding": False}], ids=str
+    "option",
+    [{"enforce_eager": True}, {"async_scheduling": True}, {"cuda_graph_padding": False}, {"cuda_graph_padding": True}],
+    ids=str,
 )
 def test_tensorrt_llm_s_pytorch_backend_beside_engines_has_the_host_of_1_0(option: dict[str, bool]) -> None:
     """Its API server and what it launches; an option that engines have not says that it runs."""
@@ -1031,6 +1063,32 @@ def test_tensorrt_llm_s_pytorch_backend_beside_engines_has_the_host_of_1_0(optio
     assert [getattr(compiled, name) for name in names] == [0.0, 0.0]
     assert [getattr(interpreted, name) for name in names] == [getattr(later, name) for name in names]
     assert interpreted.eager_prompt_seconds_per_layer == later.eager_prompt_seconds_per_layer == pytest.approx(0.27e-3)
+
+
+@pytest.mark.parametrize(
+    ("option", "largest", "seconds"),
+    [
+        ({}, 0, 0.0),  # an engine, which needs none
+        ({"enforce_eager": True}, 0, 0.27e-3),
+        ({"async_scheduling": True}, 0, 0.27e-3),  # nothing tells it to use graphs, which is its default
+        ({"cuda_graph_padding": True}, 512, 0.0),
+        ({"async_scheduling": True, "enforce_eager": False}, 512, 0.0),
+        ({"async_scheduling": True, "cuda_graph_padding": True}, 512, 0.0),
+        ({"async_scheduling": True, "max_cudagraph_capture_size": 64}, 64, 0.0),
+        ({"async_scheduling": True, "cuda_graph_padding": False}, 128, 0.27e-3),
+    ],
+    ids=str,
+)
+def test_tensorrt_llm_s_pytorch_backend_beside_engines_uses_graphs_where_told(
+    option: dict[str, Any], largest: int, seconds: float
+) -> None:
+    """`use_cuda_graph` is off before 1.0; padded graphs are those of 1.0, and what runs without them is launched."""
+    found = resolve("tensorrt-llm", "0.21", max_num_seqs=512, **option)
+
+    assert max(found.cuda_graph_sizes, default=0) == largest
+    assert found.eager_seconds_per_layer == pytest.approx(seconds)
+    if found.cuda_graph_padding and largest:
+        assert found.cuda_graph_sizes == resolve("tensorrt-llm", "1.0", max_num_seqs=512, **option).cuda_graph_sizes
 
 
 def test_a_backend_s_own_times_are_fields_of_the_host() -> None:

@@ -146,6 +146,14 @@ def test_tokens_that_drafts_bring_in_one_step_are_one_event() -> None:
     assert events_of(request, spec_of()) == [Event(1.0, 1), Event(2.0, 3), Event(3.0, 6)]
 
 
+def test_a_first_token_of_a_decode_step_comes_with_its_drafts() -> None:
+    """At two and a half tokens a step, three steps bring two, three and two."""
+    request = Request(0, 4, 6, 6, pace=40, generated=6, finish=3.0, status="completed", token_times=[1.0, 2.0, 3.0])
+    request.first_decodes = True
+
+    assert events_of(request, spec_of()) == [Event(1.0, 2), Event(2.0, 5), Event(3.0, 6)]
+
+
 def test_delays_and_the_share_of_a_busy_server_are_those_of_its_events() -> None:
     """Two events at one instant, 0.25 s each: the second waits 0.25 s; half a second of the two-second run is work."""
     requests = [Request(each, 4, 1, 1, generated=1, finish=1.0, status="completed") for each in range(2)]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import simserve as ss
+from simserve.planner.cost.scenario import NO_API_SERVES_THEM
 from simserve.report.cost import answer, cost_brief, cost_page, sections
 from simserve.report.page import render_page
 from simserve.report.quantities import dollars
@@ -41,6 +42,18 @@ def test_the_answer_names_the_cheaper_side_and_what_it_saves() -> None:
     assert answer(own).startswith("Self-hosting costs less: $1,540 a month against $10,000 for the API")
     assert answer(api).startswith("The API costs less: $10,000 a month against $14,500 for your own GPUs")
     assert answer(summary(api_request_usd=None)) == "2 GPUs cost $1,540 a month, $7.70 a million output tokens."
+
+
+def test_an_api_that_nobody_named_and_that_serves_other_weights_is_no_verdict() -> None:
+    """ "Self-hosting costs less" stood above DeepSeek-V3 beside gpt-4o."""
+    found = summary()
+    found["api"] = {**found["api"], "name": "gpt-4o"}
+    unasked = {**found, "caveats": [NO_API_SERVES_THEM]}
+
+    assert answer(found).startswith("Self-hosting costs less: $1,540 a month against $10,000 for gpt-4o")
+    assert answer(unasked) == (
+        "No listed API serves these weights: $1,540 a month for your own GPUs; gpt-4o, another model, bills $10,000."
+    )
 
 
 def test_a_break_even_that_never_comes_says_why() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.config import EngineConfig
-from simserve.sim.control import Control, DisaggregationSpec, RegionsSpec, Role, RoutingSpec
+from simserve.sim.control import Control, DisaggregationSpec, RegionsSpec, Role, RoutingSpec, StreamingSpec
 from simserve.sim.fleet_run import FleetRun
 from simserve.sim.pools import PoolSetup
 from simserve.sim.records import COMPLETED, TIMED_OUT, UNFINISHED
@@ -341,3 +341,15 @@ def test_who_is_preempted_before_its_first_token_is_computed_again_in_full() -> 
         answering = requests.finish_time[index] - requests.first_token_time[index]
         assert answering >= specs.output_tokens[index] - 1 - 1e-9
         assert (requests.itl_max[index] >= 1.0 - 1e-9) == (specs.output_tokens[index] > 1)
+
+
+def test_drafts_beside_a_first_token_that_is_computed_again_are_sent_with_it() -> None:
+    """At 30 sixteenths of a token a step, 22 tokens come in 12 steps; each is one event, and the first one as well."""
+    engine = make_config(num_speculative_tokens=2, recomputes_last_token=True)
+    specs = replace(make_specs([0.0], 10, 22), pace=np.array([30]))
+    stream = validate(StreamingSpec, {"cost_per_event": "0 s"})
+
+    run = in_company(specs, [("p", "prefill", {}), ("d", "decode", {"engine": engine})], streaming=stream)
+
+    assert run.stream is not None
+    assert run.stream.num_events == run.records.finish_time[0] - run.records.first_token_time[0] + 1 == 12

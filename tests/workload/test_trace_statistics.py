@@ -27,11 +27,23 @@ def test_arrivals_are_counted_from_the_first() -> None:
     assert found.peak_rate == pytest.approx(3 / 60)
     gaps = np.array([10, 10, 50, 80])
     assert found.interarrival_cv == pytest.approx(gaps.std(ddof=1) / gaps.mean())
-    assert found.dispersion_index == pytest.approx(2 / 2)
+
+
+def test_minutes_are_compared_from_five_of_them_on() -> None:
+    """Counts of 3, 1, 1, 1 and 2 a minute; of two minutes with as many requests each, "0 (Poisson: 1)" stood there."""
+    times = [10, 20, 30, 80, 140, 200, 260, 270]
+
+    found = arrival_statistics(make_trace([*times, 320]).arrival_time)
+    short = arrival_statistics(make_trace([*times, 300]).arrival_time)
+
+    assert found is not None
+    assert short is not None
+    assert found.dispersion_index == pytest.approx(0.8 / 1.6)
+    assert math.isnan(short.dispersion_index)
 
 
 def test_what_is_not_known_is_nan_or_none() -> None:
-    """No times, one instant, less than two minutes."""
+    """No times, one instant, less than a minute."""
     assert arrival_statistics(make_trace([math.nan, math.nan]).arrival_time) is None
     instant = arrival_statistics(make_trace([3.0, 3.0]).arrival_time)
     assert instant is not None

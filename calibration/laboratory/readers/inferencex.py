@@ -30,6 +30,7 @@ from calibration.laboratory.readers.recipes import (
     drafting_recipe,
     fp4_recipe,
     front_seconds,
+    has_pieces,
     is_data_parallel,
     recipe_of,
 )
@@ -134,6 +135,11 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
         expert = tensor * ranks
     elif recipe.places_experts is False:
         expert = 1
+    knobs = _knobs(engine, recipe, clients // ranks, prompt, seats_all=hardware.startswith("b200"))
+    tells_pieces = engine == "tensorrt-llm" and model.startswith("deepseek") and hardware.startswith("b200")
+    if has_script and tells_pieces and version.startswith("1.2"):
+        is_captured = has_pieces(recipe, row.text("precision"), (prompt, output), clients, (tensor, expert))
+        knobs["piecewise_cuda_graph_max_tokens"] = knobs["max_num_batched_tokens"] if is_captured else None
     deployed = blocks.deployment(
         hardware,
         engine={
@@ -143,7 +149,7 @@ def _point(row: Row, source: str, *, is_public: bool) -> MeasuredPoint:
             "max_model_len": prompt + lengths[1].get("max", output) + blocks.LENGTH_SLACK,
             "attention_dp_timeout_iters": balance,
             "sampling": None if is_public else "nucleus",
-            **_knobs(engine, recipe, clients // ranks, prompt, seats_all=hardware.startswith("b200")),
+            **knobs,
         },
         tensor_parallel_size=tensor,
         pipeline_parallel_size=row.count("pp", 1),
@@ -253,8 +259,8 @@ def _knobs(engine: str, recipe: Recipe, clients: int, prompt: int, *, seats_all:
     if seats is not None and seats_all:
         seats = max(seats, clients)
     if engine == "tensorrt-llm" and budget is None:
-        # As in the launch script: one token per running request plus a whole prompt, in steps of 64.
-        budget = max(recipe.least_budget, -(-(clients + prompt + 64) // 64) * 64)
+        # As in the launch script: the tokens of a step of every request plus a whole prompt, in steps of 64.
+        budget = max(recipe.least_budget, -(-((1 + recipe.drafts) * clients + prompt + 64) // 64) * 64)
     return {
         "max_num_seqs": clients if recipe.is_seated_by_client else seats,
         "max_num_batched_tokens": budget,

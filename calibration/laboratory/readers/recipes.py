@@ -217,7 +217,7 @@ def recipe_of(engine: str, version: str, model: str, hardware: str, date: str) -
     if hardware.startswith("b200"):
         recipe = _B200_RECIPES.get((engine, model), recipe)
         if (engine, model) == ("tensorrt-llm", "deepseek-r1") and date in _DRAFTING_DAYS:
-            recipe = replace(recipe, drafts=3)
+            recipe = replace(recipe, drafts=3, least_budget=0)
     if engine == "tensorrt-llm" and model.startswith("deepseek") and (date < "2026" or _numbers(version) < (1, 2)):
         # Scripts of 1.1 gave a step a token per running request and one prompt, whatever the sum.
         return replace(recipe, least_budget=0)
@@ -275,6 +275,33 @@ def is_data_parallel(engine: str, model: str, hardware: str, clients: int, promp
     return is_deepseek and not hardware.startswith("b200") and clients > DATA_PARALLEL_ABOVE[prompt > LONG_PROMPT]
 
 
+def has_pieces(recipe: Recipe, precision: str, lengths: tuple[int, int], clients: int, sizes: tuple[int, int]) -> bool:
+    """Return whether prompts of DeepSeek under TensorRT-LLM 1.2 on B200 run on graphs in pieces, up to a whole step.
+
+    The scripts of InferenceX's pull requests 594, 620, 632 and 642 (January and February 2026): dsr1_fp8_b200_trt,
+    dsr1_fp4_b200_trt and those with drafts.
+
+    Args:
+        recipe: Settings of the script.
+        precision: Weight format as the row has it.
+        lengths: Nominal tokens of a prompt and an answer.
+        clients: Clients of the server.
+        sizes: GPUs with parts of attention, and groups of experts; (1, ...) with data-parallel attention.
+    """
+    is_long = lengths == (1024, 8192)
+    if precision == "fp4" and not recipe.drafts:
+        return lengths == (1024, 1024) and sizes[1] == NODE_GPUS
+    if precision == "fp4":
+        return clients == 64 if is_long else lengths == (1024, 1024) and clients in (32, 64, 128)
+    if recipe.drafts:
+        fewest = {(1024, 1024): 4, (1024, 8192): 8}.get(lengths, 16)
+        return sizes[0] > 1 and clients > fewest
+    if is_long or lengths == (1024, 1024):
+        return (128 if is_long else 64) <= clients < 256
+    return clients >= 64
+
+
+NODE_GPUS = 8  # GPUs of a node.
 BALANCE_STEPS = 60
 """`attention_dp_config.timeout_iters` of that script, with `enable_balance` (both at 2e46dba)."""
 

@@ -216,12 +216,22 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   figures, TTFT 38 % of 92, TPOT 12 % of 113; ranges of 90 % held 92, 76 and 92 %. Since then answers that end by
   themselves have a spread, chunks, seats and a share of memory that servers must have had are written, and what
   prefix caches held is shown only: 9, 33 and 11 %; 93, 85 and 92 %. What came to light: a step of DeepSeek without
-  graphs under TensorRT-LLM on B200 takes half as long on another host than InferenceX's, and graphs in pieces cannot
-  be said; products of FP8 by blocks of one row are twice too slow on an MI300X under SGLang of mid-2026, where its
+  graphs under TensorRT-LLM on B200 takes half as long on another host than InferenceX's, and graphs in pieces could
+  not be said; products of FP8 by blocks of one row are twice too slow on an MI300X under SGLang of mid-2026, where its
   prompts of sparse attention are twice too fast, as on MI325X; decodes of latent attention by Triton read a long
   context at a tenth of the rate on AMD's GPUs; few sequences over four and eight MI355X are a fifth too slow;
   Qwen3.5's short prompts start sooner on servers under vLLM; drafts that run launch by launch cost twice as much on
   a GH200.
+- Eleven files more, of eight laboratories that were not there, were predicted blind on 2026-11-30, 35 loads of H100,
+  MI300X, Arc Pro B70, Strix Halo, GB10, RTX 3090 and 5090, most with one client: Llama-3.1-8B's size by TensorRT-LLM
+  0.20 and 0.21 up to 250 clients, Qwen3.8-27B with and without drafts and with prompts of up to 200,000 tokens, a
+  35B-A3B under vLLM on Strix Halo, llama.cpp on one and two RTX 3090, DeepSeek-V4-Flash on one MI300X. 32 ran.
+  Throughput 17 % in the median of 18 figures, TTFT 14 % of 10, TPOT 22 % of 14, E2E 15 % of 17; ranges of 90 % held
+  94, 100 and 86 %. Since then shares of accepted drafts are written as chances of each, TensorRT-LLM's backend is
+  PyTorch's with graphs, which could not be said, and prompts of 20,000 tokens have a budget: 17, 14, 18 and 18 %; 95,
+  100 and 86 %. What came to light: llama.cpp's tensors split over two cards are priced as its older split of rows;
+  its decodes of 8B in four bits are a fifth too slow on an RTX 3090; experts in AWQ run at a tenth of the bandwidth
+  on Strix Halo under vLLM; products in FP8 of one row take as long as in BF16 under TensorRT-LLM 0.21.
 
 calibration/LOG.md says what moved.
 """

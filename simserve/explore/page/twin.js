@@ -48,7 +48,7 @@ function shown(summary) {
   const rows = Object.entries(summary.drift).map(([key, row]) => ({ chosen: row.inside === false, cells: [nameOf(key), row.inside === null ? "not judged" : row.inside ? "yes" : "no", number(summary.observed[key]), number(summary.predicted[key]), ends(row), number(row.ratio), row.since_s ? clock(row.since_s) : "–"] }));
   const over = axis(stretch.start_s, stretch.end_s);
   const curves = Object.entries(summary.series).filter(([, each]) => each.end_s.length > 1).map(([key, each]) => curve(key, each, summary.drift[key], over));
-  const calibration = summary.calibration ? `Latencies are those after ${clock(summary.calibration.end_s)}, held to the simulation times what was seen before: ${Object.entries(summary.calibration.factors).map(([key, factor]) => `${key} x ${number(factor)}`).join(", ")}.` : null;
+  const calibration = summary.calibration ? `Latencies are those after ${clock(summary.calibration.end_s)}, compared with the simulation times the factors seen before: ${Object.entries(summary.calibration.factors).map(([key, factor]) => `${key} x ${number(factor)}`).join(", ")}.` : null;
   return [
     node("h2", { class: outside.length ? "missed-answer" : "holds", text: head }),
     tiles([

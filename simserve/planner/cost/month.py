@@ -24,7 +24,7 @@ from simserve.profiles.catalog import weights_name
 from simserve.scenario.finishable import KnownFinishable
 from simserve.scenario.replication import arrived
 from simserve.scenario.resolve import ResolvedScenario
-from simserve.scenario.schema import Scenario
+from simserve.scenario.schema import Scenario, objective
 from simserve.sim.records import COMPLETED
 from simserve.units import HOURS_PER_DAY, HOURS_PER_MONTH, SECONDS_PER_MONTH
 from simserve.workload.arrival_spec import ClosedLoopArrivals
@@ -212,7 +212,8 @@ def _break_even(
         return None, None
     if is_held:
         return even, None
-    return None, f"at {even / 1e6:.3g} million requests a month it would not hold the objective"
+    fails = "be overloaded" if objective(resolved.scenario) is None else "not hold the SLO"
+    return None, f"at {even / 1e6:.3g} million requests a month it would {fails}"
 
 
 def _holds_at(resolved: ResolvedScenario, result: RunResult, multiple: float, known: KnownFinishable) -> bool:

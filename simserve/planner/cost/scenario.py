@@ -41,6 +41,8 @@ from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Bill = Callable[[float], float]
 FALLBACK_API = "gpt-4o"  # API to compare with where none is named and none is known to serve the same weights.
+NO_API_SERVES_THEM = f"no API is named: compared with {FALLBACK_API}"
+"""Caveat where the API compared with is none that anybody asked about, and serves other weights."""
 _EXPECTED_RUNS = 11
 _PEAKS = (1.2, 2.5)  # Range of a tornado: the load of the busiest hour, over the mean.
 _MILLION = 1e6
@@ -184,7 +186,7 @@ def _api(scenario: Scenario, api: str | ApiPrices | None, curve: LoadCurve) -> t
     if api is not None:
         return ApiPrices.of(load_api(api)), None
     found = compared_api(scenario, *curve.first())
-    return found or (ApiPrices.of(load_api(FALLBACK_API)), f"no API is named: compared with {FALLBACK_API}")
+    return found or (ApiPrices.of(load_api(FALLBACK_API)), NO_API_SERVES_THEM)
 
 
 def _day(

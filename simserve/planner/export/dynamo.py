@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,21 @@ _TRTLLM = "1.3"
 """TensorRT-LLM in that image: 1.3.0rc22 (ai-dynamo/dynamo, docs-website, fern/assets/releases.json of 2026-08-14)."""
 _OWN = {"vllm": "vLLM 0.26.0", "sglang": "SGLang 0.5.16", "trtllm": f"TensorRT-LLM {_TRTLLM}"}
 """Engine -> the version in its image, from the same file."""
+_HELD = {
+    "0.6": {"vllm": "0.11.0", "sglang": "0.5.3", "trtllm": "1.1.0"},
+    "0.7": {"vllm": "0.11.0", "sglang": "0.5.4", "trtllm": "1.2.0"},
+    "0.8": {"vllm": "0.12.0", "sglang": "0.5.6", "trtllm": "1.2.0"},
+    "0.9": {"vllm": "0.14.1", "sglang": "0.5.8", "trtllm": "1.3.0"},
+    "1.0": {"vllm": "0.16.0", "sglang": "0.5.9", "trtllm": "1.3.0"},
+    "1.1": {"vllm": "0.19.0", "sglang": "0.5.10", "trtllm": "1.3.0"},
+    "1.2": {"vllm": "0.20.1", "sglang": "0.5.11", "trtllm": "1.3.0"},
+    "1.3": {"vllm": "0.23.0", "sglang": "0.5.14", "trtllm": "1.3.0"},
+    "1.4": {"vllm": "0.26.0", "sglang": "0.5.16", "trtllm": "1.3.0"},
+    "1.5": {"vllm": "0.28.0", "sglang": "0.5.18", "trtllm": "1.3.0"},
+}
+"""Line of releases of Dynamo -> engine -> the version in its images; patches of a line keep them (NVIDIA's support
+matrix at v1.2.0, compatibility by version at v1.3.1 to v1.5.0; candidates and post releases as what they lead to)."""
+_IMAGE = re.compile(r"/(vllm|sglang|tensorrtllm)-runtime(?:-cu\d+)?:v?(\d+\.\d+)\.\d+(?!-\S*dev)\S*$")
 MAIN = "main"  # Name of a component's container that Dynamo's operator completes.
 _TOKEN = [{"secretRef": {"name": "hf-token-secret"}}]
 OPTIONS = "engine.yaml"
@@ -238,3 +254,12 @@ def _worker(worker: Worker, image: str) -> dict[str, Any]:
     if worker.num_nodes > 1:
         component["multinode"] = {"nodeCount": worker.num_nodes}
     return component
+
+
+def version_in(image: str) -> str | None:
+    """Return the version of the engine that an image of Dynamo's workers holds; None: it is none that is known."""
+    found = _IMAGE.search(image.partition("@")[0])
+    if found is None:
+        return None
+    engine = next(each for each, name in _BACKENDS.items() if name == found[1])
+    return _HELD.get(found[2], {}).get(engine)

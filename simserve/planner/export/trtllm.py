@@ -114,6 +114,9 @@ def _options(deployment: Deployment) -> dict[str, Any]:
     if "async_scheduling" in says:
         options["disable_overlap_scheduler"] = not engine.async_scheduling
     options["cuda_graph_config"] = _graphs(deployment)
+    if deployment.take("engine.piecewise_cuda_graph_max_tokens"):
+        sizes = list(engine.piecewise_cuda_graph_sizes)
+        options["torch_compile_config"] = {"capture_num_tokens": sizes, "enable_piecewise_cuda_graph": True}
     if deployment.scenario.deployment.data_parallel_size > 1:
         options["enable_attention_dp"] = True
     if deployment.take("engine.attention_dp_timeout_iters"):

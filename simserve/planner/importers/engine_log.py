@@ -45,6 +45,7 @@ from simserve.scenario.load import from_mapping
 from simserve.scenario.resolve import ResolvedScenario, resolve
 from simserve.scenario.schema import Scenario
 
+_FROM_THE_START = "log the server from its start, with its lines of level INFO"
 MAX_BYTES = 64 * 2**20  # Bytes of a log that are read; the start-up comes first.
 MAX_LINE = 200_000  # Characters of a line that are read.
 _GIB = 2**30
@@ -144,10 +145,12 @@ def read_engine_log(path: Path, version: str | None = None) -> EngineLog:
                 read(starts[-1], match)
         unread += not known and bool(line.strip())
     start = next((each for each in reversed(starts) if each.figures or each.arguments), None)
+    if not starts and not unread:
+        raise TraceError("is empty", file=path, remedy=_FROM_THE_START)
     if start is None:
         known_engines = "vLLM, SGLang, TensorRT-LLM or llama.cpp"
         rule = f"holds no start-up line of {known_engines} in its first {MAX_BYTES // 2**20} MiB"
-        raise TraceError(rule, file=path, remedy="log the server from its start, with its lines of level INFO")
+        raise TraceError(rule, file=path, remedy=_FROM_THE_START)
     if version is not None:
         start.version = version
     reading = _FINISH[start.engine](start, str(path))
@@ -191,6 +194,8 @@ class _Source:
         try:
             with self.path.open("rb") as file:
                 yield from self._lines(file)
+        except IsADirectoryError:
+            raise TraceError("is a folder, not a file", file=self.path, remedy="name the log in it") from None
         except (OSError, EOFError, zlib.error) as failure:
             reason = getattr(failure, "strerror", None) or failure
             raise TraceError(f"cannot be read: {reason}", file=self.path) from None

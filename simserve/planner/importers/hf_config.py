@@ -27,7 +27,7 @@ def import_hf_config(path: Path, name: str | None = None) -> tuple[ModelProfile,
         raise ProfileError("no such file", file=path)
     if path.is_file() and path.suffix != ".json":
         raise ProfileError("is not a config.json", file=path)
-    read = load_model(str(path.resolve()))
+    read = load_model(str(path) if path.is_absolute() else f"./{path}")  # not the name of a repository
     named = read.model_copy(update={"name": name or re.sub(r"[^a-z0-9._-]+", "-", read.name.lower()).strip("-")})
     document = {"name": named.name, **named.model_dump(mode="json", exclude_defaults=True)}
     count = f"{named.num_parameters / 1e9:.4g} B parameters"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ class _Notes:
 
     def lines(self) -> tuple[str, ...]:
         """Return the notes, grouped by origin."""
-        kinds = {"Told": self.told, "Derived": self.derived, "Assumed": self.assumed}
+        kinds = {"Reported by the engine": self.told, "Derived": self.derived, "Assumed": self.assumed}
         return tuple(f"{kind}: {note}" for kind, notes in kinds.items() for note in notes)
 
 
@@ -76,7 +75,7 @@ def import_metrics(
         notes.derived.append(f"the format of the weights, {named.quantization}, from the name of the model.")
     workload, files = _workload(seen, notes, where, stem)
     mapping = {
-        "name": scenario_name(f"{Path(named.model).stem if os.sep in named.model else named.model}-as-observed"),
+        "name": scenario_name(f"{_short(named.model)}-as-observed"),
         "model": named.model,
         "deployment": deployment,
         "workload": workload,
@@ -84,6 +83,12 @@ def import_metrics(
     title = f"What does this deployment do under the traffic that {seen.engine} counted?"
     draft = Draft(mapping, notes.lines(), title)
     return Imported(draft, files, _measured(seen))
+
+
+def _short(model: str) -> str:
+    """Return the last part of a repository or path, without the ending of a file that describes a model."""
+    name = Path(model).name
+    return name.removesuffix(Path(name).suffix) if Path(name).suffix in (".json", ".yaml", ".yml") else name
 
 
 def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, version: str | None) -> dict[str, Any]:
@@ -239,9 +244,12 @@ def _lengths(
         files[file] = drawn_text(counts, name)
         notes.derived.append(f"no lognormal is near the {what} ({distance:.0%} off): they are drawn from {file}.")
         return {"distribution": "empirical", "path": file, "column": name}
-    off = f"at most {distance:.1%} of requests off at any bound of the histogram of {counts.count:,.0f}"
+    off = f"by at most {distance:.1%} of its {counts.count:,.0f} requests"
+    kind = "one length" if block["distribution"] == "fixed" else "a lognormal distribution"
     beyond = "; --out writes the histogram itself" if distance > WORST_DISTANCE else ""
-    notes.derived.append(f"{what} of {counts.mean:,.5g} tokens in the mean, {off}{beyond}.")
+    notes.derived.append(
+        f"{what} of {counts.mean:,.5g} tokens in the mean, as {kind} that is off the histogram {off}{beyond}."
+    )
     return block
 
 

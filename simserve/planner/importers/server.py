@@ -333,9 +333,9 @@ def import_line(
         raise ScenarioError("names no model", file=program.where, remedy=program.table.names_model)
     assumptions = []
     if hardware is None:
-        assumptions.append(f"The line does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
+        assumptions.append(f"The command does not say its GPU: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")
     if not version and not tag:
-        assumptions.append(f"The line does not say its version: read as {program.engine} {likely}, the newest {why}.")
+        assumptions.append(f"No version is stated: read as {program.engine} {likely}, the newest {why}.")
     reading.notes[:0] = assumptions
     title = f"What does this {program.table.title} server of {{}} do?"
     return draft_of(reading, model, hardware=hardware, title=title).checked()

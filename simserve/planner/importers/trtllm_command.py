@@ -43,10 +43,13 @@ _WITHOUT_EFFECT_KEYS = (
 )
 _LARGEST_GRAPH = 128
 """Largest batch on a CUDA graph unless the options set one (``CudaGraphConfig``, TensorRT-LLM llmapi/llm_args.py)."""
+_LARGEST_PIECES = 3072
+"""Largest graph in pieces where none is listed (TensorRT-LLM, features/torch_compile_and_piecewise_cuda_graph)."""
 _NOT_PADDED = (
     "Without cuda_graph_config.enable_padding only batches of 1 to 32, 64 and 128 run on a CUDA graph: switching it on "
     "is usually faster."
 )
+_PIECES = "piecewise_cuda_graph_max_tokens"
 _PYTORCH_SINCE = version_key("1.0")  # First version whose default backend captures graphs by default.
 _PYTORCH_BESIDE = version_key("0.17")
 """First version that has the PyTorch backend beside engines; until 0.21 it captures no CUDA graphs by default
@@ -184,6 +187,13 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
         reading.options["enforce_eager"] = True
     elif key == "cuda_graph_config" and isinstance(value, Mapping):
         _graphs(reading, value)
+    elif key == "torch_compile_config" and isinstance(value, Mapping):
+        if value.get("enable_piecewise_cuda_graph"):
+            _pieces(reading, value.get("capture_num_tokens"), "torch_compile_config.capture_num_tokens")
+    elif key == "prefill_cuda_graph_backend" and value == "piecewise":
+        reading.options.setdefault(_PIECES, _LARGEST_PIECES)
+    elif key == "prefill_capture_num_tokens" and isinstance(value, list):
+        _pieces(reading, value, key)
     elif key == "scheduler_config.capacity_scheduler_policy" and value in _ADMISSIONS:
         reading.options["admission"] = _ADMISSIONS[value]
     elif key == "kv_cache_config.use_kv_cache_manager_v2" and isinstance(value, bool):
@@ -210,6 +220,12 @@ _KEYS: Mapping[str, Reader] = {
     "attention_dp_config.timeout_iters": counted("attention_dp_timeout_iters"),
 }
 """Key of an options file -> function that reads its value."""
+
+
+def _pieces(reading: Reading, sizes: Any, key: str) -> None:
+    """Read up to how many tokens steps with prompts run on graphs in pieces."""
+    largest = max(sizes) if isinstance(sizes, list) and sizes else _LARGEST_PIECES
+    reading.options[_PIECES] = reading.count(key, largest)
 
 
 def _graphs(reading: Reading, settings: Mapping[str, Any]) -> None:

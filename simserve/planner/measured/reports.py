@@ -21,6 +21,7 @@ from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPo
 from simserve.profiles import catalog
 from simserve.units import GIB, Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel, validate
+from simserve.workload.session_spec import SharedPrefixSpec
 from simserve.workload.traces.table import find_file
 
 UNSEEN: Final = "unseen"  # Source name of the public reports, which are replayed only when asked for.
@@ -122,6 +123,8 @@ class _Run(FrozenModel):
     output: _Length | None = None
     rows: _Rows | None = None
     """The lengths of the requests that were sent, in their order, in place of ``prompt`` and ``output``."""
+    shared_prefix: SharedPrefixSpec | None = None
+    """Texts that prompts begin with, on top of ``prompt``, as in a scenario."""
     measured: Figures
     shown_only: tuple[Metric, ...] = ()
     """Figures that are compared but not scored; the server's ``assumed`` says why."""
@@ -134,6 +137,8 @@ class _Run(FrozenModel):
             raise ValueError("needs requests: how many were sent")
         if any((each is None) == (self.rows is None) for each in (self.prompt, self.output)):
             raise ValueError("needs prompt and output, or rows alone")
+        if self.shared_prefix is not None and (self.rows is not None or self.batch is not None):
+            raise ValueError("needs clients, rate or queued, and prompt, beside shared_prefix")
         return self
 
     @property
@@ -154,6 +159,8 @@ class _Run(FrozenModel):
             workload = build.poisson(self.rate, self.requests or 1, *lengths)
         else:
             workload = build.all_at_once(self.batch or self.queued or 1, *lengths)
+        if self.shared_prefix is not None:
+            workload["shared_prefix"] = self.shared_prefix.model_dump()
         if self.rows is None:
             return workload
         return build.in_order(workload, find_file(self.rows.path, folder), self.rows.prompt, self.rows.output)

@@ -556,7 +556,7 @@ def _forecast(
     if not is_seasonal:
         shorter = "" if known == horizon else f", for no longer than {format_seconds(known)}"
         hours = [hour for hour in hours if hour.start < known]
-        notes.append(f"Under two days were seen: the forecast is a level, not the hours of a day{shorter}.")
+        notes.append(f"Less than two days were seen: the forecast is one level, not hour by hour{shorter}.")
     per_replica = _per_replica(seen, scenario, notes, progress)
     rows = [_hour(hour, seen.windows[-1].end, per_replica) for hour in hours]
     return {"per_replica_rate": per_replica, "forecast": rows, "notes": notes}
@@ -578,10 +578,12 @@ def _behind(counts: Counts, tokens: int) -> Counts:
 def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress: Progress | None) -> float | None:
     """Return the most that one replica can sustain within the SLO, with the observed lengths; None: not known."""
     if scenario.slo is None:
-        notes.append("Replicas are not said: the scenario has no slo.")
+        notes.append(
+            "How many replicas are needed is not known: the scenario has no slo (--set 'slo={ttft: 1 s, tpot: 50 ms}')."
+        )
         return None
     if scenario.deployment.pools or scenario.deployment.autoscaling is not None:
-        notes.append("Replicas are not said: they are of a deployment without pools and autoscaling.")
+        notes.append("How many replicas are needed is said only of a deployment without pools and autoscaling.")
         return None
     from simserve.planner.importers.lengths import fitted_block
 
@@ -593,7 +595,9 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
         elif own is not None:
             block[name] = own.model_dump()
         else:
-            notes.append(f"Replicas are not said: neither the metrics nor the scenario tell {name}.")
+            notes.append(
+                f"How many replicas are needed is not known: neither the metrics nor the scenario tell {name}."
+            )
             return None
     if scenario.workload.shared_prefix is not None and "prompt_tokens" in seen.whole.histograms:
         # A scenario counts the prompt after the prefix; a server counts both.
@@ -608,7 +612,7 @@ def _per_replica(seen: Observed, scenario: Scenario, notes: list[str], progress:
     try:
         found = capacity(copy, replications=2, num_requests=5_000, progress=report)
     except (InfeasibleError, ScenarioError) as failure:
-        notes.append(f"Replicas are not said: {failure}.")
+        notes.append(f"How many replicas are needed is not known: {failure}.")
         return None
     value = found.found.largest.value
     return float(value) if value else None

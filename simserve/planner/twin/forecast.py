@@ -1,7 +1,8 @@
 """Forecasts the rates of coming hours from past ones: the same hour of earlier days, else a level.
 
 The level is smoothed exponentially, with the weight that would have erred least (Hyndman and Athanasopoulos,
-Forecasting: Principles and Practice, 3rd ed., chapter 8); intervals are those of 90 %, from its own errors.
+Forecasting: Principles and Practice, 3rd ed., chapter 8); intervals are those of 90 %, from its own errors, and no
+narrower than the chance of Poisson counts, of those that were seen and those to come.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def forecast(rates: Floats, seconds: float, *, horizon: float, step: float) -> t
             rate, spread = _of_the_hour(rates, a_day, int(ahead / seconds) % a_day)
         else:
             rate, spread = level.at(ahead / seconds + 1)
+        spread = max(spread, math.sqrt(max(rate, 0.0) * (1 / step + 1 / (seconds * len(rates)))))
         found.append(
             Hour(ahead, max(rate, 0.0), max(rate - SCORE_90 * spread, 0.0), max(rate + SCORE_90 * spread, 0.0))
         )

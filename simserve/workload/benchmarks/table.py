@@ -54,6 +54,8 @@ def read_table(path: Path) -> list[BenchResult]:
     """
     reader = csv.DictReader(io.StringIO(read_text(path, TraceError)))
     columns = [name.strip() for name in reader.fieldnames or ()]
+    if not columns:
+        raise TraceError("is empty", file=path)
     unknown = next((name for name in columns if name not in COLUMNS), None)
     if unknown is not None:
         raise TraceError("is not a documented column", file=path, key=unknown, remedy=nearest(unknown, COLUMNS))

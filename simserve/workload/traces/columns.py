@@ -176,7 +176,7 @@ def read_columns(path: Path, columns: Mapping[str, str] | None = None) -> Trace:
     lacking = [what for what in _NEEDED if what not in names]
     if lacking:
         remedy = (
-            f"say which: columns {', '.join(f'{what}=NAME' for what in lacking)}; there are {', '.join(present[:12])}"
+            f"say which: --columns {','.join(f'{what}=NAME' for what in lacking)}; there are {', '.join(present[:12])}"
         )
         raise TraceError(f"has no column that is known to hold {' and '.join(lacking)}", file=path, remedy=remedy)
     served_by = next((name for each in _MODELS for name in present if _plain(name) == each), None)
@@ -287,7 +287,7 @@ def _counts(cells: _Cells, what: str) -> NDArray[np.int64]:
             value = 0.0 if cell.strip().lower() in _MISSING else -0.5
         value = 0.0 if math.isnan(value) else value
         if not (0 <= value <= MAX_TOKENS and value.is_integer()):
-            remedy = f"name the column that counts tokens: columns {what}=NAME"
+            remedy = f"mend or remove the row, or name the column that counts tokens: --columns {what}=NAME"
             raise cells.error(index, what, f"is not a whole number of tokens, {MAX_TOKENS:,} at most", remedy)
         found[index] = int(value)
     return found

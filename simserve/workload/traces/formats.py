@@ -148,9 +148,10 @@ def detect(path: Path) -> str:
         names = list(columns)[:_MOST_COLUMNS]
         told = list(told_columns(columns))
         lacking = [what for what in ("arrival_time", "prompt_tokens", "output_tokens") if what not in told]
+        known = f"there are {', '.join(names)}" if names else "its first row has none"
         remedy = (
-            f"say which column holds what with --columns {','.join(f'{what}=COLUMN' for what in lacking)} (there are "
-            f"{', '.join(names)}), or the format with --format: {', '.join(READERS)}"
+            f"say which column holds what with --columns {','.join(f'{what}=COLUMN' for what in lacking)} ({known}), "
+            f"or the format with --format: {', '.join(READERS)}"
         )
         raise TraceError("is of no format that its first row tells", file=path, remedy=remedy)
     return found

@@ -87,7 +87,7 @@ def _counts(cells: Sequence[str], error: Refusal) -> NDArray[np.int64]:
             value = -1.0
         if not (0 <= value <= MOST_PIECES and value.is_integer()):
             rule = f"is not a whole number of images, {MOST_PIECES:,} at most"
-            raise error(index, "num_images", rule, "name the column that counts images: columns num_images=NAME")
+            raise error(index, "num_images", rule, "name the column that counts images: --columns num_images=NAME")
         found[index] = int(value)
     return found
 

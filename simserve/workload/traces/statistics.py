@@ -15,6 +15,7 @@ from simserve.workload.traces.trace import PrefixBlocks, Trace
 Integers = NDArray[np.int64]
 PERCENTILES = (1, 10, 50, 90, 95, 99)
 _MINUTE = 60.0
+_FEWEST_MINUTES = 5  # From n Poisson counts, variance over mean has a standard error of sqrt(2 / (n - 1)): 0.7 here.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class ArrivalStatistics:
     peak_rate: float  # Requests per second in the busiest minute; minutes count from the first request.
     interarrival_cv: float  # Standard deviation over mean of the times between requests: 1 for Poisson.
     dispersion_index: float
-    """Variance over mean of the requests per minute: 1 for Poisson, more for bursts that last; NaN for less than two
+    """Variance over mean of the requests per minute: 1 for Poisson, more for bursts that last; NaN for less than five
     whole minutes."""
 
 
@@ -68,7 +69,7 @@ def arrival_statistics(arrival_time: NDArray[np.float64]) -> ArrivalStatistics |
         mean_rate=len(gaps) / span if span > 0 else float("nan"),
         peak_rate=float(busiest),
         interarrival_cv=_cv(gaps),
-        dispersion_index=float(whole.var(ddof=1) / whole.mean()) if len(whole) > 1 and whole.any() else float("nan"),
+        dispersion_index=_dispersion(whole),
     )
 
 
@@ -82,6 +83,13 @@ def length_statistics(lengths: NDArray[np.int64]) -> LengthStatistics:
         maximum=int(lengths.max()),
         percentiles={each: float(np.percentile(lengths, each)) for each in PERCENTILES},
     )
+
+
+def _dispersion(counts: NDArray[np.int64]) -> float:
+    """Return variance over mean, NaN for fewer than five counts or none above 0."""
+    if len(counts) < _FEWEST_MINUTES or not counts.any():
+        return float("nan")
+    return float(counts.var(ddof=1) / counts.mean())
 
 
 def _cv(values: NDArray[Any]) -> float:

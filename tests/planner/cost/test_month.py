@@ -119,7 +119,7 @@ def test_run_gives_no_break_even_that_the_deployment_does_not_hold() -> None:
     ran, priced = ss.run(scenario).summary["simserve"]["month"], ss.cost(scenario).summary
 
     assert ran["break_even_requests_per_month"] is None
-    assert ran["why_never"] == "at 185 million requests a month it would not hold the objective"
+    assert ran["why_never"] == "at 185 million requests a month it would not hold the SLO"
     even = priced["break_even"]
     assert (even["requests_per_month"], even["as_deployed_requests_per_month"]) == (None, None)
 
@@ -159,7 +159,7 @@ def test_a_trace_that_misses_the_slo_has_no_break_even_at_more_traffic(tmp_path:
     assert loose["break_even_requests_per_month"] > loose["requests_per_month"]
     assert loose["why_never"] is None
     assert strict["break_even_requests_per_month"] is None
-    assert "would not hold the objective" in strict["why_never"]
+    assert "would not hold the SLO" in strict["why_never"]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from simserve.planner.importers.server import import_line
 from simserve.planner.importers.sglang_command import SGLANG
 from simserve.planner.importers.trtllm_command import TRTLLM
 from simserve.planner.importers.vllm_command import VLLM
+from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import hardware_name
 from simserve.scenario.load import from_mapping, load, scenario_names
 from simserve.scenario.resolve import resolve
@@ -155,9 +156,11 @@ def check_manifests(name: str, target: str, engines: list[str]) -> None:
             result = export(scenario, target)
         except (InputError, InfeasibleError):
             continue
-        # Compose says no GPU, and an image of Dynamo no version of the engine.
+        # Compose says no GPU, and an image of Dynamo holds a version of its own.
         hardware = scenario.deployment.hardware if target == "compose" or _is_unlabelled(result) else None
-        version = scenario.deployment.engine.version if target == "dynamo" else None
+        simulated = scenario.deployment.engine
+        newest = load_engine(simulated.name, scenario.folder).newest.version
+        version = simulated.version or newest if target == "dynamo" else None
         again = import_manifest(list(result.files.values()), hardware=hardware, version=version).scenario
         if not any(each.pool or each.region for each in scenario.workload.classes or ()):
             again = again.model_copy(update={"workload": scenario.workload})

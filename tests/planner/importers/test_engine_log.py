@@ -471,8 +471,11 @@ def test_a_scenario_with_pools_takes_no_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no start-up line of vLLM, SGLang, TensorRT-LLM or llama.cpp in its first 64 MiB"),
-        (b"INFO: Started server process\n" * 10, "holds no start-up line"),
+        (b"", "is empty; log the server from its start"),
+        (
+            b"INFO: Started server process\n" * 10,
+            "holds no start-up line of vLLM, SGLang, TensorRT-LLM or llama.cpp in its first 64 MiB",
+        ),
         (b"\0" * 1000, "is no text: it holds zero bytes"),
         (b"\x1f\x8b\x08rubbish", "cannot be read"),
         (b"\xff\xfe\xff", "holds no start-up line"),

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from simserve.errors import ScenarioError
+from simserve.planner.export.dynamo import version_in
 from simserve.planner.export.export import export
 from simserve.planner.importers.manifest import import_manifest
 from simserve.scenario.load import load
@@ -444,6 +445,113 @@ def test_graphs_of_dynamo_before_v1beta1_are_read() -> None:
 
     assert {pool["role"]: pool["replicas"] for pool in deployment["pools"]} == {"decode": 2, "prefill": 3}
     assert deployment["routing"] == {"policy": "prefix"}
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.0", "0.26.0"),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime-cu13:1.1.1", "0.19.0"),
+        ("registry.local/ai-dynamo/sglang-runtime:v1.5.0@sha256:00", "0.5.18"),
+        ("nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post2", "1.2.0"),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.2.0-deepseek-v4-dev.2", None),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:my-tag", None),
+        ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:9.9.0", None),
+        ("vllm/vllm-openai:v0.26.0", None),
+    ],
+)
+def test_releases_of_dynamo_say_which_engine_they_hold(image: str, version: str | None) -> None:
+    """A graph of 1.4.0 was read as the newest vLLM, 0.33; its image holds 0.26.0."""
+    assert version_in(image) == version
+
+
+def test_a_graph_of_dynamo_is_read_as_the_engine_in_its_image() -> None:
+    """An export simulated 0.12; what starts is what the image holds."""
+    text = text_of("disaggregation", "dynamo")
+
+    found = import_manifest([text]).mapping["deployment"]["engine"]["version"]
+    other = import_manifest([text.replace(":1.4.0", ":mine")], version="0.12")
+
+    assert found == "0.26.0"
+    assert other.mapping["deployment"]["engine"]["version"] == "0.12"
+
+
+def test_an_empty_file_and_one_without_a_server_are_named() -> None:
+    """ "manifest" stood there, whatever the files were called."""
+    with pytest.raises(ScenarioError, match=r"^a\.yaml: is empty"):
+        import_manifest(["\n", "kind: Service"], names=["a.yaml", "b.yaml"])
+    with pytest.raises(ScenarioError, match=r"^a\.yaml, b\.yaml: holds no server that can be read: Service"):
+        import_manifest(["kind: Service", "kind: Service"], names=["a.yaml", "b.yaml"])
+    with pytest.raises(ScenarioError, match=r"^b\.yaml: line 2, column 1: not valid YAML"):
+        import_manifest(["kind: Service", "a: [1"], names=["a.yaml", "b.yaml"])
+
+
+def workers(**arguments: list[str]) -> str:
+    """Return a Deployment of vLLM or SGLang for each name, on eight H100s, with these arguments."""
+    found = []
+    for name, words in arguments.items():
+        container = {"image": "x", "args": words, "resources": {"limits": {"nvidia.com/gpu": 8}}}
+        pod = {"containers": [container], "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}
+        metadata, spec = {"name": name.replace("_", "-")}, {"replicas": 1, "template": {"spec": pod}}
+        found.append({"kind": "Deployment", "metadata": metadata, "spec": spec})
+    return yaml.safe_dump_all(found)
+
+
+_SGLANG = ["python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-32B", "--tp", "8"]
+_VLLM = ["vllm", "serve", "Qwen/Qwen3-32B", "--tensor-parallel-size", "8"]
+
+
+def roles_of(text: str) -> list[tuple[str, str]]:
+    """Return the names and roles of the pools of manifests."""
+    return [(pool["name"], pool["role"]) for pool in import_manifest([text]).mapping["deployment"]["pools"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        workers(a=[*_SGLANG, "--disaggregation-mode", "prefill"], b=[*_SGLANG, "--disaggregation-mode=decode"]),
+        workers(
+            a=[*_VLLM, "--kv-transfer-config", '{"kv_connector": "P2pNcclConnector", "kv_role": "kv_producer"}'],
+            b=[*_VLLM, '--kv-transfer-config={"kv_connector": "P2pNcclConnector", "kv_role": "kv_consumer"}'],
+        ),
+        workers(
+            my_prefill=[*_VLLM, "--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'],
+            my_decode=[*_VLLM, "--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'],
+        ),
+    ],
+    ids=["sglang", "vllm", "nixl"],
+)
+def test_deployments_of_prefill_and_decode_workers_are_pools_of_them(text: str) -> None:
+    """They were two pools that do both, and their flags were gone without a word."""
+    assert roles_of(text) == [("prefill", "prefill"), ("decode", "decode")]
+
+
+def test_a_server_that_keeps_its_cache_elsewhere_does_both() -> None:
+    """A connector to host memory is no role; a name alone is none either."""
+    both = ["--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}']
+    found = import_manifest([workers(chat=[*_VLLM, *both])]).mapping["deployment"]
+    named = import_manifest([workers(prefill_heavy=_VLLM)]).mapping["deployment"]
+
+    assert "pools" not in found
+    assert "pools" not in named
+
+
+def test_workers_of_one_role_alone_are_refused() -> None:
+    """A prefill worker without one that decodes answers nothing."""
+    with pytest.raises(ScenarioError, match="holds prefill workers and no decode workers; give the manifest of the"):
+        import_manifest([workers(a=[*_SGLANG, "--disaggregation-mode", "prefill"])])
+
+
+def test_pools_of_one_role_keep_the_names_of_their_servers() -> None:
+    """Names are unique."""
+    decode = ["--disaggregation-mode", "decode"]
+    text = workers(
+        p=[*_SGLANG, "--disaggregation-mode", "prefill"],
+        small=[*_SGLANG, *decode, "--max-running-requests", "8"],
+        large=[*_SGLANG, *decode, "--max-running-requests", "256"],
+    )
+
+    assert roles_of(text) == [("prefill", "prefill"), ("small", "decode"), ("large", "decode")]
 
 
 KSERVE = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,3 +98,15 @@ def test_seats_are_known_where_an_engine_was_full(
     assert draft.mapping["deployment"]["engine"].get("max_num_seqs") == seats
     told = "Derived: max_num_seqs 256" if seats else "Assumed: max_num_seqs and max_num_batched_tokens as the engine"
     assert any(note.startswith(told) for note in draft.notes)
+
+
+def test_what_the_engine_reports_and_the_models_name_are_written_out() -> None:
+    """The note \"Told:" said nothing, and a repository with a dot in its name was cut at the dot."""
+    repository = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
+    observed = replace(seen([300], [100]), model=repository, about={"block_size": "16"})
+
+    draft = import_metrics(observed, "x", gpus="4xH100").draft
+
+    assert draft.mapping["name"] == "Llama-3.3-70B-Instruct-FP8-dynamic-as-observed"
+    assert "Reported by the engine: block_size 16." in draft.notes
+    assert any("as a lognormal distribution that is off the histogram by at most" in note for note in draft.notes)

@@ -34,6 +34,7 @@ def imported(text: str, version: str | None = "1.0", hardware: str = "h100-sxm-8
         ("deployment.engine.gpu_memory_utilization=0.7", "deployment.engine.enforce_eager=true"),
         ("deployment.engine.async_scheduling=false",),
         ("deployment.engine.admission=on_demand",),
+        ("deployment.engine.piecewise_cuda_graph_max_tokens=5000",),
         ("deployment.engine.cuda_graph_padding=false", "deployment.engine.max_cudagraph_capture_size=128"),
         (
             "model=deepseek-v3",
@@ -208,6 +209,25 @@ def test_ranks_that_divide_contexts_are_refused(flag: str) -> None:
     with pytest.raises(ScenarioError, match=rf"{flag}: 2 adds GPUs that divide contexts \(helix parallelism\)"):
         imported(f"{LINE} --tp_size 4 {flag} 2", version="1.2")
     assert imported(f"{LINE} --tp_size 4 {flag} 1", version="1.2").scenario.deployment.tensor_parallel_size == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        ("torch_compile_config: {enable_piecewise_cuda_graph: true, capture_num_tokens: [128, 4096]}", 4096),
+        ("torch_compile_config: {enable_piecewise_cuda_graph: true}", 3072),
+        ("torch_compile_config: {enable_fullgraph: true}", None),
+        ("prefill_cuda_graph_backend: piecewise", 3072),
+        ("prefill_cuda_graph_backend: piecewise\nprefill_capture_num_tokens: [1, 256, 512]", 512),
+    ],
+)
+def test_graphs_of_prompts_in_pieces_are_read(tmp_path: Path, options: str, tokens: int | None) -> None:
+    """Both names of them, and the default list where none is written."""
+    file = tmp_path / "extra.yaml"
+    file.write_text(options, encoding="utf-8")
+
+    draft = imported(f"{LINE} --extra_llm_api_options {file}", version="1.3")
+    assert draft.scenario.deployment.engine.piecewise_cuda_graph_max_tokens == tokens
 
 
 def test_tokens_that_are_sent_together_are_read(tmp_path: Path) -> None:

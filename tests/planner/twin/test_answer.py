@@ -137,7 +137,7 @@ def test_a_level_is_forecast_for_no_longer_than_was_seen() -> None:
     found = twin(_seen(), "x", _scenario(), horizon=86_400.0).summary
 
     assert [hour["start_s"] for hour in found["forecast"]] == [found["stretch"]["end_s"]]
-    assert any(each.endswith("not the hours of a day, for no longer than 60 min.") for each in found["notes"])
+    assert any(each.endswith("not hour by hour, for no longer than 60 min.") for each in found["notes"])
 
 
 def test_too_few_scrapes_are_refused() -> None:

@@ -39,6 +39,15 @@ def test_less_than_two_days_are_a_level_that_grows_less_sure() -> None:
     assert found[-1].high - found[-1].low > found[0].high - found[0].low
 
 
+def test_an_interval_is_no_narrower_than_chance() -> None:
+    """Twelve stretches of 15 s with 50 requests each: "3.333 to 3.333" stood there for the hour to come."""
+    (hour,), _ = forecast(np.full(12, 50 / 15), 15.0, horizon=3600.0, step=3600.0)
+
+    chance = (50 / 15 * (1 / 3600 + 1 / 180)) ** 0.5
+    assert np.isclose(hour.high - hour.rate, 1.6449 * chance)
+    assert np.isclose(hour.rate - hour.low, 1.6449 * chance)
+
+
 def test_yesterday_counts_twice_as_much_as_the_day_before() -> None:
     """Three days at 1, 1 and 8 requests/s: (1 + 2 + 4 x 8) / 7."""
     found, _ = forecast(np.repeat([1.0, 1.0, 8.0], 24), 3600.0, horizon=DAY, step=3600.0)

@@ -13,9 +13,10 @@ import pytest
 
 from calibration.laboratory.fits import aiter_fit
 from calibration.laboratory.fits.moe_fit import predict_experts
+from simserve.perf.gemm import gemm_seconds
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
-from simserve.profiles.kernel_curves import GemmClass
+from simserve.profiles.kernel_curves import GemmClass, GemmCurve
 from tests.perf.shapes import make_shape
 
 
@@ -183,6 +184,26 @@ def test_products_by_triton_of_the_profiles_are_those_of_the_calls(name: str) ->
     assert np.median(np.abs(aiter_fit.triton_product_errors(slower, slower))) < 0.1
 
 
+@pytest.mark.parametrize("name", ["mi300x-192gb", "mi325x-256gb"])
+def test_tritons_own_tiles_are_aiters_products_at_its_share_of_the_peak(name: str) -> None:
+    """Nothing is fitted. 2,048 by 3,072 with 1 to 32 rows is 2.3 to 3.3 times as quick as by the one tile (ROCm/aiter
+    pull request 3493, MI325X), 3.4 times so."""
+    tuned, plain = (load_hardware(name).gemm_curves_of(maker)["fp8_block"] for maker in ("triton_tuned", "triton"))
+    aiters = load_hardware("mi300x-192gb").gemm_curves_of("vllm")["fp8_block"]
+
+    rows = np.array([1.0, 8.0, 32.0])
+    num_bytes = 2048.0 * 3072 + rows * (3072 + 2.0 * 2048)
+    times = [
+        gemm_seconds(curve, aiter_fit.MI300X, rows=rows, out_features=2048, in_features=3072, num_bytes=num_bytes).total
+        for curve in (plain, tuned)
+    ]
+
+    own = {"efficiency": plain.efficiency, "sustained_efficiency": plain.efficiency}
+    out = {"fit", "engines"}
+    assert tuned.model_dump(exclude=out) == aiters.model_copy(update=own).model_dump(exclude=out)
+    assert np.all((times[0] / times[1] > 2.3) & (times[0] / times[1] < 3.5))
+
+
 def test_a_server_gains_by_aiters_products_of_few_rows_what_was_measured() -> None:
     """Not fitted to: Qwen3-14B in FP8 by blocks over two MI300X under SGLang, sixteen prompts of 1,024 and answers as
     long. With AITER's products up to 256 rows 830 tokens/s become 1,862 (AMD-AGI/GEAK pull request 304); a step of
@@ -197,6 +218,60 @@ def test_a_server_gains_by_aiters_products_of_few_rows_what_was_measured() -> No
 
     triton, aiter = seconds({"AMD": "triton"}), seconds({})
     assert 1.7 < triton / aiter < 2.7
+
+
+SKINNY = (
+    (13312, 17792, 101.95),
+    (76032, 13312, 415.90),
+    (38016, 13312, 218.97),
+    (35584, 13312, 204.59),
+    (19968, 13312, 124.36),
+    (19008, 13312, 110.44),
+    (17792, 13312, 102.21),
+    (9984, 13312, 65.60),
+    (8896, 13312, 51.32),
+    (4992, 13312, 26.16),
+    (8192, 12288, 42.34),
+    (4096, 11008, 22.29),
+    (13312, 8896, 52.52),
+    (76032, 8192, 303.87),
+)
+"""Columns, reduction and microseconds of one row by wvSpltK on an MI300X (ROCm/rocm-libraries pull request 12329)."""
+
+
+def test_one_row_in_16_bit_takes_what_vllms_kernel_takes() -> None:
+    """14 calls, the start of two constants aside; one row by tiles takes 1.3 times as long in the median."""
+    curves = {maker: load_hardware("mi300x-192gb").gemm_curves_of(maker)["bf16"] for maker in ("skinny", "sglang")}
+    device = replace(aiter_fit.MI300X, peak=aiter_fit.PEAKS[16.0])
+
+    def ratio(curve: GemmCurve) -> float:
+        ratios = [
+            gemm_seconds(
+                curve, device, rows=np.ones(1), out_features=n, in_features=k, num_bytes=np.full(1, 2.0 * n * k)
+            ).total[0]
+            / (us * 1e-6 + curve.start_latency)
+            for n, k, us in SKINNY
+        ]
+        return float(np.median(ratios))
+
+    assert ratio(curves["skinny"]) == pytest.approx(1.0, abs=0.05)
+    assert ratio(curves["sglang"]) > 1.25
+
+
+def test_a_token_of_one_sequence_is_quicker_by_vllms_kernels_of_few_rows() -> None:
+    """Not fitted to. Llama-3.1-70B in 16 bit over eight MI300X, 128 tokens: 1.412 s without the kernels, 1.289 s with
+    them (vLLM pull request 15830)."""
+
+    def seconds(version: str, name: str = "mi300x-192gb", engine: str = "vllm") -> float:
+        shape = make_shape(name, "llama-3.1-70b", engine=engine, version=version, tensor_parallel_size=8)
+        plain = replace(shape, engine=shape.engine.model_copy(update={"wide_kernels": {}}))
+        steps = [price(each, 64).step_times.decode_base for each in (plain, shape)]
+        assert steps[0][5] == steps[1][5]  # more rows have the tiles
+        return float(steps[0][1] - steps[1][1])
+
+    assert 0.5e-3 < seconds("0.8.5") < 2.5e-3  # 0.96 ms measured
+    assert seconds("0.8.5", "mi325x-256gb") > 0.0
+    assert seconds("0.8.4") == seconds("0.8.5", "h200-sxm-141gb") == seconds("0.5.9", engine="sglang") == 0.0
 
 
 BATCHED = (

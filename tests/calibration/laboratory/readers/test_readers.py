@@ -115,6 +115,53 @@ def test_sglang_on_b200_drafts_where_its_public_matrix_does(
     assert (speculative or {}).get("num_speculative_tokens", 0) == drafts
 
 
+@pytest.mark.parametrize(
+    ("precision", "date", "clients", "layout", "lengths", "pieces", "budget"),
+    [
+        ("fp8", "2026-01-29", 128, (8, 1, 1), (1024, 8192), 8192, 8192),
+        ("fp8", "2026-01-29", 64, (8, 1, 1), (1024, 8192), None, 8192),
+        ("fp8", "2026-01-29", 256, (8, 1, 1), (8192, 1024), 8512, 8512),
+        ("fp4", "2026-02-03", 64, (8, 8, 1), (1024, 1024), 8192, 8192),
+        ("fp4", "2026-02-03", 16, (4, 1, 1), (1024, 1024), None, 8192),
+        ("fp8", "2026-02-05", 128, (8, 1, 1), (8192, 1024), 8768, 8768),
+        ("fp8", "2026-02-05", 4, (8, 1, 1), (8192, 1024), None, 8320),
+        ("fp4", "2026-02-06", 64, (8, 1, 1), (1024, 8192), 1344, 1344),
+        ("fp4", "2026-02-06", 16, (8, 1, 1), (1024, 8192), None, 1152),
+    ],
+)
+def test_deepseek_under_tensorrt_llm_on_b200_runs_its_scripts(
+    tmp_path: Path,
+    precision: str,
+    date: str,
+    clients: int,
+    layout: tuple[int, int, int],
+    lengths: tuple[int, int],
+    pieces: int | None,
+    budget: int,
+) -> None:
+    """Which prompts run on graphs in pieces, and a step that has room for drafts of all and one prompt."""
+    row = agg_row(
+        hardware="b200_sxm",
+        framework="trtllm",
+        version="1.2.0rc6.post3",
+        model="deepseek-ai/DeepSeek-R1",
+        precision=precision,
+        commit_or_date=f"measured {date}",
+        load_value=clients,
+        tp=layout[0],
+        ep=layout[1],
+        dp=layout[2],
+        isl=lengths[0],
+        osl=lengths[1],
+    )
+    write_csv(tmp_path, "inferencex_agg_blackwell.csv", [row])
+
+    (point,) = read_inferencex_blackwell(tmp_path)
+
+    engine = point.scenario["deployment"]["engine"]
+    assert (engine.get("piecewise_cuda_graph_max_tokens"), engine["max_num_batched_tokens"]) == (pieces, budget)
+
+
 def test_a_look_for_requests_is_counted_in_tokens_of_a_request(tmp_path: Path) -> None:
     """Ten steps below 16 clients; with two drafts a step brings 1 + 0.79 + 0.79 x 0.61 tokens."""
     rows = [

@@ -1,0 +1,66 @@
+"""Note how far off reports were before a change brought them nearer.
+
+``python -m calibration.laboratory.first_replays BEFORE.csv AFTER.csv`` takes two tables of ``simserve validate --source
+unseen --out FILE``. BEFORE is the replay before the change, and of a new report its first. The file
+`calibration/first_replay.yaml` gets the errors of BEFORE that are smaller in AFTER and are not there yet; what is said
+at its head has to name the changes.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+FILE = Path(__file__).resolve().parents[1] / "first_replay.yaml"
+COLUMNS = {"tpot": "tpot_ms", "ttft": "ttft_ms", "throughput": "throughput_tok_s"}
+NEARER = 0.01
+"""The least by which a median error must have fallen to be noted."""
+
+Errors = Mapping[tuple[str, str], float]
+"""Report and metric -> median absolute relative error, below 0 if most predictions were too low."""
+
+
+def errors_of(table: Path) -> Errors:
+    """Return the errors of a table of ``simserve validate --source unseen --out FILE``."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    with table.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            report = row["label"].partition(":")[0]
+            for metric, column in COLUMNS.items():
+                measured, predicted = row[f"measured_{column}"], row[f"predicted_{column}"]
+                if measured and predicted and metric not in row["shown_only"].split():
+                    found[report, metric].append(float(predicted) / float(measured) - 1.0)
+    return {key: math.copysign(median(abs(each) for each in errors), median(errors)) for key, errors in found.items()}
+
+
+def noted(text: str, before: Errors, after: Errors) -> str:
+    """Return the file with the errors of ``before`` that are smaller in ``after``; what stands there stays."""
+    head, _, body = text.partition("reports:\n")
+    entries = {name: dict(re.findall(r"(\w+): (-?[\d.]+)", own)) for name, own in re.findall(r"  (\S+): {(.*)}", body)}
+    for (report, metric), error in before.items():
+        if abs(error) - abs(after.get((report, metric), math.inf)) >= NEARER:
+            entries.setdefault(report, {}).setdefault(metric, f"{error:.2f}")
+    lines = []
+    for report, own in sorted(entries.items()):
+        ordered = ", ".join(f"{metric}: {own[metric]}" for metric in COLUMNS if metric in own)
+        lines.append(f"  {report}: {{{ordered}}}\n")
+    return f"{head}reports:\n{''.join(lines)}"
+
+
+def main(before: str, after: str) -> None:
+    """Write the file anew and print what it did not have."""
+    text = FILE.read_text(encoding="utf-8")
+    new = noted(text, errors_of(Path(before)), errors_of(Path(after)))
+    FILE.write_text(new, encoding="utf-8")
+    known = set(text.splitlines())
+    print("\n".join(line.strip() for line in new.splitlines() if line not in known) or "nothing new")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
