@@ -1186,7 +1186,7 @@ def test_ranks_that_have_to_agree_lengthen_every_step() -> None:
         ("vllm", "0.10.2", "0.9.2"),
         ("vllm", "0.19", "0.12"),
         ("vllm", "v0.24.0", "0.22"),
-        ("vllm", None, "0.26"),
+        ("vllm", None, "0.29"),
         ("sglang", "0.5.7", None),
         ("sglang", "0.5.14", "0.5.12"),
         ("tensorrt-llm", None, None),
