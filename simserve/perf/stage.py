@@ -611,8 +611,9 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     if gemm.name == HEAD and stage.head is not None:
         return _projection(stage, stage.head, gemm, tokens, is_beside=False)
     if gemm.part is None:
-        priced = wide_parts(stage.shape, stage.machine, gemm, tokens, wide_projection(stage, gemm, tokens))
-        for operator, parts in priced:
+        for operator, parts in wide_parts(
+            stage.shape, stage.machine, gemm, tokens, wide_projection(stage, gemm, tokens)
+        ):
             seconds.add(operator, parts)
         return seconds
     stored = stage.precisions[gemm.part]
