@@ -439,12 +439,11 @@ def _sent_bytes(stage: Stage) -> float:
 
 def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...]:
     """Return norms, projections, rotary embedding, KV write and attention start-up of one layer."""
-    model, machine, layers = stage.shape.model, stage.machine, attention.layers
+    model, machine, layers, engine = stage.shape.model, stage.machine, attention.layers, stage.shape.engine
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
-    is_joined = stage.shape.engine.joins_index_inputs and layers.indexer is not None and layers.indexer.is_divided
+    is_joined = engine.joins_index_inputs and layers.indexer is not None and layers.indexer.is_divided
     is_one_format = stage.precisions["attention"] == stage.precisions["indexer"]
-    joined = {"joins_latent": stage.shape.engine.joins_latent_inputs, "joins_index": is_joined and is_one_format}
-    launched = launched_gemms(gemms, **joined)
+    launched = launched_gemms(gemms, joins_latent=engine.joins_latent_inputs, joins_index=is_joined and is_one_format)
     calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in launched)]
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
@@ -611,9 +610,8 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     if gemm.name == HEAD and stage.head is not None:
         return _projection(stage, stage.head, gemm, tokens, is_beside=False)
     if gemm.part is None:
-        for operator, parts in wide_parts(
-            stage.shape, stage.machine, gemm, tokens, wide_projection(stage, gemm, tokens)
-        ):
+        priced = wide_parts(stage.shape, stage.machine, gemm, tokens, wide_projection(stage, gemm, tokens))
+        for operator, parts in priced:
             seconds.add(operator, parts)
         return seconds
     stored = stage.precisions[gemm.part]
