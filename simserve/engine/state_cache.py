@@ -111,13 +111,16 @@ def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
 
     Notes where the request will keep a state if it finds more blocks than states.
     """
-    paths, copies = cache.paths, cache.copies
+    paths, copies, blocks = cache.paths, cache.copies, cache.found_blocks
     limit = (tokens - 1) // paths.block_size
     first, found = paths.starts[index], 0
-    entry = first
+    entry, cache.found_by = first, index
+    blocks.clear()
     while entry < paths.starts[index + 1] and found < limit:
-        if not copies.get(_key(cache, paths.segments[entry], found + 1, 0), 0):
+        copy = copies.get(_key(cache, paths.segments[entry], found + 1, 0), 0)
+        if not copy:
             break
+        blocks.append(copy)
         found += 1
         if found == paths.ends[entry]:
             entry += 1
@@ -134,15 +137,14 @@ def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     if not place:
         return 0, 0
     idle = 0
-    entry = first
-    for block in range(1, place + 1):
+    for position in range(place):
+        idle += not cache.block_users[blocks[position]]
+    for block in range(lowest + 1, place + 1):
         segment = paths.segments[entry]
-        idle += not cache.block_users[copies.get(_key(cache, segment, block, 0), 0)]
-        if block > lowest:
-            if _key(cache, segment, block, 1) in cache.fresh_states:
-                return place, _NOT_YET
-            for group in range(1, cache.state_weight + 1):
-                idle += not cache.block_users[copies.get(_key(cache, segment, block, group), 0)]
+        if _key(cache, segment, block, 1) in cache.fresh_states:
+            return place, _NOT_YET
+        for group in range(1, cache.state_weight + 1):
+            idle += not cache.block_users[copies.get(_key(cache, segment, block, group), 0)]
         if block == paths.ends[entry]:
             entry += 1
     return place, idle
@@ -184,10 +186,10 @@ def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int,
     paths.passed_blocks[index] = max(found - cache.num_needed, 0)
     paths.last_reused[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
     paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = found, found, 0
-    entry = paths.starts[index]
+    entry, is_known = paths.starts[index], cache.found_by == index
     for place in range(1, found + 1):
         segment = paths.segments[entry]
-        block = cache.copies.get(_key(cache, segment, place, 0), 0)
+        block = cache.found_blocks[place - 1] if is_known else cache.copies.get(_key(cache, segment, place, 0), 0)
         cache.num_duplicates += cache.block_users[block] > 0
         _use(replica, cache, block)
         _push(cache, index, block)
@@ -288,6 +290,7 @@ def _forget(cache: PrefixCache, block: int) -> None:
     cache.block_keys[block] = cache.is_kept[block] = cache.next_copy[block] = 0
     if not key:
         return
+    cache.found_by = -1
     other = cache.copies.get(key, 0)
     if other != block:
         while cache.next_copy[other] != block:
