@@ -439,12 +439,11 @@ def _sent_bytes(stage: Stage) -> float:
 
 def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...]:
     """Return norms, projections, rotary embedding, KV write and attention start-up of one layer."""
-    model, machine, layers = stage.shape.model, stage.machine, attention.layers
+    model, machine, layers, engine = stage.shape.model, stage.machine, attention.layers, stage.shape.engine
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
-    is_joined = stage.shape.engine.joins_index_inputs and layers.indexer is not None and layers.indexer.is_divided
+    is_joined = engine.joins_index_inputs and layers.indexer is not None and layers.indexer.is_divided
     is_one_format = stage.precisions["attention"] == stage.precisions["indexer"]
-    joined = {"joins_latent": stage.shape.engine.joins_latent_inputs, "joins_index": is_joined and is_one_format}
-    launched = launched_gemms(gemms, **joined)
+    launched = launched_gemms(gemms, joins_latent=engine.joins_latent_inputs, joins_index=is_joined and is_one_format)
     calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in launched)]
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
