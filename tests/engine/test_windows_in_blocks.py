@@ -177,6 +177,38 @@ def test_a_run_that_memory_suffices_for_counts_windows_together() -> None:
         assert_agrees(config, constant_step_times(), specs)
 
 
+@pytest.mark.parametrize(
+    ("version", "fields", "requests"),
+    [
+        (
+            "0.20.2",
+            {"window": 30, "window_groups": 1, "num_blocks": 48, "max_model_len": 145},
+            [(0.0, 37, 55, (0, 32)), (1.5, 63, 25, (1, 69)), (1.5, 16, 76, (0, 19)), (61.5, 56, 81, (0, 54))],
+        ),
+        (
+            "0.20.2",
+            {"window": 31, "num_blocks": 69, "max_model_len": 164, "async_scheduling": True},
+            [
+                (0.0, 72, 56, (1, 46)),
+                (61.5, 75, 13, (0, 52)),
+                (61.5, 79, 77, (1, 59)),
+                (61.5, 47, 88, (1, 24)),
+                (61.5, 22, 36, (0, 58)),
+            ],
+        ),
+    ],
+)
+def test_the_steps_of_a_leap_give_back_windows_in_their_order(
+    version: str, fields: dict[str, Any], requests: list[tuple[float, int, int, tuple[int, int]]]
+) -> None:
+    """Long answers, whose windows end between blocks: what is evicted first is what was given back first."""
+    config = windowed(**{**RULES[version], "block_size": 8, "max_num_seqs": 4, "max_num_batched_tokens": 64, **fields})
+    arrivals, prompts, outputs, paths = map(list, zip(*requests, strict=True))
+    specs = with_paths(make_specs(arrivals, prompts, outputs), [[path] for path in paths])
+
+    assert_agrees(config, constant_step_times(), specs)
+
+
 def short_of_windows() -> tuple[EngineConfig, RequestSpecs]:
     """Return a replica on which nobody waits if windows are counted together: blocks are given back a step late."""
     rules = {"async_scheduling": True, "reserve_full_prompt": True, "enable_prefix_caching": False}
