@@ -209,6 +209,18 @@ def test_the_steps_of_a_leap_give_back_windows_in_their_order(
     assert_agrees(config, constant_step_times(), specs)
 
 
+def test_tokens_are_held_as_if_windows_were_counted_together() -> None:
+    """A window that is full grows no further, also where a leap would pass that step; its blocks go sooner."""
+    config = windowed(window=6, num_blocks=200, max_model_len=128)
+    specs = with_paths(make_specs([0.0, 0.5], [6, 9], [60, 70]), [[(1, 66)], [(2, 79)]])
+    counted, together = (
+        replay(each, constant_step_times(), specs).totals for each in (config, replace(config, window_tokens=0))
+    )
+
+    assert counted.kv_held_token_seconds == together.kv_held_token_seconds
+    assert counted.kv_reserved_token_seconds < together.kv_reserved_token_seconds
+
+
 def short_of_windows() -> tuple[EngineConfig, RequestSpecs]:
     """Return a replica on which nobody waits if windows are counted together: blocks are given back a step late."""
     rules = {"async_scheduling": True, "reserve_full_prompt": True, "enable_prefix_caching": False}
