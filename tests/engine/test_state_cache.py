@@ -196,6 +196,23 @@ def test_a_lone_request_gives_way_and_comes_back_as_the_walker_has_it() -> None:
     assert_agrees(config, constant_step_times(), specs)
 
 
+def drawn_requests(
+    draw: Random, config: EngineConfig, prompts: list[int], outputs: list[int], share: float = 1.0
+) -> RequestSpecs:
+    """Return requests of which most begin with one of two prefixes, in a ``share`` of the draws."""
+    arrivals = sorted(draw.choice([0.0, 1.5, 3.25, 7.5, 12.0]) for _ in prompts)
+    paths = [
+        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt + output))] if draw.random() < 0.7 else []
+        for prompt, output in zip(prompts, outputs, strict=True)
+    ]
+    specs = make_specs(arrivals, prompts, outputs)
+    if share == 1.0 or draw.random() < share:
+        specs = with_paths(specs, paths)
+    priority = np.array([draw.randint(0, 2) for _ in prompts])
+    pace = np.array([int(GRID * (1 + draw.random() * config.num_speculative_tokens)) for _ in prompts])
+    return replace(specs, priority=priority, pace=pace if config.num_speculative_tokens else None)
+
+
 def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
     """Return a replica short of memory, which holds any request with three states, and requests that share prefixes."""
     draw = Random(seed)
@@ -214,15 +231,7 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
         max_model_len=longest + size,
     )
     config = replace(config, **fields)
-    arrivals = sorted(draw.choice([0.0, 1.5, 3.25, 7.5, 12.0]) for _ in range(count))
-    paths = [
-        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt + output))] if draw.random() < 0.7 else []
-        for prompt, output in zip(prompts, outputs, strict=True)
-    ]
-    specs = with_paths(make_specs(arrivals, prompts, outputs), paths)
-    priority = np.array([draw.randint(0, 2) for _ in range(count)])
-    pace = np.array([int(GRID * (1 + draw.random() * config.num_speculative_tokens)) for _ in range(count)])
-    return config, replace(specs, priority=priority, pace=pace if config.num_speculative_tokens else None)
+    return config, drawn_requests(draw, config, prompts, outputs)
 
 
 @pytest.mark.parametrize("seed", range(11, 41))

@@ -6,12 +6,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
 from simserve.api import load, verify
 from simserve.engine.config import EngineConfig
-from simserve.engine.progress import GRID
 from simserve.errors import InvariantError
 from simserve.scenario.resolve import resolve
 from simserve.sim.cluster import OwnBlocks
@@ -20,6 +18,7 @@ from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.test_prefix_cache import with_paths
+from tests.engine.test_state_cache import drawn_requests
 from tests.real_engines.compare import RULES, as_vllm, config_of, requests_of, times_of
 from tests.real_engines.workloads import WINDOWED, WINDOWED_CACHED, draw_case
 from tests.sim.test_disaggregation import in_company
@@ -121,17 +120,7 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
         max_model_len=longest + size,
     )
     config = replace(config, **fields)
-    arrivals = sorted(draw.choice([0.0, 1.5, 3.25, 7.5, 12.0]) for _ in range(count))
-    paths = [
-        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt + output))] if draw.random() < 0.7 else []
-        for prompt, output in zip(prompts, outputs, strict=True)
-    ]
-    specs = make_specs(arrivals, prompts, outputs)
-    if draw.random() < 0.7:
-        specs = with_paths(specs, paths)
-    priority = np.array([draw.randint(0, 2) for _ in range(count)])
-    pace = np.array([int(GRID * (1 + draw.random() * config.num_speculative_tokens)) for _ in range(count)])
-    return config, replace(specs, priority=priority, pace=pace if config.num_speculative_tokens else None)
+    return config, drawn_requests(draw, config, prompts, outputs, share=0.7)
 
 
 @pytest.mark.parametrize("seed", range(11, 41))
