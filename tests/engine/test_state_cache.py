@@ -272,6 +272,15 @@ def test_drafts_scheduled_ahead_are_known_when_the_walker_knows_them(seed: int, 
     assert_agrees(replace(config, async_scheduling=True), constant_step_times(), specs)
 
 
+@pytest.mark.parametrize("seed", [1136, 1233, 1243, 1256])
+def test_a_pass_that_ends_with_nobody_served_is_made_again(seed: int) -> None:
+    """With priorities, the first request gives up its own blocks, and prompts behind it have seats but no chunk."""
+    config, specs = drawn(seed, scheduling_policy="priority")
+    config = replace(config, ends_pass=True)
+
+    assert_agrees(config, constant_step_times(), specs)
+
+
 def test_a_pool_of_prompts_hands_over_the_blocks_of_its_requests() -> None:
     """A stand-in holds them until the next pool has them."""
     hybrid = ["model=nemotron-3-nano-30b-a3b", "deployment.hardware=h100-sxm-80gb", "workload.num_requests=20"]
