@@ -30,7 +30,7 @@ def printed(command: str, folder: Path) -> list[str]:
         [sys.executable, "-m", "simserve", *words[1:]],
         cwd=folder,
         env=os.environ | {"COLUMNS": "80"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
@@ -160,19 +160,19 @@ def with_exam(text: str) -> str:
     page = ROOT / "benchmarks/exam/RESULTS.md"
     figures = []
     for gpus in ("## Blackwell", "## Hopper"):
-        own, other = rows_of(page, "simulator", gpus)[:2]
+        own = rows_of(page, "simulator", gpus)[0]
         names = ("TPOT inside", "TTFT inside", "engines in order")
         inside = [f"{float(own[name].partition('%')[0]):.0f}" for name in names]
         errors = [own[f"{name} error, median"].rstrip("%") for name in ("TPOT", "TTFT")]
-        figures.append((own["rows"], errors, inside, other))
-    rows, (tpot, ttft), inside, _ = figures[0]
+        figures.append((own["rows"], errors, inside))
+    rows, (tpot, ttft), inside = figures[0]
     text = filled(
         text, "On # rows of B200 simserve is # % off in TPOT and # % in TTFT", rows, tpot, f"{float(ttft):.0f}"
     )
     text = filled(
         text, "ranges contain # % of TPOT and # % of TTFT, and it orders engines correctly in # % of", *inside
     )
-    rows, errors, inside, _ = figures[1]
+    rows, errors, inside = figures[1]
     text = filled(text, "On # rows of H100 and H200 the errors are # and # %", rows, *errors)
     return filled(text, "the ranges contain # and # %, and # % of pairs are in order", *inside)
 

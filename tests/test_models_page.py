@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from docs import write_models
 from simserve.profiles import catalog
 from simserve.profiles.catalog import load_model
 from simserve.profiles.model import ModelProfile
@@ -17,33 +16,22 @@ from tests.profiles.test_model import ROUNDING, STORED_BESIDE
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-def writer() -> ModuleType:
-    """Return the module that writes the page."""
-    spec = importlib.util.spec_from_file_location("write_models", _DOCS / "write_models.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-WRITER = writer()
-CONFIGS = sorted(path for path in WRITER.CONFIGS.glob("*_config.json") if "hf_quant" not in path.name)
+CONFIGS = sorted(path for path in write_models.CONFIGS.glob("*_config.json") if "hf_quant" not in path.name)
 
 
 def test_the_catalogue_on_the_page_is_the_catalogue() -> None:
     """Written anew with: python docs/write_models.py."""
     lines = (_DOCS / "models.md").read_text().splitlines()
-    start = lines.index(WRITER.CATALOGUE)
+    start = lines.index(write_models.CATALOGUE)
 
-    assert lines[start : lines.index(WRITER.CONFIGURATIONS) - 1] == WRITER.catalogue_lines()
+    assert lines[start : lines.index(write_models.CONFIGURATIONS) - 1] == write_models.catalogue_lines()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CONFIGS, reason="../shared/data is not here")
 def test_the_configurations_on_the_page_are_those_that_are_read() -> None:
     """Written anew with: python docs/write_models.py."""
-    assert (_DOCS / "models.md").read_text() == WRITER.page()
+    assert (_DOCS / "models.md").read_text() == write_models.page()
 
 
 @cache
@@ -56,7 +44,7 @@ def known() -> dict[int, ModelProfile]:
 def test_a_configuration_has_the_published_size(path: Path) -> None:
     """Text parameters within 1 % of what the publisher states of the language model, vision tower apart."""
     model = load_model(str(path))
-    size, same = WRITER.published(model, known()), known().get(model.num_parameters)
+    size, same = write_models.published(model, known()), known().get(model.num_parameters)
 
     assert size is not None
     name = "" if same is None else same.name

@@ -13,12 +13,15 @@ import math
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 FILE = Path(__file__).resolve().parents[1] / "first_replay.yaml"
 COLUMNS = {"tpot": "tpot_ms", "ttft": "ttft_ms", "throughput": "throughput_tok_s"}
+_NEEDED = {"label", "shown_only"} | {
+    f"{side}_{each}" for each in COLUMNS.values() for side in ("measured", "predicted")
+}
 NEARER = 0.01
 """The least by which a median error must have fallen to be noted."""
 
@@ -27,10 +30,19 @@ Errors = Mapping[tuple[str, str], float]
 
 
 def errors_of(table: Path) -> Errors:
-    """Return the errors of a table of ``simserve validate --source unseen --out FILE``."""
+    """Return the errors of a table of ``simserve validate --source unseen --out FILE``.
+
+    Raises:
+        SystemExit: It is no such table.
+    """
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    if not table.is_file():
+        raise SystemExit(f"{table}: no such file")
     with table.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
+        rows = csv.DictReader(lines)
+        if _NEEDED - set(rows.fieldnames or ()):
+            raise SystemExit(f"{table}: is no table that simserve validate --source unseen --out FILE has written")
+        for row in rows:
             report = row["label"].partition(":")[0]
             for metric, column in COLUMNS.items():
                 measured, predicted = row[f"measured_{column}"], row[f"predicted_{column}"]
@@ -53,8 +65,11 @@ def noted(text: str, before: Errors, after: Errors) -> str:
     return f"{head}reports:\n{''.join(lines)}"
 
 
-def main(before: str, after: str) -> None:
+def main(words: Sequence[str]) -> None:
     """Write the file anew and print what it did not have."""
+    if len(words) != 2:
+        raise SystemExit("usage: python -m calibration.laboratory.first_replays BEFORE.csv AFTER.csv")
+    before, after = words
     text = FILE.read_text(encoding="utf-8")
     new = noted(text, errors_of(Path(before)), errors_of(Path(after)))
     FILE.write_text(new, encoding="utf-8")
@@ -63,4 +78,4 @@ def main(before: str, after: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -74,6 +74,7 @@ from simserve.engine.preemption import (
     end_swaps,
     forget_swap,
     growth_of_batch,
+    is_empty_step,
     is_held_up,
     make_room,
     make_way,
@@ -385,8 +386,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             replica.end_time = nextafter(now, inf)
             return
         is_restless = _schedule(replica, requests)
-    while replica.has_extras and replica.passed_over and not (replica.num_decoding or replica.chunk_requests):
-        # An empty step: the engine schedules again.
+    while replica.has_extras and is_empty_step(replica, is_restless):
+        # The engine schedules again.
         resume(replica, requests)
         release_departing(replica, requests)
         if replica.config.async_scheduling and replica.config.data_parallel_size == 1:

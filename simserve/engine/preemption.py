@@ -593,6 +593,13 @@ def take_back(replica: Replica, requests: RequestTable, index: int) -> None:
         _rejoin(replica, requests, index)
 
 
+def is_empty_step(replica: Replica, has_preempted: bool) -> bool:
+    """Return whether the requests with seats, decodes or prompts, are all passed over."""
+    if replica.num_decoding or replica.chunk_requests:
+        return False
+    return len(replica.passed_over) > 0 or (replica.has_state_cache and has_preempted and len(replica.prefilling) > 0)
+
+
 def resume(replica: Replica, requests: RequestTable) -> None:
     """Let requests that were passed over decode from the next step on; their gap reaches back to their last token."""
     for position in range(len(replica.passed_over)):

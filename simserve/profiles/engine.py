@@ -444,10 +444,6 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
     if graphs.stays_within_seats and asked is None and choices.is_set("max_num_seqs") and graph_sizes[-1:] > (seats,):
         graph_sizes = _graph_sizes(graphs, place, max_num_seqs, seats, is_padded)
     largest = graph_sizes[-1] if graph_sizes else 0
-    pieces = min(choices.pick("piecewise_cuda_graph_max_tokens", 0), budget)
-    if pieces and is_eager:
-        rule = "needs CUDA graphs, and enforce_eager is on"
-        raise refuse("piecewise_cuda_graph_max_tokens", pieces, rule, "leave one of the two out")
     share = 0.0
     if memory.gpu_memory_utilization is not None:
         share = place.value(memory.gpu_memory_utilization)
@@ -478,11 +474,21 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "counts_cuda_graphs": graphs.is_budgeted,
         "cuda_graph_sizes": graph_sizes,
         "cuda_graph_max_batch": largest,
-        "piecewise_cuda_graph_max_tokens": pieces,
-        "piecewise_cuda_graph_sizes": graphs.piecewise_up_to(pieces) if pieces else (),
+        **_pieces(choices, graphs, budget, is_eager=is_eager),
         "cuda_graph_max_expert_tokens": 0,
         "cuda_graph_max_prompt_tokens": largest if graphs.covers_prompts and mode != "FULL_DECODE_ONLY" else 0,
     }
+
+
+def _pieces(choices: _Choices, graphs: CudaGraphs, budget: int, *, is_eager: bool) -> dict[str, Any]:
+    """Return which steps with prompts run on graphs in pieces; ``budget`` is the most tokens of a step."""
+    asked = choices.pick("piecewise_cuda_graph_max_tokens", 0)
+    if asked and is_eager:
+        rule = "needs CUDA graphs, and enforce_eager is on"
+        raise refuse("piecewise_cuda_graph_max_tokens", asked, rule, "leave one of the two out")
+    largest = min(asked, budget)
+    sizes = graphs.piecewise_up_to(largest) if largest else ()
+    return {"piecewise_cuda_graph_max_tokens": largest, "piecewise_cuda_graph_sizes": sizes}
 
 
 def _is_interpreted(asked: EngineOptions) -> bool:

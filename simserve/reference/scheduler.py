@@ -97,7 +97,7 @@ class ContinuousScheduler(Scheduler):
                 self.looks_at = math.nextafter(now, math.inf)
                 return None
             step = self.planned(now)
-        while step.passed_over and not step.requests:
+        while not step.requests and (step.passed_over or (self.states.is_used and step.has_preempted and self.active)):
             # An empty step: the engine schedules again, one step ahead when the last one has ended.
             self.passed_before = step.passed_over
             self.release_departing()

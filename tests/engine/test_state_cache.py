@@ -196,6 +196,23 @@ def test_a_lone_request_gives_way_and_comes_back_as_the_walker_has_it() -> None:
     assert_agrees(config, constant_step_times(), specs)
 
 
+def drawn_requests(
+    draw: Random, config: EngineConfig, prompts: list[int], outputs: list[int], share: float = 1.0
+) -> RequestSpecs:
+    """Return requests of which most begin with one of two prefixes, in a ``share`` of the draws."""
+    arrivals = sorted(draw.choice([0.0, 1.5, 3.25, 7.5, 12.0]) for _ in prompts)
+    paths = [
+        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt + output))] if draw.random() < 0.7 else []
+        for prompt, output in zip(prompts, outputs, strict=True)
+    ]
+    specs = make_specs(arrivals, prompts, outputs)
+    if share == 1.0 or draw.random() < share:
+        specs = with_paths(specs, paths)
+    priority = np.array([draw.randint(0, 2) for _ in prompts])
+    pace = np.array([int(GRID * (1 + draw.random() * config.num_speculative_tokens)) for _ in prompts])
+    return replace(specs, priority=priority, pace=pace if config.num_speculative_tokens else None)
+
+
 def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
     """Return a replica short of memory, which holds any request with three states, and requests that share prefixes."""
     draw = Random(seed)
@@ -214,15 +231,7 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
         max_model_len=longest + size,
     )
     config = replace(config, **fields)
-    arrivals = sorted(draw.choice([0.0, 1.5, 3.25, 7.5, 12.0]) for _ in range(count))
-    paths = [
-        [(draw.choice([0, 1]), min(draw.randint(4, 30), prompt + output))] if draw.random() < 0.7 else []
-        for prompt, output in zip(prompts, outputs, strict=True)
-    ]
-    specs = with_paths(make_specs(arrivals, prompts, outputs), paths)
-    priority = np.array([draw.randint(0, 2) for _ in range(count)])
-    pace = np.array([int(GRID * (1 + draw.random() * config.num_speculative_tokens)) for _ in range(count)])
-    return config, replace(specs, priority=priority, pace=pace if config.num_speculative_tokens else None)
+    return config, drawn_requests(draw, config, prompts, outputs)
 
 
 @pytest.mark.parametrize("seed", range(11, 41))
@@ -261,6 +270,15 @@ def test_drafts_scheduled_ahead_are_known_when_the_walker_knows_them(seed: int, 
     config, specs = drawn(seed, **{"num_speculative_tokens": 3, **fields})
 
     assert_agrees(replace(config, async_scheduling=True), constant_step_times(), specs)
+
+
+@pytest.mark.parametrize("seed", [1136, 1233, 1243, 1256])
+def test_a_pass_that_ends_with_nobody_served_is_made_again(seed: int) -> None:
+    """With priorities, the first request gives up its own blocks, and prompts behind it have seats but no chunk."""
+    config, specs = drawn(seed, scheduling_policy="priority")
+    config = replace(config, ends_pass=True)
+
+    assert_agrees(config, constant_step_times(), specs)
 
 
 def test_a_pool_of_prompts_hands_over_the_blocks_of_its_requests() -> None:

@@ -162,6 +162,17 @@ def test_a_folder_has_its_times_in_the_names_of_its_files(tmp_path: Path) -> Non
     assert [scrape.time for scrape in read_scrapes(tmp_path)] == [1_700_000_000, 1_700_000_030]
 
 
+def test_an_empty_page_is_named_and_so_is_what_is_no_file(tmp_path: Path) -> None:
+    """Of a folder, the file that is empty."""
+    (tmp_path / "metrics-1700000000.prom").write_text(_page(1))
+    (tmp_path / "metrics-1700000030.prom").write_text(" \n")
+
+    with pytest.raises(InputError, match=r"metrics-1700000030\.prom.*is empty; save the page"):
+        read_scrapes(tmp_path)
+    with pytest.raises(InputError, match="no such file or folder"):
+        read_scrapes(tmp_path / "none")
+
+
 def test_files_may_be_compressed(tmp_path: Path) -> None:
     """As the recording of a real server in this repository is; a damaged one is one line."""
     page = b"# scraped_at 1700000000\nvllm:num_requests_running 3\n"

@@ -96,6 +96,9 @@ def _settle(reading: Reading) -> None:
     if captures and not reading.options.keys() & {"enforce_eager", "max_cudagraph_capture_size"}:
         _graphs(reading, {})
     _settle_admission(reading)
+    sizes = reading.options.pop("prefill_sizes", None)
+    if sizes and _PIECES in reading.options:
+        reading.options[_PIECES] = sizes
     tokens = reading.options.pop("kv_tokens", None)
     if tokens is not None:
         reading.options["num_gpu_blocks_override"] = max(tokens // reading.options.get("block_size", 32), 1)
@@ -189,11 +192,13 @@ def _read_key(reading: Reading, key: str, value: Any) -> bool:
         _graphs(reading, value)
     elif key == "torch_compile_config" and isinstance(value, Mapping):
         if value.get("enable_piecewise_cuda_graph"):
-            _pieces(reading, value.get("capture_num_tokens"), "torch_compile_config.capture_num_tokens")
-    elif key == "prefill_cuda_graph_backend" and value == "piecewise":
-        reading.options.setdefault(_PIECES, _LARGEST_PIECES)
+            sizes = value.get("capture_num_tokens")
+            reading.options[_PIECES] = _largest(reading, f"{key}.capture_num_tokens", sizes) or _LARGEST_PIECES
+    elif key == "prefill_cuda_graph_backend" and value in ("piecewise", "disabled"):
+        if value == "piecewise":
+            reading.options[_PIECES] = _LARGEST_PIECES
     elif key == "prefill_capture_num_tokens" and isinstance(value, list):
-        _pieces(reading, value, key)
+        reading.options["prefill_sizes"] = _largest(reading, key, value)
     elif key == "scheduler_config.capacity_scheduler_policy" and value in _ADMISSIONS:
         reading.options["admission"] = _ADMISSIONS[value]
     elif key == "kv_cache_config.use_kv_cache_manager_v2" and isinstance(value, bool):
@@ -222,16 +227,16 @@ _KEYS: Mapping[str, Reader] = {
 """Key of an options file -> function that reads its value."""
 
 
-def _pieces(reading: Reading, sizes: Any, key: str) -> None:
-    """Read up to how many tokens steps with prompts run on graphs in pieces."""
-    largest = max(sizes) if isinstance(sizes, list) and sizes else _LARGEST_PIECES
-    reading.options[_PIECES] = reading.count(key, largest)
+def _largest(reading: Reading, key: str, sizes: Any) -> int | None:
+    """Return the largest of the sizes of graphs that are listed; None: none is."""
+    return max((reading.count(key, size) for size in sizes), default=None) if isinstance(sizes, list) else None
 
 
 def _graphs(reading: Reading, settings: Mapping[str, Any]) -> None:
     """Read which batches run on CUDA graphs: by default up to 128, and only exact sizes unless padding is on."""
-    sizes = settings.get("batch_sizes")
-    largest = max(sizes, default=None) if isinstance(sizes, list) else settings.get("max_batch_size")
+    largest = settings.get("max_batch_size")
+    if isinstance(settings.get("batch_sizes"), list):
+        largest = _largest(reading, "cuda_graph_config.batch_sizes", settings["batch_sizes"])
     key = "cuda_graph_config.max_batch_size"
     reading.options["max_cudagraph_capture_size"] = reading.count(key, _LARGEST_GRAPH if largest is None else largest)
     reading.options["cuda_graph_padding"] = bool(settings.get("enable_padding"))

@@ -27,7 +27,7 @@ class ArrivalStatistics:
     peak_rate: float  # Requests per second in the busiest minute; minutes count from the first request.
     interarrival_cv: float  # Standard deviation over mean of the times between requests: 1 for Poisson.
     dispersion_index: float
-    """Variance over mean of the requests per minute: 1 for Poisson, more for bursts that last; NaN for less than five
+    """Variance over mean of the requests per minute: 1 for Poisson, more for bursts that last; NaN for fewer than five
     whole minutes."""
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from calibration.laboratory.first_replays import COLUMNS, FILE, errors_of, noted
+import pytest
+
+from calibration.laboratory.first_replays import COLUMNS, FILE, errors_of, main, noted
 
 TEXT = """# Head.
 reports:
@@ -51,6 +53,28 @@ def test_only_what_came_nearer_is_noted_and_what_stands_there_stays() -> None:
     text = noted(TEXT, before, after)
 
     assert text == "# Head.\nreports:\n  far: {tpot: 0.50, ttft: 0.40}\n  new: {throughput: -0.12}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "usage: .* BEFORE.csv AFTER.csv"),
+        (["there.csv", "none.csv"], "none.csv: no such file"),
+        (["other.csv", "there.csv"], "other.csv: is no table that simserve validate"),
+    ],
+)
+def test_what_is_no_table_ends_in_one_line_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    """Too few names, a file that is not there, and a table of something else."""
+    table(tmp_path / "there.csv", [])
+    (tmp_path / "other.csv").write_text("label,tpot\nx,1\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    text = FILE.read_text(encoding="utf-8")
+
+    with pytest.raises(SystemExit, match=message):
+        main(words)
+    assert FILE.read_text(encoding="utf-8") == text
 
 
 def test_nothing_new_leaves_the_file_as_it_is() -> None:

@@ -111,6 +111,11 @@ def test_cost_and_run_count_the_same_month(name: str) -> None:
     assert even == pytest.approx(ran["break_even_requests_per_month"])
 
 
+def test_without_an_slo_a_deployment_is_overloaded_where_it_would_cost_less() -> None:
+    """There is none that it could miss."""
+    assert month_of("slo=null", "pricing.api=claude-haiku-5-5")["why_never"].endswith("a month it would be overloaded")
+
+
 @pytest.mark.slow
 def test_run_gives_no_break_even_that_the_deployment_does_not_hold() -> None:
     """Code completion costs what the API does at 70 requests/s, and misses its SLO there: both say never."""

@@ -219,6 +219,9 @@ def test_ranks_that_divide_contexts_are_refused(flag: str) -> None:
         ("torch_compile_config: {enable_fullgraph: true}", None),
         ("prefill_cuda_graph_backend: piecewise", 3072),
         ("prefill_cuda_graph_backend: piecewise\nprefill_capture_num_tokens: [1, 256, 512]", 512),
+        ("prefill_capture_num_tokens: [1, 256, 512]\nprefill_cuda_graph_backend: piecewise", 512),
+        ("prefill_cuda_graph_backend: disabled\nprefill_capture_num_tokens: [1, 256, 512]", None),
+        ("prefill_capture_num_tokens: [1, 256, 512]", None),  # disabled unless told
     ],
 )
 def test_graphs_of_prompts_in_pieces_are_read(tmp_path: Path, options: str, tokens: int | None) -> None:
@@ -228,6 +231,23 @@ def test_graphs_of_prompts_in_pieces_are_read(tmp_path: Path, options: str, toke
 
     draft = imported(f"{LINE} --extra_llm_api_options {file}", version="1.3")
     assert draft.scenario.deployment.engine.piecewise_cuda_graph_max_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "torch_compile_config: {enable_piecewise_cuda_graph: true, capture_num_tokens: [128, many]}",
+        "prefill_capture_num_tokens: [128, many]",
+        "cuda_graph_config: {batch_sizes: [128, many]}",
+    ],
+)
+def test_a_size_of_a_graph_that_is_no_number_is_refused(tmp_path: Path, options: str) -> None:
+    """In a line that names the key."""
+    file = tmp_path / "extra.yaml"
+    file.write_text(options, encoding="utf-8")
+
+    with pytest.raises(ScenarioError, match=r"(num_tokens|batch_sizes).*is not a whole number"):
+        imported(f"{LINE} --extra_llm_api_options {file}", version="1.3")
 
 
 def test_tokens_that_are_sent_together_are_read(tmp_path: Path) -> None:
