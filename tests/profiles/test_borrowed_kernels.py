@@ -178,3 +178,17 @@ def test_experts_in_sixteen_bit_run_on_an_mi325x_as_on_an_mi300x(engine: tuple[s
 
     for rows in (1, 8, 64):
         assert 1.0 <= first.decode_base[rows] / second.decode_base[rows] <= 6.0 / 5.3
+
+
+@pytest.mark.parametrize("name", ["h20-96gb", "rtx-4090-24gb", "l4-24gb"])
+def test_weights_unpacked_in_a_product_leave_its_tiles_as_narrow(name: str) -> None:
+    """TensorRT-LLM's kernels for INT4 weights have the tiles of plain ones: one row never takes longer for it."""
+    packed, plain = (
+        price(
+            make_shape(name, "qwen3-8b", engine="tensorrt-llm", version="1.3", quantization=each, max_model_len=2048),
+            64,
+        ).step_times
+        for each in ("awq-int4", "none")
+    )
+
+    assert packed.decode_base[1] < 0.8 * plain.decode_base[1]
