@@ -225,7 +225,7 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
         value = None
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         rule = "must be a mapping of keys to values"
-        return error(rule, file=file, key=key, value=value, remedy=_keys_remedy(models, path))
+        return error(rule, file=file, key=key, value=value, remedy=_keys_remedy(models, path, value))
     if kind in ("tuple_type", "list_type"):
         in_brackets = None if value is None else f"put it in brackets: [{value}]"
         return error("must be a list", file=file, key=key, value=value, remedy=in_brackets)
@@ -237,7 +237,7 @@ def _of_detail(model: type[BaseModel], detail: ErrorDetails, file: object, error
         context = detail["ctx"]
         rule = f"must have {what} {context[bound]} entries, not {context['actual_length']}"
     if kind == "string_pattern_mismatch" and detail["ctx"]["pattern"] == NAME_PATTERN:
-        rule = "must consist of letters, digits, '.', '_' and '-', and begin with a letter or a digit"
+        rule = "must consist of letters, digits, '.', '_' and '-', and begin with a letter or a digit, all of ASCII"
     return error(rule, file=file, key=key, value=value, remedy=_as_share(detail))
 
 
@@ -285,11 +285,16 @@ def _has_container(annotation: Any) -> bool:
     return get_origin(annotation) in _CONTAINERS or any(_has_container(inner) for inner in get_args(annotation))
 
 
-def _keys_remedy(models: list[type[BaseModel]], path: list[int | str]) -> str | None:
-    """Return which keys the mapping at a path has; None if the schema has no mapping there."""
+def _keys_remedy(models: list[type[BaseModel]], path: list[int | str], value: object) -> str | None:
+    """Return which keys the mapping at a path has; None if the schema has no mapping there.
+
+    A text in place of a mapping that has a name is taken for that.
+    """
     fields = [each.model_fields[str(path[-1])] for each in models if path and str(path[-1]) in each.model_fields]
     inner = [each for field in fields for each in _models_in(field.annotation)]
     keys = list(dict.fromkeys(key for each in inner for key in each.model_fields))
+    if isinstance(value, str) and "name" in keys:
+        return f"did you mean {'.'.join(map(str, path))}.name?"
     more = ", ..." if len(keys) > _MOST_KEYS else ""
     return f"its keys are {', '.join(keys[:_MOST_KEYS])}{more}" if keys else None
 

@@ -23,6 +23,7 @@ from simserve.cli.options import (
     argument,
     option,
     print_json,
+    print_lines,
     takes_flags,
     write_all,
 )
@@ -102,9 +103,7 @@ class Delivery:
         elif self.out is None:
             sys.stdout.write(draft.text)
         elif not self.quiet:
-            print(f"{self.out}: {draft.title}")
-            for note in draft.notes:
-                print(f"- {note}")
+            print_lines([f"{self.out}: {draft.title}", *(f"- {note}" for note in draft.notes)])
             print(f"simserve run {self.out}")
 
 
@@ -413,6 +412,11 @@ def bench(
     if found.files and delivery.out is None and not delivery.as_json:
         raise UsageError("is missing: a detailed result needs a trace file beside the scenario", key="--out")
     delivery.deliver(draft, measured=found.measured, files=found.files)
+    if delivery.out is not None and delivery.is_printed:
+        fitted = delivery.out.with_stem(f"{delivery.out.stem}-server").with_suffix(".yaml")
+        words = ["simserve", "calibrate", "serving", str(file), "--scenario", str(delivery.out), "--out", str(fitted)]
+        print_lines(["To compare it with what was measured, and to fit it to that:"])
+        print(shlex.join(words))
 
 
 @app.command("trace")

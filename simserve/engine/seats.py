@@ -2,7 +2,9 @@
 
 As vLLM's ``Scheduler.schedule`` has it. Each gives back the states that it has passed and takes what it opens before
 the next one is looked at; where blocks lack, the last one is preempted (`simserve.engine.state_cache`). What the budget
-does not reach computes nothing in the step.
+does not reach computes nothing in the step. With priorities, up to 0.32 the pass ends where a request gives up its own
+blocks, and up to 0.27 it misses as many as have given up theirs before it without a part in the step
+(`simserve.engine.preemption`).
 """
 
 from __future__ import annotations
@@ -79,13 +81,16 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
             if is_settled(cache, index, done + width):
                 budget -= width
                 continue
+        num_missed = 0
         while not _has_blocks(replica, requests, index, done + tokens):
             place = place_of_worst(replica, requests) if replica.has_priorities else len(running) - 1
             victim = running.pop(place)
             if place < seat:
                 seat -= 1
-                is_served = victim != index and not requests.computed_tokens[victim] and victim not in passed_over
-                budget += width * (is_served and victim not in replica.departing)
+                is_served = not requests.computed_tokens[victim] and victim not in passed_over
+                is_served = is_served and victim not in replica.departing
+                budget += width * (is_served and victim != index)
+                num_missed += replica.config.misses_next and not is_served
             remove_all(passed_over, victim)
             preempt(replica, requests, victim)
             has_preempted = True
@@ -93,8 +98,9 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
                 tokens = 0
                 break
         if not tokens:
-            if replica.has_priorities:
+            if replica.has_priorities and not replica.config.ends_pass:
                 continue
+            _pass_seats(replica, requests, seat, len(running))
             break
         budget -= tokens
         if is_prompt:
@@ -104,7 +110,21 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
             keep_blocks(cache, index, done + tokens)
         else:
             keep_decoded(replica, requests, index, replica.step)
+        if num_missed:
+            until = min(seat + num_missed, len(running))
+            _pass_seats(replica, requests, seat, until)
+            seat = until
     return has_preempted
+
+
+def _pass_seats(replica: Replica, requests: RequestTable, seat: int, until: int) -> None:
+    """Let the requests with these seats compute nothing in the step."""
+    while seat < until:
+        index = replica.running[seat]
+        seat += 1
+        is_decoding = not requests.computed_tokens[index] and requests.status[index] == UNFINISHED
+        if is_decoding and index not in replica.departing:
+            replica.passed_over.append(index)
 
 
 def _has_blocks(replica: Replica, requests: RequestTable, index: int, tokens: int) -> bool:

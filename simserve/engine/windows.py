@@ -11,11 +11,12 @@ block that no chunk lengthens.
 
 The rule errs on the safe side in two ways. A window is assumed to span the largest number of blocks; one that begins
 exactly with a block needs one fewer. And chunked attention, whose layers begin anew with every chunk, holds a whole
-chunk as if it were a window.
+chunk as if it were a window. Where that matters under vLLM (``EngineConfig.window_tokens``), in runs that memory does
+not suffice for or whose prompts share prefixes, blocks are counted one by one (`simserve.engine.state_cache`).
 
-With a prefix cache, requests share the blocks of the layers that see everything. A request that finds its prefix there
-takes a window of its own in addition, which an engine that still has the last blocks of the prefix would share; and the
-window of the prefix is assumed to be cached if the prefix is.
+Elsewhere, requests share the blocks of the layers that see everything with a prefix cache. A request that finds its
+prefix there takes a window of its own in addition, which an engine that still has the last blocks of the prefix would
+share; and the window of the prefix is assumed to be cached if the prefix is.
 """
 
 from __future__ import annotations

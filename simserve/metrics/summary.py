@@ -621,7 +621,9 @@ def in_json(value: Any) -> Any:
         return value
     if type(value) is float:
         return or_null(value)
-    if isinstance(value, Mapping):
+    if type(value) is FrozenDict:
+        return value  # plain already
+    if type(value) is dict or isinstance(value, Mapping):
         return {str(key): in_json(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [in_json(each) for each in value]
@@ -665,7 +667,7 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, FrozenDict):
         # A result made from another: everything in it is frozen already.
         return value
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return frozen(value)
     if isinstance(value, list | tuple):
         return tuple(_frozen(each) for each in value)

@@ -311,10 +311,12 @@ def prefill_key_seconds(shape: AttentionShape, machine: Machine) -> float:
     return shape.kv_bytes_per_token / (machine.bandwidth * memory_efficiency(machine, "attention_prefill"))
 
 
-def indexer_parts(indexer: SparseIndexer, machine: Machine, tokens: Array) -> Array:
-    """Return the seconds by part of one layer's indexer, without keys, same on every rank, ``[5, len(tokens)]``."""
-    moved = INDEX_SMALL_CALLS * (indexer.num_heads + 1) * indexer.head_dim * ACTIVATION_BYTES
-    parts = elementwise_parts(moved, tokens, machine, INDEX_SMALL_CALLS)
+def indexer_parts(
+    indexer: SparseIndexer, machine: Machine, tokens: Array, small_calls: int = INDEX_SMALL_CALLS
+) -> Array:
+    """Return the seconds by part of one layer's indexer on a rank, without keys, ``[5, len(tokens)]``."""
+    moved = small_calls * (indexer.num_heads + 1) * indexer.head_dim * ACTIVATION_BYTES
+    parts = elementwise_parts(moved, tokens, machine, small_calls)
     parts[HOST] += INDEX_LARGE_CALLS * start_latency(machine, "attention_decode")
     return parts
 

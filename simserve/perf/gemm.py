@@ -7,7 +7,7 @@ gets faster with more work. Knows sizes and curves, no model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +24,7 @@ from simserve.perf.efficiency import (
 from simserve.perf.operators import HOST, PART_NAMES, WEIGHTS, Work, bound_parts
 from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
+from simserve.profiles.model_blocks import Gemm
 from simserve.profiles.resolved_engine import ResolvedEngine
 
 ACTIVATION_BYTES = 2.0  # Bytes of an activation element: engines keep them in 16 bit.
@@ -542,3 +543,24 @@ def unpacked_parts(
 def _is_unpacked(precision: Precision, rows: Array) -> Array:
     switch = np.inf if precision.unpacked_from_rows is None else float(precision.unpacked_from_rows)
     return np.asarray(rows >= switch, dtype=np.float64)
+
+
+def launched_gemms(gemms: list[Gemm], *, joins_latent: bool = True, joins_index: bool = False) -> list[Gemm]:
+    """Return the projections of attention as engines launch them: products that read the same input as one.
+
+    Args:
+        joins_latent: MLA's down-projections of queries and of keys and values (``fused_qkv_a_proj_with_mqa`` in SGLang,
+            ``fused_qkv_a_proj`` in vLLM, ``kv_a_proj_with_mqa`` in TensorRT-LLM).
+        joins_index: Queries and keys of an indexer beside ordinary heads (``MinimaxM3QKVParallelLinearWithIndexer``).
+    """
+    if joins_latent and {"q_a", "kv_a"} <= {gemm.name for gemm in gemms}:
+        gemms = _joined(gemms, "qkv_a", ("q_a", "kv_a"))
+    return _joined(gemms, "qkv", ("qkv", "index_q", "index_k")) if joins_index else gemms
+
+
+def _joined(gemms: list[Gemm], name: str, parts: tuple[str, ...]) -> list[Gemm]:
+    """Return one product, first, in place of those named ``parts``, with the columns of all."""
+    joined = {gemm.name: gemm for gemm in gemms if gemm.name in parts}
+    width = sum(gemm.out_features for gemm in joined.values())
+    rest = [gemm for gemm in gemms if gemm.name not in joined]
+    return [replace(joined[parts[0]], name=name, out_features=width), *rest]

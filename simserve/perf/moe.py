@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
-from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine
+from simserve.perf.efficiency import FP4_OF_FP8, KERNEL_LATENCIES, NARROW_DTYPE_SHARE, Array, Machine, memory_efficiency
 from simserve.perf.gemm import (
     ACTIVATION_BYTES,
     CLASS_LOOP_OVERHEAD,
@@ -20,10 +21,11 @@ from simserve.perf.gemm import (
     GemmDevice,
     GemmSeconds,
     device_of,
+    fp32_parts,
     gemm_class,
     grouped_gemm_seconds,
 )
-from simserve.perf.operators import Work, bound_parts
+from simserve.perf.operators import COMPUTE, WEIGHTS, Work, bound_parts, elementwise_parts
 from simserve.perf.quantization import BLACKWELL, HOPPER, PLAIN_TILE_ROWS, Precision
 from simserve.perf.shape import ReplicaShape
 from simserve.profiles.hardware import HardwareProfile
@@ -69,7 +71,12 @@ counted have a ``routing_decay`` in its place."""
 
 FP32_ROUTERS = ("minimax_m2", "minimax_m3")
 """Families whose router is a product in FP32, after a kernel that converts its inputs (vLLM 0.16 to 0.19 minimax_m2.py;
-SGLang, pull request 22744). Special kernels in vLLM from mid-2026 (pull requests 43276 and 47973) are left out."""
+SGLang, pull request 22744). vLLM's kernel for many tokens (pull request 47973, the default since 55899) is left out."""
+
+FP32_BYTES = 4.0  # Bytes of a weight or an input in FP32.
+ROUTER_ROW_SECONDS = 0.134e-6
+"""Seconds per further token of vLLM's kernel for routers in FP32: 1.722 and 1.856 us for one and two of MiniMax-M3's on
+Blackwell, cuBLAS 6.9 and 13.6 (vLLM pull request 44343). MiniMax-M2's router has as many weights."""
 
 ROUTING_PASSES = 2
 """Passes over the router's logits to choose experts: read them, write weights and choices (one fused kernel)."""
@@ -364,6 +371,28 @@ def has_fp32_router(shape: ReplicaShape, machine: Machine) -> bool:
     """Return whether the router of a family is priced in FP32: on all GPUs but Hopper, where it does not show."""
     is_hopper = shape.hardware.compute_capability == HOPPER
     return shape.model.family in FP32_ROUTERS and "fp32" in machine.peaks and not is_hopper
+
+
+def wide_parts(
+    shape: ReplicaShape, machine: Machine, gemm: Gemm, tokens: Array, wide: Array
+) -> list[tuple[Literal["elementwise", "gemm"], Array]]:
+    """Return the seconds by part of a product that stays out of the formats: ``wide``, in 16 bit, but for routers.
+
+    A router in FP32 follows a kernel that converts its inputs, or is one kernel with inputs in 16 bit on Hopper and
+    Blackwell (``gate_linear.py``, ``FP32_SUPPORTED_SHAPES``): a start-up, one pass over the weights, further tokens.
+    """
+    if gemm.name != "router":
+        return [("gemm", wide)]
+    has_own = shape.model.family in FP32_ROUTERS and shape.hardware.compute_capability in (HOPPER, *BLACKWELL)
+    is_few = tokens <= (shape.engine.fp32_router_rows if has_own else 0)
+    converted, product = 0.0 * wide, wide
+    if has_fp32_router(shape, machine):
+        converted = elementwise_parts(gemm.in_features * (ACTIVATION_BYTES + FP32_BYTES), tokens, machine)
+        product = fp32_parts(machine, tokens, gemm.out_features, gemm.in_features)
+    own = elementwise_parts(0.0, tokens, machine)
+    own[WEIGHTS] += gemm.num_weights * FP32_BYTES / (machine.bandwidth * memory_efficiency(machine, "elementwise"))
+    own[COMPUTE] += ROUTER_ROW_SECONDS * np.maximum(tokens - 1.0, 0.0)
+    return [("elementwise", np.where(is_few, 0.0, converted)), ("gemm", np.where(is_few, own, product))]
 
 
 def router_kernels(shape: ReplicaShape, moe: MixtureOfExperts, experts: GemmClass | None) -> tuple[int, int]:

@@ -258,20 +258,6 @@ def marlin_padded(up: Gemm, down: Gemm) -> tuple[Gemm, Gemm]:
     )
 
 
-def launched_gemms(gemms: list[Gemm]) -> list[Gemm]:
-    """Return the projections of attention as engines launch them.
-
-    MLA's down-projections of queries and of keys and values read the same input and are launched as one product
-    (``fused_qkv_a_proj_with_mqa`` in SGLang, ``fused_qkv_a_proj`` in vLLM, ``kv_a_proj_with_mqa`` in TensorRT-LLM).
-    """
-    down = {gemm.name: gemm for gemm in gemms if gemm.name in ("q_a", "kv_a")}
-    if len(down) < 2:
-        return gemms
-    width = sum(gemm.out_features for gemm in down.values())
-    rest = [gemm for gemm in gemms if gemm.name not in down]
-    return [replace(down["q_a"], name="qkv_a", out_features=width), *rest]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
     """Cost of grammars on a replica."""

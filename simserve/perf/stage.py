@@ -14,7 +14,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.perf.attention import compressed_seconds, indexer_parts
+from simserve.perf.attention import INDEX_SMALL_CALLS, compressed_seconds, indexer_parts
 from simserve.perf.attention_curve import NARROW_KV_BYTES, FittedAttention, fitted_attention
 from simserve.perf.collectives import (
     COMBINED_BYTES,
@@ -38,9 +38,9 @@ from simserve.perf.gemm import (
     block_scaled_curve,
     block_scaled_maker,
     device_of,
-    fp32_parts,
     gemm_class,
     gemm_curve,
+    launched_gemms,
     product_parts,
     unpacked_parts,
     unpacking_parts,
@@ -52,11 +52,11 @@ from simserve.perf.moe import (
     ExpertLoad,
     class_local_passes,
     expert_curve,
-    has_fp32_router,
     layer_parts,
     load_of_experts,
     router_kernels,
     shape_of_experts,
+    wide_parts,
 )
 from simserve.perf.operators import (
     COMMUNICATION,
@@ -73,7 +73,7 @@ from simserve.perf.operators import (
     elementwise_parts,
 )
 from simserve.perf.quantization import Precision, kv_element_bytes
-from simserve.perf.shape import ReplicaShape, launched_gemms, marlin_padded
+from simserve.perf.shape import ReplicaShape, marlin_padded
 from simserve.profiles.model_blocks import AttentionLayers, Gemm, MixtureOfExperts, Part
 
 SPLIT_TOKENS = 32.0
@@ -439,9 +439,11 @@ def _sent_bytes(stage: Stage) -> float:
 
 def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...]:
     """Return norms, projections, rotary embedding, KV write and attention start-up of one layer."""
-    model, machine, layers = stage.shape.model, stage.machine, attention.layers
+    model, machine, layers, engine = stage.shape.model, stage.machine, attention.layers, stage.shape.engine
     gemms = model.attention_gemms(stage.shape.tensor_parallel_size, layers)
-    launched = launched_gemms(gemms) if stage.shape.engine.joins_latent_inputs else gemms
+    is_joined = engine.joins_index_inputs and layers.indexer is not None and layers.indexer.is_divided
+    is_one_format = stage.precisions["attention"] == stage.precisions["indexer"]
+    launched = launched_gemms(gemms, joins_latent=engine.joins_latent_inputs, joins_index=is_joined and is_one_format)
     calls = [*_norm_calls(stage), *(_linear(stage, gemm) for gemm in launched)]
     projected = sum(gemm.out_features for gemm in gemms if gemm.name != "output")
     attended = sum(gemm.in_features for gemm in gemms if gemm.name == "output")
@@ -460,7 +462,8 @@ def _attention_calls(stage: Stage, attention: StageAttention) -> tuple[Call, ...
         around = partial(compressed_seconds, layers, stage.shape.hardware.compute_capability)
         calls.append(Call("attention", partial(_row, COMPUTE, around)))
     if layers.indexer is not None:
-        calls.append(Call("attention", partial(indexer_parts, layers.indexer, machine)))
+        own, small = layers.indexer.on_rank(stage.shape.tensor_parallel_size), 0 if is_joined else INDEX_SMALL_CALLS
+        calls.append(Call("attention", partial(indexer_parts, own, machine, small_calls=small)))
     return tuple(calls)
 
 
@@ -607,12 +610,9 @@ def _linear_layer(stage: Stage, gemm: Gemm, tokens: Array, *, is_beside: bool = 
     if gemm.name == HEAD and stage.head is not None:
         return _projection(stage, stage.head, gemm, tokens, is_beside=False)
     if gemm.part is None:
-        if gemm.name != "router" or not has_fp32_router(stage.shape, stage.machine):
-            seconds.add("gemm", wide_projection(stage, gemm, tokens))
-            return seconds
-        converted = gemm.in_features * (ACTIVATION_BYTES + LOGIT_BYTES)
-        seconds.add("elementwise", elementwise_parts(converted, tokens, stage.machine))
-        seconds.add("gemm", fp32_parts(stage.machine, tokens, gemm.out_features, gemm.in_features))
+        priced = wide_parts(stage.shape, stage.machine, gemm, tokens, wide_projection(stage, gemm, tokens))
+        for operator, parts in priced:
+            seconds.add(operator, parts)
         return seconds
     stored = stage.precisions[gemm.part]
     if len(stored) == 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,15 +82,24 @@ from simserve.perf.stage import (
 )
 from simserve.perf.traffic import traffic_of
 from simserve.perf.ubatches import Runs, is_in_slot_order, most_apart, runs_of, slot_runs
+from simserve.profiles.attention_kinds import SparseIndexer
 from simserve.profiles.model_blocks import AttentionLayers
 from simserve.profiles.resolved_engine import ResolvedEngine
 
+Kept = TypeVar("Kept")
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough for compute to be the bottleneck where the straight line takes over."""
 MAX_TABLE_TOKENS = 32768  # Most tokens in the table. Beyond it the time of a step is linear in its tokens.
 FAR_TOKENS = 2.0**26  # Tokens per micro-batch at which the cost of one more token is all that counts.
 _OTHER_FIELDS = [each.name for each in fields(ReplicaShape) if each.name not in ("hardware", "model", "speculation")]
-KEPT = 64  # Deployments kept, about 1 MB each.
+KEPT = 128
+"""Deployments kept, about 0.8 MB each: a search prices the shapes of a kind of GPU, about a hundred, before it runs the
+first."""
+KEPT_TIMES = 2048
+"""Deployments whose step times alone are kept, about 0.1 MB each: a plan asks for those of all kinds of GPU again when
+it sizes prefill and decode workers."""
+KEPT_BY_IDENTITY = 8  # Deployments that are found again without being compared by value.
+_TABLES = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
 
 
 def price_anew(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> PricedDeployment:
@@ -256,9 +266,9 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
         on_cpu = cpu_pair_seconds(stage.shape, _attention_shape(stage, each))
         if layers.topk is None or layers.mla is None:
             pair += (of_pair * num_layers + on_cpu) * growing
-            pair += index_pair_seconds(layers.indexer, stage.machine) * num_layers * index_share(model, layers)
+            pair += index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers * index_share(model, layers)
         else:
-            pair += (index_pair_seconds(layers.indexer, stage.machine) * num_layers + on_cpu) * growing
+            pair += (index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers + on_cpu) * growing
     return request, pair, attended, key
 
 
@@ -451,10 +461,15 @@ def _decode_slopes(stage: Stage, sequences: Array) -> tuple[Array, Array]:
         slope += key * growing
         window += key * (growing + own)
         if each.layers.indexer is not None and not _is_indexed_by_key(each.layers):
-            index = shape.tokens_per_decode * index_key_seconds(each.layers.indexer, stage.machine)
+            index = shape.tokens_per_decode * index_key_seconds(_indexer(stage, each.layers), stage.machine)
             keys = _by_groups(stage, index, sequences) * index_share(model, each.layers)
             slope, window = slope + keys, window + keys
     return slope, window
+
+
+def _indexer(stage: Stage, layers: AttentionLayers) -> SparseIndexer | None:
+    """Return the indexer of one rank."""
+    return None if layers.indexer is None else layers.indexer.on_rank(stage.shape.tensor_parallel_size)
 
 
 def _is_indexed_by_key(layers: AttentionLayers) -> bool:
@@ -485,7 +500,7 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
         unshared = unshared_key_seconds(*read, (), stage.machine.bandwidth)
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
-        key = key + width * index_key_seconds(each.layers.indexer, stage.machine)
+        key = key + width * index_key_seconds(_indexer(stage, each.layers), stage.machine)
     least = 0.0 if each.layers.mla is None else triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
     held = 1.0 / stage.shape.decode_context_parallel_size  # keys of the context that a rank reads
     return held * _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
@@ -728,9 +743,53 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
     """
     if shape.operator_tables is not None:
         return price_anew(shape, max_tokens_in_table)
-    return _price(_ByValue(shape), max_tokens_in_table)
+    return _price_again(ByIdentity(shape), max_tokens_in_table)
+
+
+class ByIdentity(Generic[Kept]):
+    """A value that compares by identity: runs of one deployment follow each other, and its text takes 1 ms to write."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Kept) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and self.value is other.value
+
+
+@lru_cache(maxsize=KEPT_BY_IDENTITY)
+def _price_again(key: ByIdentity[ReplicaShape], max_tokens_in_table: int | None) -> PricedDeployment:
+    return _price(_ByValue(key.value), max_tokens_in_table)
 
 
 @lru_cache(maxsize=KEPT)
 def _price(key: _ByValue, max_tokens_in_table: int | None) -> PricedDeployment:
     return price_anew(key.shape, max_tokens_in_table)
+
+
+def step_times_of(shape: ReplicaShape) -> StepTimes:
+    """Return the step times that `price` gives, with tables as arrays, kept for far more deployments.
+
+    The result is shared: nobody may change its arrays.
+
+    Raises:
+        InputError: The GPU, the engine or the links do not support the deployment.
+    """
+    if shape.operator_tables is not None:
+        return in_arrays(price_anew(shape).step_times)
+    return _times(_ByValue(shape))
+
+
+@lru_cache(maxsize=KEPT_TIMES)
+def _times(key: _ByValue) -> StepTimes:
+    return in_arrays(_price(key, None).step_times)
+
+
+def in_arrays(times: StepTimes) -> StepTimes:
+    """Return step times with their tables as arrays."""
+    arrays = {name: np.asarray(getattr(times, name), dtype=np.float64) for name in _TABLES}
+    return replace(times, **arrays)  # type: ignore[arg-type]

@@ -75,6 +75,8 @@ class SparseIndexer(FrozenModel):
     """Format of its cached keys, whatever the format of the KV cache: FP8 with scales (DeepSeek-V3.2), or BF16."""
     pooled_tokens: PositiveInt = 1
     """Tokens whose keys are pooled into one, with weights from a separate projection (4 in GLM-5.3-Flash); 1: none."""
+    is_divided: bool = False
+    """Whether ranks divide the heads as they do key-value heads (MiniMax-M3), or have all of them each."""
     is_mean_pooled: bool = False
     """Whether pooled keys are plain means, without weights (Qwen3.8-Flash-Next)."""
 
@@ -87,6 +89,12 @@ class SparseIndexer(FrozenModel):
     def num_pool_biases(self) -> int:
         """Vectors as wide as a key, one for each position among the tokens whose keys are pooled."""
         return self.pooled_tokens if self.has_pool_weights else 0
+
+    def on_rank(self, num_ranks: int) -> SparseIndexer:
+        """Return what one rank computes: its heads; the keys, which all heads share, are on every rank."""
+        if not self.is_divided or num_ranks == 1:
+            return self
+        return self.model_copy(update={"num_heads": max(self.num_heads // num_ranks, 1)})
 
     @property
     def key_bytes(self) -> float:

@@ -534,7 +534,8 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     if host.eager_dense_prompt_seconds_per_layer and not (place.traits.has_experts or place.traits.captures_prompts):
         prompt_launching = host.eager_dense_prompt_seconds_per_layer
     linear_gap = host.eager_gap_seconds_per_linear_layer
-    if place.traits.captures_prompts and host.captured_gap_seconds_per_linear_layer is not None:
+    is_timed = place.traits.captures_prompts and place.traits.has_delta_rule
+    if is_timed and host.captured_gap_seconds_per_linear_layer is not None:
         linear_gap = host.captured_gap_seconds_per_linear_layer
     mode, piecewise = choices.asked.cudagraph_mode, known.cuda_graphs.piecewise_families
     is_piecewise = mode == "PIECEWISE" or (mode is None and place.model_family in piecewise)

@@ -257,7 +257,8 @@ class Host(FrozenModel):
     eager_gap_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """GPU idle time per layer of linear attention, seconds: a dozen Triton kernels between torch operators."""
     captured_gap_seconds_per_linear_layer: Seconds | None = Field(default=None, ge=0)
-    """The same where graphs of prompts are captured, each of which ends at the layer, seconds; absent: the same."""
+    """That of a gated delta rule where graphs of prompts are captured, each of which ends at the layer, seconds;
+    absent: the same. Mamba's layers keep the other one."""
     eager_seconds_per_linear_layer: Seconds = Field(default=0.0, ge=0)
     """Least time of a layer of linear attention in steps with prompts or outside CUDA graphs, seconds: piecewise graphs
     leave its kernels out, and the host cannot launch them faster; 0: as any other layer."""

@@ -256,7 +256,8 @@ def distance_of(
     is_mechanism_known = not server.mechanism or any(
         source not in without for source in mechanisms.get(server.mechanism, ())
     )
-    known = [each for each in families if any(source not in without for source in each.sources)]
+    near = [each for each in families if each.engine == server.generation or each.hardware == server.hardware]
+    known = [each for each in near if any(source not in without for source in each.sources)]
     return Distance(
         is_family_known=is_mechanism_known and not server.is_larger and any(_is_of(each, server) for each in known),
         is_engine_known=any(each.engine == server.generation for each in known),
@@ -508,7 +509,9 @@ def expect(model: ErrorModel, server: Server, left_out: str = "") -> Expectation
         left_out: A source to leave out because it measured this server.
     """
     distance = model.distance(server, left_out)
-    family = next((each for each in model.families if distance.is_family_known and _is_of(each, server)), None)
+    family = None
+    if distance.is_family_known:
+        family = next(each for each in model.families if _is_of(each, server))
     metrics = {}
     for metric in model.metrics:
         errors = model.of_metric(metric, left_out)

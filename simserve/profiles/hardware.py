@@ -67,10 +67,10 @@ NARROW_TILE_ROWS = 16
 """Rows of the smallest tile where compute is scarce (H20): the libraries' kernels with swapped operands show there."""
 SCARCE_COMPUTE = 0.5
 """FLOP/s per byte/s, relative to the lender's, below which they do: 0.15 and 0.18 on H20, 0.56 and more on the others.
-Those have the lender's kernels, whose times its tables hold. With tiles of 16 rows an A100's experts in 16 bit would
-take 0.56 to 0.71 of the tabled time up to 128 tokens (with its own 0.95 to 1.04, from 4 tokens on), a B200's in MXFP4
-and NVFP4 0.70 to 0.95 from 16 to 512 tokens (0.81 to 1.07), and an A100's products of up to 16 rows in 16 bit 0.87 to
-0.95 (0.97 to 1.06)."""
+Those have the lender's kernels, whose times its tables hold (AIConfigurator). With tiles of 16 rows an A100's experts in
+16 bit would take 0.56 to 0.71 of the tabled time up to 128 tokens (with its own 0.95 to 1.04, from 4 tokens on), a
+B200's in MXFP4 and NVFP4, up to 1,100 columns a rank, 0.68 to 0.90 for 16 to 512 tokens (0.83 to 1.07), and an A100's
+products of up to 16 rows in 16 bit 0.87 to 0.95 (0.97 to 1.06)."""
 
 
 class Calibration(FrozenModel):
@@ -515,15 +515,26 @@ def _is_path(name: str) -> bool:
     return Path(name).name != name or name.endswith((".yaml", ".yml", ".json"))
 
 
+_LAPTOP = re.compile(r"[\s-]*\b(laptop|mobile|max-?q|notebook)\b( gpu)?", re.IGNORECASE)
+"""Words that makers add to the name of a desktop's GPU for the smaller one of a laptop."""
+
+
 def remedy_for_gpu(name: str) -> str:
     """Return the remedy for an unknown GPU name: the nearest names, or how to describe a GPU."""
     near = nearest(name, hardware_names(), meaning=hardware_name, likeness=_LIKENESS)
     if near.startswith("did you mean"):
         return near
-    return (
-        "simserve gpus lists those that are, and none is like it; describe it in a YAML file, as "
-        "hardware_profiles/h100-sxm-80gb.yaml does its GPU, and give the path in place of the name"
+    how = (
+        "describe it in a YAML file, as hardware_profiles/h100-sxm-80gb.yaml does its GPU, and give the path in place "
+        "of the name"
     )
+    desktop = hardware_name(_LAPTOP.sub("", name).strip(" -"))
+    if is_known_gpu(desktop) and desktop != name:
+        start = f"simserve gpus {desktop} --profile prints the desktop's to start from"
+        return (
+            f"a laptop's is another, slower chip than {desktop}: describe it in a YAML file, and give its path; {start}"
+        )
+    return f"simserve gpus lists those that are, and none is like it; {how}"
 
 
 def counted_gpu(text: str) -> tuple[int | None, str]:

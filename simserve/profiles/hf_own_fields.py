@@ -118,6 +118,7 @@ def _minimax_m3(reader: ConfigReader) -> dict[str, Any]:
         "topk": sparse.integer("sparse_topk_blocks") * sparse.integer("sparse_block_size"),
         "num_unsparse_layers": 0 if layers is None else layers.count(0),
         "key_format": "bf16",
+        "is_divided": True,
     }
     return fields
 

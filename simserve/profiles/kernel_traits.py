@@ -142,6 +142,11 @@ class KernelTraits(FrozenModel):
     """Maker of the GPU -> FLOP/s beyond which decodes of latent attention gain nothing; absent: as fitted."""
     joins_latent_inputs: bool = True
     """Whether one product computes the latent form of queries and of keys and values, which read the same input."""
+    joins_index_inputs: bool = False
+    """Whether the product of heads also computes queries and keys of an indexer that is divided as they are, if their
+    formats agree, and one kernel then norms, turns and stores all of them."""
+    fp32_router_rows: int = Field(default=0, ge=0)
+    """Most tokens whose router in FP32 a kernel of its own multiplies on Hopper and data-centre Blackwell; 0: none."""
     latent_launch: Seconds = Field(default=0, ge=0)
     """Host time to launch a layer with latent attention in a step that no CUDA graph covers, seconds."""
     latent_launch_since: float = 0.0

@@ -230,7 +230,9 @@ class AttentionLayers:
             gemms = self._latent_gemms(self.mla, tensor_parallel_size)
         else:
             gemms = self._head_gemms(tensor_parallel_size)
-        return gemms if self.indexer is None else gemms + self._indexer_gemms(self.indexer)
+        return (
+            gemms if self.indexer is None else gemms + self._indexer_gemms(self.indexer.on_rank(tensor_parallel_size))
+        )
 
     def _head_gemms(self, tensor_parallel_size: int) -> list[Gemm]:
         """Return the projections of an MHA, GQA or MQA layer on one rank: fused ``qkv`` and ``output``.
@@ -283,7 +285,7 @@ class AttentionLayers:
         ]
 
     def _indexer_gemms(self, indexer: SparseIndexer) -> list[Gemm]:
-        """Return the projections of a sparse-attention indexer, replicated on every rank (DeepSeek-V3.2).
+        """Return the projections of a sparse-attention indexer on one rank: all of it, unless its heads are divided.
 
         All heads share one key. Tokens weight the heads' scores (not in MiniMax-M3), and the keys that are pooled.
         """

@@ -31,6 +31,7 @@ class ServerTraits:
     is_latent: bool = False  # Whether the model has latent attention.
     has_experts: bool = False  # Whether some of its layers have routed experts.
     captures_prompts: bool = False  # Whether prompts run on graphs.
+    has_delta_rule: bool = False  # Whether its linear attention is a gated delta rule, unlike Mamba's.
     role: Literal["both", "prefill", "decode"] = "both"  # What the server does for its requests.
     exchange: str = ""  # How tokens reach the ranks that hold their experts.
     model_name: str = ""  # Name of the model, without that of a format of its weights.

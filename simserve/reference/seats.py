@@ -47,17 +47,22 @@ def schedule_seats(scheduler: Seats, step: Step) -> None:
             if request.is_decoding:
                 step.passed_over.append(request)
             continue
+        num_missed = 0
         while not scheduler.states.is_served(request, request.computed + tokens):
             victim = choose_victim(scheduler, step)
-            place -= victim in scheduler.running[: place - 1]
+            is_before = victim in scheduler.running[: place - 1]
+            place -= is_before
+            num_missed += is_before and victim not in step.decoding
+            step.passed_over = [one for one in step.passed_over if one is not victim]
             step.budget += scheduler.tokens_per_decode * (victim in step.decoding)
             scheduler.preempt(step, victim)
             if victim is request:
                 break
         if request not in scheduler.running:
-            if scheduler.config.scheduling_policy == "priority":
-                place -= 1
+            place -= 1
+            if scheduler.config.scheduling_policy == "priority" and not scheduler.config.ends_pass:
                 continue
+            step.passed_over += decoding(scheduler, scheduler.running[place:])
             break
         scheduler.cache(request, known_after(scheduler, request, tokens))
         step.budget -= tokens
@@ -65,6 +70,14 @@ def schedule_seats(scheduler: Seats, step: Step) -> None:
             step.decoding.append(request)
         else:
             step.chunks.append((request, tokens))
+        if scheduler.config.misses_next:
+            step.passed_over += decoding(scheduler, scheduler.running[place : place + num_missed])
+            place += num_missed
+
+
+def decoding(scheduler: Seats, requests: list[Request]) -> list[Request]:
+    """Return those that decode and are not done."""
+    return [one for one in requests if one.is_decoding and one not in scheduler.departing]
 
 
 def tokens_of(scheduler: Seats, step: Step, request: Request) -> int:

@@ -96,7 +96,7 @@ OPEN_WINDOW = 0.15
 OPEN_POINTS = 60
 LEAST_OPEN_GROWTH = 0.003  # Share of the requests arriving meanwhile that a growing queue keeps.
 AT_ONCE = 1e-6  # Seconds per answer, and per token, of an API that keeps no client waiting.
-KEPT_DRAWS, MOST_KEPT_REQUESTS = 4, 200_000
+KEPT_DRAWS, MOST_KEPT_REQUESTS = 10, 200_000
 """Draws of requests that are kept, and the most requests in one: a search reuses them for one fleet after another."""
 PEAK_SECONDS = 300.0  # If the rate varies, its highest five minutes count besides the mean.
 

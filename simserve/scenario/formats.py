@@ -532,12 +532,24 @@ def has_block_scaled_weights(scenario: Scenario) -> bool:
     return checkpoint is not None and (checkpoint.format, checkpoint.fp8_scales) == ("fp8", "block")
 
 
+def _brings_products(scenario: Scenario, hardware: HardwareProfile) -> bool:
+    """Return whether AMD's kernels, once on, multiply FP8 by blocks where the engine's own would, which the GPU has."""
+    engine = scenario.deployment.engine
+    if not has_block_scaled_weights(scenario):
+        return False
+    kernels = load_engine(engine.name, scenario.folder).nearest_version(engine.version).kernels
+    own = kernels.block_scaled_kernels.get(hardware.vendor)
+    return own == "triton_own" and any(own in each.engines for each in hardware.gemm_curves.get("fp8_block", ()))
+
+
 def no_choice_of_experts(scenario: Scenario, hardware: HardwareProfile) -> str:
     """Return why the requested expert kernels change nothing; empty: they change something."""
     model, weights = load_model(scenario.model, scenario.folder), scenario.deployment.quantization
     named = model.stored.format if weights == "auto" else weights
     formats = () if model.moe is None else tuple(model.formats_of("experts", named))
     asked = scenario.deployment.engine.moe_backend
+    if asked == "aiter" and _brings_products(scenario, hardware):
+        return ""
     if "mxfp4" in formats or ("nvfp4" in formats and asked == "marlin" and hardware.compute.fp4 is not None):
         return ""
     if not formats or hardware.vendor != "AMD":

@@ -646,6 +646,7 @@ def server_traits(
         is_latent=model.mla is not None,
         has_experts=model.moe is not None,
         captures_prompts=_prompt_graphs(profile, scenario, hardware, model, role) is not None,
+        has_delta_rule=model.linear_attention is not None,
         role=role,
         exchange=exchange,
         model_name=model.name.removesuffix("-FP8"),

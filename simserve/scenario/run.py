@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,10 +19,20 @@ from simserve.metrics.features import SpeculationFacts, TierPrices
 from simserve.metrics.gateway import drafted
 from simserve.metrics.replications import PILOT_RUNS, Sample, Width, have_settled, pool, widest, widths
 from simserve.metrics.result import RunResult
-from simserve.metrics.summary import RunFacts, add_interval, frozen, latency_values, measure, steady_rates, summarize
+from simserve.metrics.summary import (
+    FrozenDict,
+    RunFacts,
+    add_interval,
+    frozen,
+    in_json,
+    latency_values,
+    measure,
+    steady_rates,
+    summarize,
+)
 from simserve.metrics.throughput import LIMITS, Conditions, UsersFacts, conditions
 from simserve.perf.operators import PricedDeployment
-from simserve.perf.tables import price
+from simserve.perf.tables import KEPT_BY_IDENTITY, ByIdentity, price
 from simserve.profiles.api import load_api
 from simserve.profiles.engine_options import MeasuredFactors
 from simserve.profiles.engine_profile import load_engine, version_note
@@ -34,6 +45,7 @@ from simserve.profiles.expected_errors import (
     generation_of,
     load_error_model,
 )
+from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.scenario.combinations import feature_notes, without_effect
 from simserve.scenario.deployment_spec import tiers_usd_per_hour
 from simserve.scenario.finishable import Finishable, KnownFinishable, find_finishable, offered_load
@@ -109,7 +121,8 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
 
 def expectation_of(resolved: ResolvedScenario, simulation: Simulation, found: Conditions | None = None) -> Expectation:
     """Return the errors to expect of a run compared with a real server; ``found``: the run's conditions, if known."""
-    return expectations_of(resolved, simulation, found)[0]
+    found = found or conditions(simulation.records, simulation.totals, simulation.num_replicas)
+    return expect(load_error_model(), server_of(resolved, found))
 
 
 def expectations_of(
@@ -476,7 +489,7 @@ def _facts(
         fidelity_by_operator=dict(priced.operators),
         **_of_run(resolved, simulation),
         warnings=leading_warnings(resolved),
-        engine_resolved={**engine.model_dump(), "notes": [note for note in notes if note]},
+        engine_resolved=FrozenDict(_knobs_of(ByIdentity(engine)), notes=tuple(note for note in notes if note)),
         formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
@@ -504,6 +517,12 @@ def _facts(
         pool_gpu_hour_usd={name: own.gpu_hour_usd for name, own in pools.items()},
         pool_memory={name: own.memory for name, own in pools.items()},
     )
+
+
+@lru_cache(maxsize=KEPT_BY_IDENTITY)
+def _knobs_of(engine: ByIdentity[ResolvedEngine]) -> FrozenDict:
+    """Return every knob of an engine for a summary: more than half of its values, the same for run after run."""
+    return frozen(in_json(engine.value.model_dump()))
 
 
 def _tier_prices(resolved: ResolvedScenario) -> TierPrices | None:

@@ -150,6 +150,11 @@ def test_a_benchmark_becomes_a_scenario_and_its_trace(simserve: Simserve, folder
     assert bare.code == 2
     assert "--out: is missing" in bare.error_line
     assert done.code == 0
+    assert done.stdout.splitlines()[-3:] == [
+        "simserve run mine.yaml",
+        "To compare it with what was measured, and to fit it to that:",
+        "simserve calibrate serving result.json --scenario mine.yaml --out mine-server.yaml",
+    ]
     assert json.loads(run.stdout)["total_output_tokens"] == 11
     assert "mine.requests.csv: is there already" in again.error_line
     assert not (folder / "mine.yaml").exists()

@@ -269,3 +269,13 @@ def test_a_pool_of_prompts_hands_over_the_blocks_of_its_requests() -> None:
     engine = [f"deployment.engine.{each}" for each in ("version=0.33.0", "enable_prefix_caching=true")]
 
     assert verify(load("disaggregation", [*hybrid, *engine]), accelerate="off").is_equal
+
+
+def test_a_state_that_has_been_found_is_not_cached_again() -> None:
+    """Where ranks divide the tokens of a block, a state within the next block stands for the one that was found."""
+    config = stateful(state_block_size=2)
+    specs = with_paths(
+        make_specs([0.0, 100.0, 200.0], [5, 7, 7], [1, 1, 1]), [[(0, 4), (place + 1, 8)] for place in range(3)]
+    )
+
+    assert assert_agrees(config, constant_step_times(), specs).records.cached_tokens.tolist() == [0, 4, 4]

@@ -42,7 +42,7 @@ def found_by(config: EngineConfig, num_requests: int, shared: int, prompt: int =
     """Return the cached tokens of prompts a hundred steps apart that have ``shared`` tokens in common."""
     specs = make_specs([100.0 * place for place in range(num_requests)], [prompt] * num_requests, [1] * num_requests)
     specs = with_paths(specs, [[(0, shared), (place + 1, prompt + 1)] for place in range(num_requests)])
-    return assert_agrees(config, constant_step_times(), specs).records.cached_tokens.tolist()
+    return [int(each) for each in assert_agrees(config, constant_step_times(), specs).records.cached_tokens]
 
 
 def test_a_prefix_is_found_where_its_last_window_is_cached() -> None:

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.perf.operators import COMMUNICATION, PricedDeployment
+from simserve.perf.efficiency import Array
+from simserve.perf.operators import COMMUNICATION, OperatorSeconds, PricedDeployment
 from simserve.perf.shape import marlin_padded
-from simserve.perf.stage import FUSED_BYTES, has_fused_all_reduce, head_norm_seconds, stage_of, stage_seconds
+from simserve.perf.stage import (
+    FUSED_BYTES,
+    has_fused_all_reduce,
+    head_norm_seconds,
+    stage_blocks,
+    stage_of,
+    stage_seconds,
+)
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
@@ -117,7 +125,7 @@ def test_a_router_in_fp32_takes_what_the_ordinary_cores_take() -> None:
     """MiniMax-M2 on a B200: 8,192 tokens by 3,072 x 256 at 75 TFLOP/s and 62 layers are 11 ms at least."""
     model = load_model("minimax-m2")
     other = model.model_copy(update={"family": "mixtral"})
-    sizes = {"quantization": "fp8", "tensor_parallel_size": 4}
+    sizes = {"engine": "vllm", "version": "0.23", "quantization": "fp8", "tensor_parallel_size": 4}
     b200, h200 = (
         [price(make_shape(gpu, each, **sizes)).step_times.token_seconds for each in (model, other)]
         for gpu in ("b200-sxm-180gb", "h200-sxm-141gb")
@@ -127,6 +135,27 @@ def test_a_router_in_fp32_takes_what_the_ordinary_cores_take() -> None:
     assert least < b200[0][8192] - b200[1][8192] < 2 * least
     assert b200[0][1] > b200[1][1]
     assert np.array_equal(*h200)
+
+
+def test_routers_of_few_tokens_have_a_kernel_of_their_own_under_newer_vllm() -> None:
+    """MiniMax-M3's on a B200 takes 1.72 us for one token and 1.86 for two (vLLM pull request 44343), to 32 of them."""
+    sizes = {"engine": "vllm", "quantization": "fp8", "tensor_parallel_size": 8}
+    tokens = np.array([1.0, 2.0, 32.0, 33.0])
+
+    def router(gpu: str, version: str) -> Array:
+        stage = stage_of(make_shape(gpu, "minimax-m3", version=version, **sizes))
+        calls = (call for block in stage_blocks(stage, has_prompts=False) for call in block.calls)
+        (call,) = (call for call in calls if call.gemm is not None and call.gemm.name == "router")
+        seconds = call.parts(tokens)
+        assert isinstance(seconds, OperatorSeconds)
+        return seconds.parts.sum(axis=0)
+
+    older, newer = (router("b200-sxm-180gb", version) for version in ("0.23", "0.24"))
+    assert newer[:2] == pytest.approx([1.72e-6, 1.86e-6], rel=0.05)
+    assert np.all(newer[:3] < older[:3])
+    assert newer[3] == older[3]
+    on_ada = [router("rtx-pro-6000-96gb", version) for version in ("0.23", "0.24")]
+    assert np.array_equal(*on_ada)
 
 
 def test_marlin_multiplies_padded_experts() -> None:

@@ -10,7 +10,7 @@ import pytest
 from simserve.perf.attention import index_key_seconds, index_pair_seconds, indexer_parts, sparse_prompt_seconds
 from simserve.perf.efficiency import start_latency
 from simserve.perf.shape import Speculation
-from simserve.perf.stage import stage_of
+from simserve.perf.stage import _attention_calls, stage_of
 from simserve.perf.tables import _decode_slopes, price
 from simserve.profiles.catalog import load_model
 from tests.perf.shapes import make_shape
@@ -131,3 +131,35 @@ def test_each_draft_has_its_own_index_keys_scored() -> None:
     with_half_the_keys = shape.model.model_copy(update={"indexer": half})
     assert scoring(None) > 0
     assert scoring(drafts) == pytest.approx(4 * scoring(None))
+
+
+def test_ranks_divide_the_indexer_of_minimax_m3_and_not_that_of_glm() -> None:
+    """One of its four heads a rank of four or eight, as the key-value heads; all 32 of GLM-5's on every rank."""
+    divided, whole = (load_model(name).indexer for name in ("minimax-m3", "glm-5"))
+    assert divided is not None
+    assert whole is not None
+
+    assert [divided.on_rank(ranks).num_heads for ranks in (1, 2, 4, 8)] == [4, 2, 1, 1]
+    assert whole.on_rank(8) is whole
+    alone, shared = (index_pair_seconds(divided.on_rank(ranks), MACHINE) for ranks in (1, 8))
+    assert shared < alone
+
+
+@pytest.mark.parametrize(
+    ("version", "products"), [("0.23", ["qkv", "output", "index_q", "index_k"]), ("0.24", ["qkv", "output"])]
+)
+def test_one_product_has_the_inputs_of_heads_and_indexer(version: str, products: list[str]) -> None:
+    """MiniMax-M3 over eight ranks: 8 query heads, a key, a value, an index query and the index key, of 128 each."""
+    shape = make_shape(
+        "b200-sxm-180gb", "minimax-m3", engine="vllm", version=version, tensor_parallel_size=8, quantization="nvfp4"
+    )
+    stage = stage_of(shape)
+    (sparse,) = (each for each in stage.attentions if each.layers.indexer is not None)
+
+    launched = {
+        call.gemm.name: call.gemm.out_features for call in _attention_calls(stage, sparse) if call.gemm is not None
+    }
+
+    assert list(launched) == products
+    width = launched["qkv"] + launched.get("index_q", 0) + launched.get("index_k", 0)
+    assert width == (8 + 1 + 1 + 1 + 1) * 128

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from simserve.perf.tables import price, price_anew
+import numpy as np
+
+from simserve.perf.tables import in_arrays, price, price_anew, step_times_of
 from tests.perf.shapes import make_hardware, make_shape
 
 
@@ -35,3 +37,15 @@ def test_it_is_what_pricing_returns() -> None:
     shape = make_shape(max_num_seqs=5)
 
     assert price(shape).step_times == price_anew(shape).step_times
+
+
+def test_step_times_are_kept_longer_than_all_that_is_priced() -> None:
+    """The same values, as arrays; equal deployments share them."""
+    expected = in_arrays(price_anew(make_shape(max_num_seqs=6)).step_times)
+
+    found = step_times_of(make_shape(max_num_seqs=6))
+
+    assert step_times_of(make_shape(max_num_seqs=6)) is found
+    for name in ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+    assert found.prefill_pair_seconds == expected.prefill_pair_seconds

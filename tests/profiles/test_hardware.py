@@ -378,6 +378,13 @@ def test_a_gpu_like_no_other_is_to_be_described(name: str) -> None:
     assert "did you mean" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["RTX 4090 Laptop", "NVIDIA GeForce RTX 4090 Laptop GPU", "rtx-4090 mobile"])
+def test_a_laptops_gpu_is_not_taken_for_the_desktops(name: str) -> None:
+    """ "None is like it" stood there of the RTX 4090 that a student owns."""
+    with pytest.raises(ProfileError, match="another, slower chip than rtx-4090-24gb: describe it in a YAML file"):
+        load_hardware(name)
+
+
 @pytest.mark.parametrize(
     ("name", "near"),
     [("H1000", "'h100'"), ("mi308x", "'mi300x'"), ("RTX PRO 600", "'rtx-pro-6000'"), ("b20", "'b200'")],

@@ -14,7 +14,7 @@ CLASSES = (
 SHARING = (
     *("prefix", "prefix_short", "conversations", "forks", "delayed_prefix"),
     *("states_prefix", "states_prefix_short", "states_conversations"),
-    *("windows_prefix", "windows_prefix_short", "windows_conversations"),
+    *("windows_prefix", "windows_prefix_short", "windows_conversations", "windows_drafts_prefix_short"),
 )
 """Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
@@ -30,6 +30,10 @@ STATEFUL = ("states", "states_short", "states_prefix", "states_prefix_short", "s
 the same pool. The last three cache prefixes with the states behind them; ``short``: short of KV memory."""
 WINDOWED_CACHED = ("windows_cached_short", "windows_prefix", "windows_prefix_short", "windows_conversations")
 """The same as `WINDOWED` with the prefix cache on; in the first one, only preempted requests find anything."""
+PRIORITISED = ("states_priority", "windows_priority")
+"""Classes of engines with states or windows that are short of memory and preempt by priority."""
+WINDOWED_DRAFTING = ("windows_drafts", "windows_drafts_short", "windows_drafts_prefix_short")
+"""`DRAFTING` with windows; in the last one prefixes are shared too."""
 SIXTEENTHS = 16
 """Parts of a token that a pace counts in."""
 UNIT = math.sqrt(2.0) / 997.0
@@ -39,14 +43,24 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     """Return one case: an engine, the seconds of its steps, and requests with their tokens.
 
     Args:
-        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED`, `WINDOWED`, `STATEFUL` or
-            `WINDOWED_CACHED`.
+        kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED`, `WINDOWED`, `STATEFUL`,
+            `WINDOWED_CACHED`, `PRIORITISED` or `WINDOWED_DRAFTING`.
         seed: Of the draw.
         is_async: Whether steps are scheduled while the ones before them run.
     """
-    every_kind = (*CLASSES, ENDING_EARLY, *DRAFTING, *RANKED, *WINDOWED, *STATEFUL, *WINDOWED_CACHED)
+    every_kind = (
+        *CLASSES,
+        ENDING_EARLY,
+        *DRAFTING,
+        *RANKED,
+        *WINDOWED,
+        *STATEFUL,
+        *WINDOWED_CACHED,
+        *PRIORITISED,
+        *WINDOWED_DRAFTING,
+    )
     rng = np.random.default_rng([every_kind.index(kind), seed])
-    block_size = int(rng.choice([4, 8, 16])) * (2 if kind in STATEFUL else 1)
+    block_size = int(rng.choice([4, 8, 16])) * (2 if kind in (*STATEFUL, "states_priority") else 1)
     num_ranks = int(rng.integers(2, 5)) if kind in RANKED else 1
     num_requests = int(rng.integers(20, 60)) * num_ranks
     max_num_seqs = int(rng.integers(2, 12))
@@ -63,10 +77,10 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     window, window_groups = 0, 0
-    if kind in (*WINDOWED, *WINDOWED_CACHED):
+    if kind in (*WINDOWED, *WINDOWED_CACHED, *WINDOWED_DRAFTING, "windows_priority"):
         window, window_groups = int(rng.integers(block_size, 3 * block_size + 20)), int(rng.integers(1, 4))
         blocks_of_one *= 1 + window_groups
-    state_groups = int(rng.integers(1, 5)) if kind in STATEFUL else 0
+    state_groups = int(rng.integers(1, 5)) if kind in (*STATEFUL, "states_priority") else 0
     # A state, and for a step the one at the last boundary.
     blocks_of_one += 2 * state_groups
     num_blocks = blocks_of_one * max_num_seqs * 2
@@ -82,6 +96,8 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "windows_short",
         "windows_cached_short",
         "windows_prefix_short",
+        *PRIORITISED,
+        *WINDOWED_DRAFTING[1:],
         "states_short",
         "states_prefix_short",
     ) or (kind in ("conversations", "forks", "windows_conversations") and rng.integers(2)):
@@ -99,13 +115,13 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         {"arrival": float(arrival), "prompt": own, "output": int(output)}
         for arrival, own, output in zip(arrivals, tokens, outputs, strict=True)
     ]
-    if kind == "priority":
+    if kind in ("priority", *PRIORITISED):
         for request in requests:
             request["priority"] = int(rng.integers(0, 3))
     if kind == ENDING_EARLY:
         for request in requests:
             request["max_tokens"] = request["output"] + int(rng.integers(0, longest_output + 1))
-    drafts = int(rng.integers(1, 6)) if kind in DRAFTING else 0
+    drafts = int(rng.integers(1, 6)) if kind in (*DRAFTING, *WINDOWED_DRAFTING) else 0
     if drafts:
         budget = max(budget, max_num_seqs * (1 + drafts))
         max_model_len += 1 + drafts
@@ -119,7 +135,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "kind": kind,
         "seed": seed,
         "async_scheduling": is_async,
-        "scheduling_policy": "priority" if kind == "priority" else "fcfs",
+        "scheduling_policy": "priority" if kind in ("priority", *PRIORITISED) else "fcfs",
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max(budget, longest if not is_chunked else 0),
         "max_model_len": max(max_model_len, longest),
@@ -135,7 +151,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "block_size": block_size,
         "num_gpu_blocks": num_blocks,
         "watermark": float(rng.uniform(0.02, 0.2)) if kind == "watermark" else 0.0,
-        "enable_prefix_caching": kind in (*SHARING, "kv_short_cached", "windows_cached_short"),
+        "enable_prefix_caching": kind in (*SHARING, "kv_short_cached", "windows_cached_short", "states_priority"),
         "step_seconds": step_seconds + UNIT * float(rng.random()),
         "token_seconds": 1e-4,
         "requests": requests,
@@ -147,7 +163,7 @@ def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> 
     own = [[1_000 * (index + 1) + position for position in range(prompt)] for index, prompt in enumerate(prompts)]
     if kind in (
         *("prefix", "prefix_short", "delayed_prefix", "states_prefix", "states_prefix_short"),
-        *("windows_prefix", "windows_prefix_short"),
+        *("windows_prefix", "windows_prefix_short", "windows_drafts_prefix_short"),
     ):
         beginnings = [
             [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)

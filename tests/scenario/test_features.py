@@ -337,11 +337,11 @@ def test_experts_on_amd_are_tritons_where_the_engine_leaves_aiter_off() -> None:
 
     vllm, sglang = "name: vllm, version: '0.14'", "name: sglang, version: '{}'"
     aiter, triton = (seconds(f"{vllm}, moe_backend: {name}") for name in ("aiter", "triton"))
+    only_experts = seconds(f"{vllm}{AITER}, moe_backend: triton")  # AMD's products in FP8 by blocks beside them
 
-    assert triton - aiter == pytest.approx(48 * 106e-6, rel=0.05)
-    assert seconds(vllm) == triton
+    assert only_experts - aiter == pytest.approx(48 * 106e-6, rel=0.05)
+    assert seconds(vllm) == triton > only_experts
     assert seconds(vllm + AITER) == aiter
-    assert seconds(f"{vllm}{AITER}, moe_backend: triton") == triton
     early, late = (
         resolve(make_scenario([*moe, f"deployment.engine={{{sglang.format(each)}}}"])) for each in ("0.4.5", "0.4.6")
     )
@@ -360,7 +360,7 @@ def test_experts_on_amd_are_tritons_where_the_engine_leaves_aiter_off() -> None:
         ("mi300x-192gb", "auto", ""),
         ("mi300x-192gb", "fp8", ""),
         ("mi300x-192gb", "awq-int4", "experts in INT4 are Triton's with and without AITER"),
-        ("mi325x-256gb", "fp8", "mi325x-256gb has one rate for all kernels of experts in this format"),
+        ("mi325x-256gb", "auto", "mi325x-256gb has one rate for all kernels of experts in this format"),
     ],
 )
 def test_a_choice_of_experts_on_amd_without_effect_says_why(hardware: str, quantization: str, reason: str) -> None:
@@ -380,6 +380,25 @@ def test_a_choice_of_experts_on_amd_without_effect_says_why(hardware: str, quant
     name = "fp8" if quantization == "fp8" else "bf16" if quantization == "auto" else "int4_weight_only"
     first, second = (each.grouped_gemm_curves.get(name) for each in prices)
     assert (first == second) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "quantization", "has_effect"),
+    [("mi325x-256gb", "fp8", True), ("mi325x-256gb", "auto", False), ("mi355x-288gb", "fp8", False)],
+)
+def test_amds_products_by_blocks_are_an_effect_of_asking_for_its_experts(
+    hardware: str, quantization: str, has_effect: bool
+) -> None:
+    """One switch brings AMD's experts and products; an MI325X has times of the latter alone."""
+    given = ["model=qwen3-30b-a3b", f"deployment.hardware={hardware}", f"deployment.quantization={quantization}"]
+    asked, plain = ([*given, *on("0.21"), *more] for more in (["deployment.engine.moe_backend=aiter"], []))
+    times = [
+        float(price(resolve(make_scenario(each)).shape, 4096).step_times.decode_base[1]) for each in (asked, plain)
+    ]
+
+    told = any("moe_backend has no effect" in each for each in without_effect(make_scenario(asked), None))
+    assert told != has_effect
+    assert (times[0] < times[1]) == has_effect
 
 
 def test_kernels_of_experts_change_nothing_without_experts_in_mxfp4() -> None:

@@ -296,3 +296,11 @@ def test_a_block_of_aliases_is_not_written_out(tmp_path: Path) -> None:
 def test_a_key_below_a_shorthand_is_set_beside_what_it_stands_for(short: str, below: str, whole: str) -> None:
     """`routing: random` is `routing: {policy: random}`, and `slo: chat` is `slo: {preset: chat}`."""
     assert make_scenario([short, below]).model_dump() == make_scenario([whole]).model_dump()
+
+
+def test_a_profile_in_place_of_an_engine_is_its_name() -> None:
+    """As a user of a calibrated profile writes it first."""
+    with pytest.raises(
+        ScenarioError, match=r"must be a mapping of keys to values; did you mean deployment\.engine\.name\?"
+    ):
+        load("chatbot", ["deployment.engine=my-vllm.yaml"])

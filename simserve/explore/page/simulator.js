@@ -76,7 +76,7 @@ function charts(found, values, scale, base) {
   const span = series.edges.at(-1), inMinutes = span > 180, clock = (value) => value / (inMinutes ? 60 : 1);
   const time = { label: inMinutes ? "simulated time, min" : "simulated time, s" };
   const levels = spread.ttft_ms.map((_, place) => place / (spread.ttft_ms.length - 1));
-  const percent = { label: "share of requests", format: (value) => `${Math.round(100 * value)}%` };
+  const percent = { label: "share of requests", format: (value) => `${+(100 * value).toFixed(1)}%` };
   const edges = series.edges.map(clock);
   const tpotLevels = spread.tpot_ms.map((_, place) => place / Math.max(spread.tpot_ms.length - 1, 1));
   return [

@@ -145,7 +145,7 @@ def import_manifest(
     documents = [each for text, name in named if text not in scripts for each in _documents(text, name)]
     where = ", ".join(names) or _WHERE
     try:
-        servers = [server for each in documents for server in _servers(each)]
+        servers = [_with_role(server) for each in documents for server in _servers(each)]
         _add_files(servers, documents)
         if scripts:
             servers += _of_scripts(scripts, documents, dict(zip(names, texts, strict=False)))
@@ -161,6 +161,12 @@ def import_manifest(
         kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
         rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
         raise ScenarioError(rule, file=where, remedy=_READABLE)
+    roles = {each.role for each in servers}
+    if len(roles) == 1 and roles < set(ROLES):
+        (alone,) = roles
+        other = next(each for each in ROLES if each != alone)
+        remedy = f"give the manifest of the {other} workers too"
+        raise ScenarioError(f"holds {alone} workers and no {other} workers", file=where, remedy=remedy)
     versions = {each.version for each in servers if each.version is not None}
     if version is None and len(versions) == len({engine_of(each.words) for each in servers}) == 1:
         (version,) = versions  # also for servers that do not state theirs: workers exchange KV caches
@@ -175,6 +181,7 @@ def import_manifest(
         deployment.pop("replicas", None)
         drawn = zip(servers, drafts, strict=True)
         deployment["pools"] = [_pool(server, draft.mapping, first) for server, draft in drawn]
+        _name_apart(deployment["pools"], servers)
     if any(server.role != "both" for server in servers):
         deployment["disaggregation"] = {}
     media = _with_encoders(deployment, encoders)
@@ -397,6 +404,38 @@ def _of_dynamo(component: Mapping[str, Any]) -> _Server:
     server.version = version_in(container.get("image", ""))  # the tag is Dynamo's
     server.config_map = next((each["name"] for each in volumes if each), "")
     return server
+
+
+def _with_role(server: _Server) -> _Server:
+    """Return a server with the role that its flags give it, or its name where its KV cache goes both ways (NIXL)."""
+    words = [part for word in server.words for part in _apart(word)]
+    role = server.role if server.role != "both" else _mode(words)
+    notes = server.notes
+    transfer = next((after for word, after in itertools.pairwise(words) if word == "--kv-transfer-config"), "")
+    if role == "both" and transfer:
+        role = next((each for word, each in _KV_ROLES.items() if word in transfer), "both")
+        named = [each for each in ROLES if each in server.name.lower()]
+        if role == "both" and len(named) == 1:
+            (role,) = named
+            notes = (*notes, f"{server.name} is taken for {role} workers: its name says it, and its flags do not.")
+    return replace(server, words=words, role=role, notes=notes)
+
+
+_KV_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+"""``kv_role`` of vLLM's ``--kv-transfer-config`` -> the role of a worker (vLLM 0.33.0 config/kv_transfer.py)."""
+
+
+def _apart(word: str) -> list[str]:
+    """Return a flag of a role and its value as two words, where they are written as one."""
+    flag, sign, value = word.partition("=")
+    return [flag, value] if sign and flag in _ROLE_FLAGS else [word]
+
+
+def _name_apart(pools: Sequence[dict[str, Any]], servers: Sequence[_Server]) -> None:
+    """Give pools of one role the names of their servers."""
+    for pool, server in zip(pools, servers, strict=True):
+        if sum(each["role"] == pool["role"] for each in pools) > 1:
+            pool["name"] = scenario_name(server.name)
 
 
 def _mode(words: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ scenario in several replications, then looks at it with more traffic, other leng
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ from simserve.planner.search.roles import (
     price_workers,
     search_mixed,
     search_roles,
+    unit_cost,
 )
 from simserve.planner.search.search import (
     Search,
@@ -71,7 +73,7 @@ from simserve.planner.space.roles import is_split
 from simserve.planner.space.space import GPUS, REPLICAS, Space, default_hardware, kept_of, space_on
 from simserve.planner.space.traffic import traffic_of
 from simserve.planner.workers import each_result
-from simserve.profiles.hardware import hardware_name
+from simserve.profiles.hardware import hardware_name, load_hardware
 from simserve.scenario.formats import with_stored_format
 from simserve.scenario.resolve import replica_shape
 from simserve.scenario.schema import Scenario, objective
@@ -89,8 +91,12 @@ SEARCH_SEED = 1
 """Seed of the runs that decide which fleet is picked, whatever ``run.seed`` says: asking again with another seed asks
 about the same problem. ``run.seed`` draws the runs that confirm the pick, and the figures reported of it."""
 CEILING = 3.0
-"""Another kind of GPU is sized up to this multiple of the plan on the scenario's own GPU; where a run is long, up to
+"""A kind of GPU is sized up to this multiple of the best plan on those searched before it; where a run is long, up to
 1."""
+FIRST_KINDS = 4
+"""Kinds of GPU that are searched right after the scenario's own: those with the most arithmetic for what is minimised.
+What they need is the ceiling of all others. The number is the same for any number of processes, and so is the plan."""
+ARITHMETIC = ("bf16", "fp16", "fp8", "fp4", "int8")  # Types in which weight formats compute.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +191,7 @@ class _Planning:
         self._passed: dict[str, _Open] = {}
         self._picked: _Open | None = None
         self._shapes: list[GroupResult] = []
+        self._places: list[int] = []  # Index of the space of each group, ascending.
         self._so_far: dict[int, tuple[int, Member | None]] = {}
 
     def plan(self) -> Plan:
@@ -290,8 +297,8 @@ class _Planning:
     def _search_shapes(self, spaces: Sequence[Space], places: Sequence[int] | None = None) -> list[float]:
         """Search the shapes of kinds of GPU up to the value of what was confirmed, without what failed.
 
-        Where nothing was confirmed, the first kind, the scenario's own, is searched first: what costs several times its
-        plan is not worth sizing.
+        Where nothing was confirmed, the first kind, the scenario's own, is searched first, then those that promise
+        most: what costs several times the best of them is not worth sizing.
 
         Args:
             places: Indices of the kinds that are searched; None: all.
@@ -302,22 +309,36 @@ class _Planning:
         places, ceiling = range(len(spaces)) if places is None else places, self._ceiling()
         if math.isfinite(ceiling):
             return self._search_up_to(spaces, places, replace(self.goal, ceiling=ceiling, is_tight=True))
-        limits, first = self._search_up_to(spaces, places[:1], self.goal), places[0]
-        best, is_tight = _best_value(spaces[first], self.findings.groups[first], self.goal), not is_short(self.searched)
-        goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
-        return limits + self._search_up_to(spaces, places[1:], goal)
+        is_tight, limits = not is_short(self.searched), dict.fromkeys(places, math.inf)
+        ranked_places = sorted(places[1:], key=lambda place: _cost_of_arithmetic(spaces[place], self.goal))
+        best = math.inf
+        for wave in (places[:1], sorted(ranked_places[:FIRST_KINDS]), sorted(ranked_places[FIRST_KINDS:])):
+            goal = replace(self.goal, ceiling=best * (1.0 if is_tight else CEILING), is_tight=is_tight)
+            limits |= dict(zip(wave, self._search_up_to(spaces, wave, goal), strict=True))
+            known = zip(self._places, self.findings.groups, strict=True)
+            best = min(_best_value(spaces[place], group, self.goal) for place, group in known)
+        return [limits[place] for place in places]
 
     def _search_up_to(self, spaces: Sequence[Space], places: Sequence[int], goal: Goal) -> list[float]:
         """Search the shapes of some kinds of GPU, with what is known of them; return the value up to which each was."""
         groups, again = self.findings.groups, []
-        tasks = [(spaces[place], goal, *groups[place : place + 1]) for place in places]
+        if not places:
+            return []
+        tasks = [(spaces[place], goal, *groups[self._group_of(place)]) for place in places]
         with self._kept(spaces, places):
             for place, found in zip(places, self._each(search_group, tasks, _on(tasks), reports=True), strict=True):
                 again.append(found)
-                known = [renewed(Search(spaces[place], self.goal), each, found) for each in groups[place : place + 1]]
-                groups[place : place + 1] = known or [found]
-                self._shapes[place : place + 1] = [found]
+                at = self._group_of(place)
+                known = [renewed(Search(spaces[place], self.goal), each, found) for each in groups[at]]
+                groups[at] = known or [found]
+                self._shapes[at] = [found]
+                self._places[at] = [place]
         return self._seen_to([spaces[place] for place in places], again, [goal.ceiling for _ in places])
+
+    def _group_of(self, place: int) -> slice:
+        """Return where among the groups that of a space is; an empty slice if it has none yet."""
+        at = bisect_left(self._places, place)
+        return slice(at, at + (place in self._places[at : at + 1]))
 
     def _ceiling(self) -> float:
         """Return the value of what was confirmed; infinite for latency, or without one."""
@@ -355,14 +376,13 @@ class _Planning:
             for place, (_, so_far) in self._so_far.items():
                 if so_far is None:
                     continue
-                space = spaces[places[place]]
+                space, at = spaces[places[place]], self._group_of(places[place])
                 found = stopped_result(space, so_far)
-                if places[place] < len(groups):
-                    if not so_far.run.holds and any(so_far.key == each.key for each in groups[places[place]].members):
-                        continue
-                    groups[places[place]] = joined(space, self.goal, groups[places[place]], found)
-                else:
-                    groups.append(found)
+                for group in groups[at]:
+                    if so_far.run.holds or not any(so_far.key == each.key for each in group.members):
+                        groups[at] = [joined(space, self.goal, group, found)]
+                if at.start == at.stop:
+                    groups[at], self._places[at] = [found], [places[place]]
             raise
 
     def _best_in_words(self) -> str:
@@ -708,6 +728,13 @@ def _best_value(space: Space, group: GroupResult, goal: Goal) -> float:
     if group.best is None or group.best.trial is None or goal.objective == "latency":
         return math.inf
     return Search(space, goal).value(group.best.trial)[0]
+
+
+def _cost_of_arithmetic(space: Space, goal: Goal) -> float:
+    """Return what one GPU of a kind adds to the objective, for each FLOP/s of its fastest number format."""
+    hardware = load_hardware(space.scenario.deployment.hardware, space.scenario.folder)
+    peak = max((hardware.peak_flops(dtype) or 0.0 for dtype in ARITHMETIC), default=0.0)
+    return unit_cost(Search(space, goal), space.base, hardware.name) / peak if peak else math.inf
 
 
 def _on(tasks: Sequence[tuple[Any, ...]]) -> str:

@@ -301,7 +301,7 @@ def _unconfirmed(found: Findings) -> Iterator[str]:
     label = describe(deployed(found.scenario, failed[0].overrides, failed[0].replicas))
     kept = found.confirmed
     if label == describe(deployed(found.scenario, kept.overrides, kept.replicas)):
-        label = "the same with other engine settings"
+        label = "the same fleet with other engine settings"
     others = f"; nor did {counted(len(failed) - 1, 'other fleet')}" if len(failed) > 1 else ""
     yield f"{label} held in the search, but not in the runs that confirm{others}"
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import FAILED, RequestTable, StepTimes
 from simserve.metrics.latency import SLO
+from simserve.perf.tables import in_arrays
 from simserve.scenario.schema import Scenario, objective
 from simserve.workload.requests import RequestSpecs
 
@@ -161,13 +162,6 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     work, ends = np.where(fails, np.inf, work), specs.arrival_time + deadline
     replicas = replicas_needed(slo.attainment, specs.arrival_time, work, ends, latest_start)
     return dataclasses.replace(bound, least_replicas=replicas)
-
-
-def in_arrays(times: StepTimes) -> StepTimes:
-    """Return the step times as arrays, converted once for all bounds."""
-    names = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
-    arrays = {name: np.asarray(getattr(times, name), dtype=np.float64) for name in names}
-    return dataclasses.replace(times, **arrays)  # type: ignore[arg-type]
 
 
 def first_token_seconds(prompt: Array, config: EngineConfig, times: StepTimes) -> Array:

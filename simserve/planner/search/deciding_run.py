@@ -31,12 +31,13 @@ from simserve.planner.capacity.search import (
     long_run_requests,
     settled_requests,
 )
-from simserve.planner.overrides import ONCE, Overrides, with_overrides
+from simserve.planner.overrides import ONCE, Overrides
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
     Trial,
     deployed,
+    deployment_in,
     finishable_of,
     fleet_of,
     grows_steady,
@@ -75,7 +76,7 @@ SEEDS = 2**63  # Number of seeds.
 
 def deciding_run(scenario: Scenario, overrides: Overrides, replicas: int) -> Trial:
     """Run a fleet as long as a search needs; see `simserve.planner.search.trial.try_fleet`."""
-    there = with_overrides(scenario, overrides)
+    there = deployment_in(scenario, overrides)
     fewer = narrowed(there, replicas, NARROW_REQUESTS)
     if fewer is not None:
         return narrow_run(scenario, overrides, replicas, fewer)

@@ -32,7 +32,7 @@ class Goal:
     spare_replicas: int = 0  # Replicas that are paid for and may be lost.
     ceiling: float = math.inf  # Fleets of this value or more are of no interest.
     is_tight: bool = False
-    """Whether the ceiling is the value of the plan on the scenario's own GPU itself, not a multiple of it."""
+    """Whether the ceiling is the value of the best plan on other GPUs itself, not a multiple of it."""
     replicas: int | None = None  # Required number of replicas; None: the fewest that hold.
     confidence: float | None = None
     """Share of real servers on which the SLO must hold; None: it must hold in simulation."""

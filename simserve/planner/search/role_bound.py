@@ -15,13 +15,13 @@ import numpy as np
 from simserve.engine.config import EngineConfig
 from simserve.engine.state import StepTimes
 from simserve.metrics.latency import SLO
+from simserve.perf.tables import in_arrays
 from simserve.planner.overrides import with_overrides
 from simserve.planner.search.bound import (
     ROUNDING,
     Array,
     first_token_seconds,
     further_token_seconds,
-    in_arrays,
     is_covered,
     latest_window_start,
     least_replica_seconds,

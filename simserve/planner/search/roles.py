@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from simserve.errors import InfeasibleError, InputError
 from simserve.metrics.cost import gpu_hour
 from simserve.perf.shape import ReplicaShape
-from simserve.perf.tables import price
+from simserve.perf.tables import step_times_of
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
 from simserve.planner.search.explain import context_shortage
@@ -561,7 +561,7 @@ class _Shapes:
         self._search, self._front, self._roles, self._limit, self._known = search, front, roles, limit, known
         self._kinds = {role: by_kind(roles.shapes(role), lambda pool: pool) for role in (PREFILL, DECODE)}
         names = {roles.hardware_of(pool) for pool in (*roles.prefill, *roles.decode)}
-        self._units = {name: _unit_cost(search, front, name) for name in names}
+        self._units = {name: unit_cost(search, front, name) for name in names}
         self._judged: dict[tuple[str, int], _Judged] = {}
         self._is_proven = False
         self.bounds = {role: min(map(self._least_cost, each)) for role, each in self._kinds.items()}
@@ -670,7 +670,7 @@ def by_kind(workers: Sequence[Each], pool_of: Callable[[Each], Pool]) -> list[li
     return list(kinds.values())
 
 
-def _unit_cost(search: Search, front: Overrides, name: str) -> float:
+def unit_cost(search: Search, front: Overrides, name: str) -> float:
     """Return the objective of one GPU; 0 if unknown."""
     scenario = search.space.apply(front)
     hardware = load_hardware(name, scenario.folder)
@@ -696,13 +696,13 @@ def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> 
         resolved = resolve(alone, "a KV connector between pools")
         if not resolved.memory.fits or resolved.memory.shortage_bytes:
             return NO_ROOM
-        priced = price(resolved.shape)
+        times = step_times_of(resolved.shape)
     except InputError:
         return None
     specs, role = search.requests(alone), pool["role"]
     if context_shortage(resolved, specs):
         return NO_ROOM
-    bound = role_bound(role, alone, resolved.engine, priced.step_times, specs, is_proven=is_proven)
+    bound = role_bound(role, alone, resolved.engine, times, specs, is_proven=is_proven)
     is_chunked = role == PREFILL and resolved.engine.max_num_batched_tokens < search.longest_prompt
     if bound.out_of_reach and is_chunked:
         return None

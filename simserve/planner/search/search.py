@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.errors import InputError
-from simserve.perf.tables import price
+from simserve.perf.tables import step_times_of
 from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
@@ -37,11 +37,14 @@ from simserve.planner.search.trial import (
     Trial,
     deciding_requests,
     deployed,
+    deployment_in,
     finishable_of,
     fleet_of,
     is_one_job,
+    keep,
     request_limit,
-    try_fleet,
+    run_fleet,
+    with_probability,
 )
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY, makeup_of, merged
 from simserve.planner.space.space import BUDGET_KEY, HARDWARE_KEY, SEATS_KEY, Space, gpus_of
@@ -167,14 +170,14 @@ class Search:
             for each in resolved.pools or (resolved,):
                 if not each.memory.fits or each.memory.shortage_bytes:
                     return Member(overrides=overrides, status="does_not_fit", reason=shortage(each))
-            priced = price(resolved.shape)
+            times = step_times_of(resolved.shape)
         except InputError as refusal:
             return Member(overrides=overrides, status="invalid", reason=clause(refusal))
         specs = self.requests(scenario)
         for each in resolved.pools or (resolved,):
             if cut := context_shortage(each, specs):
                 return Member(overrides=overrides, status="does_not_fit", reason=cut)
-        bound = fleet_bound(scenario, resolved.engine, priced.step_times, specs)
+        bound = fleet_bound(scenario, resolved.engine, times, specs)
         member = Member(
             overrides=overrides,
             status="not_better",
@@ -193,6 +196,7 @@ class Search:
             if self.goal.replicas is not None:
                 reason = f"needs at least {bound.least_replicas} replicas (bound), and {self.goal.replicas} are kept"
             return replace(member, status="too_many_gpus", reason=reason)
+        keep(self.space.scenario, overrides, resolved)
         return member
 
     def requests(self, scenario: Scenario) -> RequestSpecs:
@@ -271,7 +275,7 @@ class Search:
             if self.best is not None:
                 member.status, member.reason = "not_better", "misses the SLO with fewer dollars or GPUs than the best"
             elif math.isfinite(self.goal.ceiling):
-                member.status, member.reason = "misses", f"misses the SLO at the price of {self._ceiling_words}"
+                member.status, member.reason = "misses", f"misses the SLO at {self._ceiling_words}"
             else:
                 member.status, member.reason = "misses", "misses the SLO with as many GPUs as are allowed"
             return WORST
@@ -297,11 +301,12 @@ class Search:
 
     @property
     def _ceiling_words(self) -> str:
-        return "the plan on the scenario's GPU" if self.goal.is_tight else "several plans on the scenario's GPU"
+        times = "" if self.goal.is_tight else "several times "
+        return f"{times}the price of the best plan on other GPUs"
 
     def _climbed(self, member: Member, held: Trial, most: int) -> Trial:
         """Return the best fleet from the smallest that holds upwards, as more replicas leave less to an API."""
-        if self.space.apply(member.overrides).deployment.overflow is None:
+        if deployment_in(self.space.scenario, member.overrides).deployment.overflow is None:
             return held
         for replicas in range(held.replicas + 1, most + 1):
             larger = self.trial(member, replicas)
@@ -369,7 +374,7 @@ class Search:
 
     def _guess(self, member: Member, least: int, most: int) -> int | None:
         """Return the fewest replicas that first looks do not rule out, if these are much shorter; else None."""
-        scenario, there = self.space.scenario, self.space.apply(member.overrides)
+        scenario, there = self.space.scenario, deployment_in(self.space.scenario, member.overrides)
         asked = objective(scenario)
         if asked is None or self.goal.objective == "latency":
             return None
@@ -400,16 +405,18 @@ class Search:
     def _trial(self, member: Member, replicas: int) -> Trial:
         """Run a fleet: a short look first, and all requests only if that does not fail by far."""
         scenario = self.space.scenario
-        there = self.space.apply(member.overrides)
+        there = deployment_in(self.space.scenario, member.overrides)
         first, fewer = request_limit(there, FIRST_REQUESTS), narrowed(there, replicas, FIRST_REQUESTS)
         asked = objective(scenario)
         if asked is not None and (fewer is not None or first is not None):
-            look = (
-                narrow_run(scenario, member.overrides, replicas, fewer)
-                if fewer is not None
-                else try_fleet(scenario, member.overrides, replicas, _enough(scenario, first or FIRST_REQUESTS))
-            )
+            evidence = None
+            if fewer is not None:
+                look = narrow_run(scenario, member.overrides, replicas, fewer)
+            else:
+                count = _enough(scenario, first or FIRST_REQUESTS)
+                look, evidence = run_fleet(scenario, member.overrides, replicas, count)
             if look.attainment is not None and look.attainment < asked.attainment - DOUBT:
+                look = with_probability(look, evidence)
                 self.trials.append(look)
                 return replace(look, holds=False)
         elif asked is not None and there.workload.trace is None:
@@ -426,10 +433,11 @@ class Search:
         first = round(EARLY_SHARE * count)
         if self._specs is None or first < FIRST_REQUESTS:
             return None
-        look = try_fleet(scenario, member.overrides, replicas, first)
+        look, evidence = run_fleet(scenario, member.overrides, replicas, first)
         missed = 0.0 if look.attainment is None else (1.0 - look.attainment) * look.requests
         if missed <= (1.0 - asked) * count + DOUBT * first:
             return None
+        look = with_probability(look, evidence)
         self.trials.append(look)
         return replace(look, holds=False)
 

@@ -38,8 +38,8 @@ FIRST_REQUESTS = 1000  # Requests of a first look, which drops fleets that fail 
 MOST_REQUESTS = 5000
 """Most requests of a run that decides in the search; the plan is confirmed on all of the scenario's."""
 DOUBT = 0.05  # How far below the required share a first look must be to count as a miss.
-KEPT_DEPLOYMENTS = 32
-"""Resolved deployments to cache, with their finishable load: the shapes of a kind of GPU, on which knobs are tried
+KEPT_DEPLOYMENTS = 1024
+"""Resolved deployments to cache, with their finishable load: the shapes of all kinds of GPU, on which knobs are tried
 later."""
 REQUESTS_PER_CLIENT = 10  # Least requests of each client of a closed loop in a shortened run.
 CONVERSATIONS_PER_CLIENT = 2  # Least conversations of each client, likewise.
@@ -207,14 +207,34 @@ def _evidence(resolved: ResolvedScenario, result: RunResult) -> Evidence | None:
 
 def deployed_overrides(scenario: Scenario, overrides: Overrides, replicas: int) -> dict[str, Any]:
     """Return all overrides that deploy a number of replicas in a scenario."""
-    deployment = with_overrides(scenario, overrides).deployment
-    return merged(overrides, settings(deployment, replicas))
+    return merged(overrides, settings(deployment_in(scenario, overrides).deployment, replicas))
 
 
 def deployed(scenario: Scenario, overrides: Overrides, replicas: int) -> Scenario:
     """Return the scenario on a fleet."""
-    there = with_overrides(scenario, overrides)
+    there = deployment_in(scenario, overrides)
     return with_overrides(there, settings(there.deployment, replicas))
+
+
+def deployment_in(scenario: Scenario, overrides: Overrides) -> Scenario:
+    """Return the scenario with the overrides of a deployment, known from `keep` or made anew.
+
+    Raises:
+        InputError: The overrides do not go together.
+    """
+    known = _resolved.get(_key(scenario, overrides))
+    return with_overrides(scenario, overrides) if known is None else known[1]
+
+
+def keep(scenario: Scenario, overrides: Overrides, resolved: ResolvedScenario) -> None:
+    """Keep a resolved deployment for the fleets of it that will be tried.
+
+    Args:
+        resolved: The scenario with the overrides, resolved.
+    """
+    _resolved[_key(scenario, overrides)] = scenario, resolved.scenario, resolved, {}
+    if len(_resolved) > KEPT_DEPLOYMENTS:
+        _resolved.popitem(last=False)
 
 
 def fleet_of(scenario: Scenario, overrides: Overrides, replicas: int) -> ResolvedScenario:

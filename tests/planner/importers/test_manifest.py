@@ -486,6 +486,74 @@ def test_an_empty_file_and_one_without_a_server_are_named() -> None:
         import_manifest(["kind: Service", "a: [1"], names=["a.yaml", "b.yaml"])
 
 
+def workers(**arguments: list[str]) -> str:
+    """Return a Deployment of vLLM or SGLang for each name, on eight H100s, with these arguments."""
+    found = []
+    for name, words in arguments.items():
+        container = {"image": "x", "args": words, "resources": {"limits": {"nvidia.com/gpu": 8}}}
+        pod = {"containers": [container], "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}
+        metadata, spec = {"name": name.replace("_", "-")}, {"replicas": 1, "template": {"spec": pod}}
+        found.append({"kind": "Deployment", "metadata": metadata, "spec": spec})
+    return yaml.safe_dump_all(found)
+
+
+_SGLANG = ["python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-32B", "--tp", "8"]
+_VLLM = ["vllm", "serve", "Qwen/Qwen3-32B", "--tensor-parallel-size", "8"]
+
+
+def roles_of(text: str) -> list[tuple[str, str]]:
+    """Return the names and roles of the pools of manifests."""
+    return [(pool["name"], pool["role"]) for pool in import_manifest([text]).mapping["deployment"]["pools"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        workers(a=[*_SGLANG, "--disaggregation-mode", "prefill"], b=[*_SGLANG, "--disaggregation-mode=decode"]),
+        workers(
+            a=[*_VLLM, "--kv-transfer-config", '{"kv_connector": "P2pNcclConnector", "kv_role": "kv_producer"}'],
+            b=[*_VLLM, '--kv-transfer-config={"kv_connector": "P2pNcclConnector", "kv_role": "kv_consumer"}'],
+        ),
+        workers(
+            my_prefill=[*_VLLM, "--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'],
+            my_decode=[*_VLLM, "--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'],
+        ),
+    ],
+    ids=["sglang", "vllm", "nixl"],
+)
+def test_deployments_of_prefill_and_decode_workers_are_pools_of_them(text: str) -> None:
+    """They were two pools that do both, and their flags were gone without a word."""
+    assert roles_of(text) == [("prefill", "prefill"), ("decode", "decode")]
+
+
+def test_a_server_that_keeps_its_cache_elsewhere_does_both() -> None:
+    """A connector to host memory is no role; a name alone is none either."""
+    both = ["--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}']
+    found = import_manifest([workers(chat=[*_VLLM, *both])]).mapping["deployment"]
+    named = import_manifest([workers(prefill_heavy=_VLLM)]).mapping["deployment"]
+
+    assert "pools" not in found
+    assert "pools" not in named
+
+
+def test_workers_of_one_role_alone_are_refused() -> None:
+    """A prefill worker without one that decodes answers nothing."""
+    with pytest.raises(ScenarioError, match="holds prefill workers and no decode workers; give the manifest of the"):
+        import_manifest([workers(a=[*_SGLANG, "--disaggregation-mode", "prefill"])])
+
+
+def test_pools_of_one_role_keep_the_names_of_their_servers() -> None:
+    """Names are unique."""
+    decode = ["--disaggregation-mode", "decode"]
+    text = workers(
+        p=[*_SGLANG, "--disaggregation-mode", "prefill"],
+        small=[*_SGLANG, *decode, "--max-running-requests", "8"],
+        large=[*_SGLANG, *decode, "--max-running-requests", "256"],
+    )
+
+    assert roles_of(text) == [("prefill", "prefill"), ("small", "decode"), ("large", "decode")]
+
+
 KSERVE = """
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import simserve
-from simserve.planner.plan.summary import _arithmetic
+from simserve.planner.plan.summary import _arithmetic, _unconfirmed
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,15 @@ def test_more_replicas_than_the_division_asks_for_are_given_a_reason(sustained: 
     line = next(_arithmetic(found, member, trial))
 
     assert line.endswith(f"within the SLO (simulated): {needed}")
+
+
+def test_a_fleet_that_was_not_confirmed_is_told_from_the_plan() -> None:
+    """Where both have the same name: "1 x H100 held in the search, but not ..." stood below "Deploy 1 x H100"."""
+
+    def said(replicas: int) -> str:
+        plan, failed = (SimpleNamespace(overrides={}, replicas=number, holds=False) for number in (replicas, 1))
+        found: Any = SimpleNamespace(scenario=simserve.load("chatbot"), confirmed=plan, confirmations=[failed])
+        return next(iter(_unconfirmed(found)))
+
+    assert said(1) == "the same fleet with other engine settings held in the search, but not in the runs that confirm"
+    assert said(2).startswith("4 x h100-sxm-80gb, TP 4, fp8, KV fp8 held in the search")

@@ -26,11 +26,11 @@ from simserve.planner.overrides import Overrides, value_of, with_overrides
 from simserve.planner.plan.fleet import Fleet, confirm, traffic_sustained, with_room
 from simserve.planner.plan.plan import CEILING, Plan, PlanOptions, plan
 from simserve.planner.search.deciding_run import promise_of, settled_run
-from simserve.planner.search.member import Member
+from simserve.planner.search.member import Goal, GroupResult, Member
 from simserve.planner.search.order import smallest_integer
-from simserve.planner.search.search import Search
+from simserve.planner.search.search import Search, search_group
 from simserve.planner.search.trial import Trial, try_fleet
-from simserve.planner.space.space import KEEPABLE, parse_choices
+from simserve.planner.space.space import KEEPABLE, Space, parse_choices
 from simserve.profiles import catalog
 from simserve.profiles.hardware import load_hardware
 from simserve.report.brief import brief_of_run
@@ -1025,3 +1025,26 @@ def test_how_many_encoders_there_are_is_a_choice() -> None:
     assert answer_lines(found.summary)[0].startswith(
         "Deploy 2 x h100-sxm-80gb, TP 2, fp8: 2 GPUs and 1 that encode for $"
     )
+
+
+def test_kinds_are_searched_up_to_the_best_of_those_that_promise_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scenario's own GPU first, then the one with the most arithmetic for its price; the answer keeps the order."""
+    ceilings: dict[str, float] = {}
+
+    def searched(space: Space, goal: Goal, *known: GroupResult, **how: Any) -> GroupResult:
+        found = search_group(space, goal, *known, **how)
+        ceilings[found.hardware] = goal.ceiling
+        return found
+
+    monkeypatch.setattr("simserve.planner.plan.plan.search_group", searched)
+    monkeypatch.setattr("simserve.planner.plan.plan.FIRST_KINDS", 1)
+    hardware = ("a10-24gb", "l4-24gb", "l40s-48gb")
+    summary = plan(busy_scenario(), options(hardware=hardware, choices={**SMALL, **ONE_SHAPE}, trials=0)).summary
+
+    fleets = [summary["best"], *summary["runners_up"]]
+    hourly = {each["hardware"]: each["usd_per_month"] / HOURS_PER_MONTH for each in fleets}
+    assert [*ceilings] == ["a10-24gb", "l40s-48gb", "l4-24gb"]
+    assert ceilings["a10-24gb"] == math.inf
+    assert ceilings["l40s-48gb"] == pytest.approx(CEILING * hourly["a10-24gb"])
+    assert ceilings["l4-24gb"] == pytest.approx(CEILING * min(hourly["a10-24gb"], hourly["l40s-48gb"]))
+    assert tuple(summary["search"]["hardware"]) == hardware
