@@ -67,8 +67,8 @@ NARROW_TILE_ROWS = 16
 """Rows of the smallest tile where compute is scarce (H20): the libraries' kernels with swapped operands show there."""
 SCARCE_COMPUTE = 0.5
 """FLOP/s per byte/s, relative to the lender's, below which they do: 0.15 and 0.18 on H20, 0.56 and more on the others.
-Those have the lender's kernels, whose times its tables hold (AIConfigurator). With tiles of 16 rows an A100's experts in
-16 bit would take 0.56 to 0.71 of the tabled time up to 128 tokens (with its own 0.95 to 1.04, from 4 tokens on), a
+Those have the lender's kernels, whose times its tables hold (AIConfigurator). With tiles of 16 rows an A100's experts
+in 16 bit would take 0.56 to 0.71 of the tabled time up to 128 tokens (with its own 0.95 to 1.04, from 4 tokens on), a
 B200's in MXFP4 and NVFP4, up to 1,100 columns a rank, 0.68 to 0.90 for 16 to 512 tokens (0.83 to 1.07), and an A100's
 products of up to 16 rows in 16 bit 0.87 to 0.95 (0.97 to 1.06)."""
 
