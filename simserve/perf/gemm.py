@@ -278,11 +278,13 @@ def _product_parts(product: _Product) -> Array:
 def _unpacking(curve: GemmCurve, compute_share: float, min_tile_rows: int, overlap: float) -> GemmCurve:
     """Return the curve of kernels that unpack weights, derived from that of plain ones.
 
-    Marlin's (which have an ``overlap``) distribute tiles of their smallest size evenly over the multiprocessors.
+    Their tiles are never wider than plain ones. Marlin's (which have an ``overlap``) distribute tiles of their smallest
+    size evenly over the multiprocessors.
     """
     if compute_share == 1.0 and min_tile_rows == PLAIN_TILE_ROWS:
         return curve
     start = UNPACKING_STARTS * curve.start_latency
+    min_tile_rows = min(min_tile_rows, curve.min_tile_rows)
     changed = {"min_tile_rows": min_tile_rows, "start_latency": start}
     if overlap > 1.0:
         changed |= {"overlap": max(curve.overlap, overlap), "max_tile_rows": min_tile_rows}

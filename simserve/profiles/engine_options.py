@@ -176,8 +176,8 @@ class EngineOptions(FrozenModel):
     Absent: Triton's for gpt-oss on Hopper and B200, Marlin's for others; a wheel of vLLM up to 0.11.2 lacks Triton's
     and uses Marlin's. AMD GPUs: whose kernels multiply experts in BF16 and FP8, Triton's or AMD's, `aiter`
     (`VLLM_ROCM_USE_AITER`), and with them products in FP8 with block scales under vLLM. An MI300X has times of both,
-    others one rate (an MI325X both of the products); experts in INT4 are Triton's either way. Absent: AMD's where
-    `attention_backend` is `aiter`, as one switch sets both, and otherwise Triton's."""
+    others one rate (an MI325X both in BF16 and of the products); experts in INT4 are Triton's either way. Absent: AMD's
+    where `attention_backend` is `aiter`, as one switch sets both, and otherwise Triton's."""
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, for whose weights and largest step a server otherwise reserves memory
     whatever its prompts contain: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded too."""

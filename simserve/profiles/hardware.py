@@ -64,8 +64,13 @@ _MACHINES = re.compile(r"\b(?:mac[ -]?book(?:[ -](?:pro|air))?|mac[ -]?(?:studio
 """Machines that people name beside the chip in them: ``Mac Studio M4 Max``."""
 _LIKENESS = 0.7  # Least share of letters that an unknown name shares with a suggested GPU: numbers alone look alike.
 NARROW_TILE_ROWS = 16
-"""Rows of the smallest tile. On fitted GPUs few rows wait for memory whatever the tile. Where compute is scarcer (H20),
-the libraries' kernels with swapped operands show, whose tiles take 16 rows."""
+"""Rows of the smallest tile where compute is scarce (H20): the libraries' kernels with swapped operands show there."""
+SCARCE_COMPUTE = 0.5
+"""FLOP/s per byte/s, relative to the lender's, below which they do: 0.15 and 0.18 on H20, 0.56 and more on the others.
+Those have the lender's kernels, whose times its tables hold (AIConfigurator). With tiles of 16 rows an A100's experts
+in 16 bit would take 0.56 to 0.71 of the tabled time up to 128 tokens (with its own 0.95 to 1.04, from 4 tokens on), a
+B200's in MXFP4 and NVFP4, up to 1,100 columns a rank, 0.68 to 0.90 for 16 to 512 tokens (0.83 to 1.07), and an A100's
+products of up to 16 rows in 16 bit 0.87 to 0.95 (0.97 to 1.06)."""
 
 
 class Calibration(FrozenModel):
@@ -640,7 +645,8 @@ SERVER_HOST = Host.model_construct(
 def _with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> HardwareProfile:
     """Return a profile with the fitted curves of another GPU, scaled by the ratio of the two GPUs' class efficiencies.
 
-    Starts, tiles and overlaps are those of the architecture; shares of the peaks scale with the class efficiencies.
+    Starts, tiles (but for `SCARCE_COMPUTE`) and overlaps are those of the architecture; shares of the peaks scale with
+    the class efficiencies.
     Apart from memory, decode attention is limited by the ordinary cores (softmax, conversion of 8-bit keys), and scales
     with their peak. Collectives are taken if both have the same kind of link, the borrower's at least as fast. Curves
     of its own stay. The borrowed ones have no ``fit``: their fidelity is ``roofline``.
@@ -650,9 +656,13 @@ def _with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> Hardw
     """
     own, other = profile.efficiency, fitted.efficiency
     compute, memory = own.gemm / other.gemm, own.memory / other.memory
+    per_byte = _peak_ratio(profile, fitted, "bf16") * fitted.memory.bandwidth / profile.memory.bandwidth
+    most_rows = NARROW_TILE_ROWS if per_byte < SCARCE_COMPUTE else None
     changes: dict[str, object] = {
-        "gemm_curves": _scaled(fitted.gemm_curves, compute, memory) | profile.gemm_curves,
-        "grouped_gemm_curves": _scaled(fitted.grouped_gemm_curves, compute, memory) | profile.grouped_gemm_curves,
+        "gemm_curves": _scaled(fitted.gemm_curves, compute, memory, most_rows) | profile.gemm_curves,
+        "grouped_gemm_curves": (
+            _scaled(fitted.grouped_gemm_curves, compute, memory, most_rows) | profile.grouped_gemm_curves
+        ),
         "activation_quantisation": profile.activation_quantisation or fitted.activation_quantisation,
     }
     if profile.attention_curves is None and fitted.attention_curves is not None:
@@ -664,12 +674,12 @@ def _with_kernels_of(profile: HardwareProfile, fitted: HardwareProfile) -> Hardw
 
 
 def _scaled(
-    curves: Mapping[GemmClass, Sequence[_Curve]], compute: float, memory: float
+    curves: Mapping[GemmClass, Sequence[_Curve]], compute: float, memory: float, most_rows: int | None
 ) -> dict[GemmClass, tuple[_Curve, ...]]:
-    return {name: tuple(_slowed(curve, compute, memory) for curve in each) for name, each in curves.items()}
+    return {name: tuple(_slowed(curve, compute, memory, most_rows) for curve in each) for name, each in curves.items()}
 
 
-def _slowed(curve: _Curve, compute: float, memory: float) -> _Curve:
+def _slowed(curve: _Curve, compute: float, memory: float, most_rows: int | None) -> _Curve:
     changes: dict[str, object] = {
         "efficiency": min(curve.efficiency * compute, 1.0),
         "memory_efficiency": min(curve.memory_efficiency * memory, 1.0),
@@ -677,9 +687,9 @@ def _slowed(curve: _Curve, compute: float, memory: float) -> _Curve:
     }
     if isinstance(curve, GemmCurve):
         changes["sustained_efficiency"] = min(curve.sustained_efficiency * compute, 1.0)
-        changes["min_tile_rows"] = min(curve.min_tile_rows, NARROW_TILE_ROWS)
-    if isinstance(curve, GroupedGemmCurve):
-        changes["tile_rows"] = min(curve.tile_rows, NARROW_TILE_ROWS)
+    if most_rows is not None:
+        rows = "tile_rows" if isinstance(curve, GroupedGemmCurve) else "min_tile_rows"
+        changes[rows] = min(getattr(curve, rows), most_rows)
     return curve.model_copy(update=changes)
 
 

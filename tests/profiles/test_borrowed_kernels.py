@@ -9,6 +9,7 @@ import pytest
 from simserve.errors import ProfileError
 from simserve.perf.tables import price
 from simserve.profiles.hardware import load_hardware
+from simserve.profiles.kernel_curves import GemmCurve, GroupedGemmCurve, TileCurve
 from tests.perf.shapes import make_shape
 
 
@@ -126,3 +127,68 @@ def test_few_rows_are_no_tile_of_64_where_arithmetic_is_scarce() -> None:
     )
 
     assert slow < fast
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "version", "quantization"),
+    [
+        ("mixtral-8x7b", "sglang", "0.5.5", "none"),
+        ("llama-3.1-8b", "vllm", "0.25", "none"),
+        ("phi-4", "tensorrt-llm", "1.2", "awq-int4"),
+    ],
+)
+def test_a_card_of_the_same_chip_is_no_quicker_than_its_module(
+    model: str, engine: str, version: str, quantization: str
+) -> None:
+    """An A100 on PCIe has the kernels of the SXM module, less power and less bandwidth."""
+    card, module = (
+        price(make_shape(name, model, engine=engine, version=version, quantization=quantization), 64).step_times
+        for name in ("a100-pcie-80gb", "a100-sxm-80gb")
+    )
+
+    for rows in (1, 8, 64):
+        assert 1.0 <= card.decode_base[rows] / module.decode_base[rows] < 1.2
+
+
+@pytest.mark.parametrize("name", ["a100-pcie-80gb", "a100-sxm-40gb", "b300-sxm-270gb", "gb300-279gb", "gh200-96gb"])
+def test_tiles_are_the_lenders_where_compute_is_not_scarcer(name: str) -> None:
+    """Whatever power and bandwidth are; an H20's are narrow."""
+    document = (Path(__file__).parents[2] / "hardware_profiles" / f"{name}.yaml").read_text()
+    lender = load_hardware(document.split("kernels_of: ")[1].split()[0])
+    own, scarce, plenty = (load_hardware(each) for each in (name, "h20-96gb", "h200-sxm-141gb"))
+
+    for each in ("gemm_curves", "grouped_gemm_curves"):
+        for kernels, curves in getattr(lender, each).items():
+            assert [_rows(curve) for curve in getattr(own, each)[kernels]] == [_rows(curve) for curve in curves]
+    assert _rows(scarce.gemm_curves["bf16"][0]) == 16 < _rows(plenty.gemm_curves["bf16"][0])
+    assert _rows(scarce.grouped_gemm_curves["bf16"][0]) == 16 < _rows(plenty.grouped_gemm_curves["bf16"][0])
+
+
+def _rows(curve: TileCurve) -> int:
+    return curve.tile_rows if isinstance(curve, GroupedGemmCurve) else GemmCurve.model_validate(curve).min_tile_rows
+
+
+@pytest.mark.parametrize("engine", [("vllm", "0.25"), ("sglang", "0.5.18")])
+def test_experts_in_sixteen_bit_run_on_an_mi325x_as_on_an_mi300x(engine: tuple[str, str]) -> None:
+    """The same chip beside faster memory: never slower, and by no more than the bandwidth."""
+    first, second = (
+        price(make_shape(name, "qwen3-30b-a3b", engine=engine[0], version=engine[1]), 64).step_times
+        for name in ("mi300x-192gb", "mi325x-256gb")
+    )
+
+    for rows in (1, 8, 64):
+        assert 1.0 <= first.decode_base[rows] / second.decode_base[rows] <= 6.0 / 5.3
+
+
+@pytest.mark.parametrize("name", ["h20-96gb", "rtx-4090-24gb", "l4-24gb"])
+def test_weights_unpacked_in_a_product_leave_its_tiles_as_narrow(name: str) -> None:
+    """TensorRT-LLM's kernels for INT4 weights have the tiles of plain ones: one row never takes longer for it."""
+    packed, plain = (
+        price(
+            make_shape(name, "qwen3-8b", engine="tensorrt-llm", version="1.3", quantization=each, max_model_len=2048),
+            64,
+        ).step_times
+        for each in ("awq-int4", "none")
+    )
+
+    assert packed.decode_base[1] < 0.8 * plain.decode_base[1]

@@ -360,11 +360,12 @@ def test_experts_on_amd_are_tritons_where_the_engine_leaves_aiter_off() -> None:
         ("mi300x-192gb", "auto", ""),
         ("mi300x-192gb", "fp8", ""),
         ("mi300x-192gb", "awq-int4", "experts in INT4 are Triton's with and without AITER"),
-        ("mi325x-256gb", "auto", "mi325x-256gb has one rate for all kernels of experts in this format"),
+        ("mi325x-256gb", "auto", ""),
+        ("mi355x-288gb", "auto", "mi355x-288gb has one rate for all kernels of experts in this format"),
     ],
 )
 def test_a_choice_of_experts_on_amd_without_effect_says_why(hardware: str, quantization: str, reason: str) -> None:
-    """An MI300X has times of both in 16 and 8 bits; INT4 is Triton's whatever is asked for."""
+    """An MI300X has times of both in 16 and 8 bits, an MI325X its in 16; INT4 is Triton's whatever is asked for."""
     moe = ["model=qwen3-30b-a3b", f"deployment.hardware={hardware}", f"deployment.quantization={quantization}"]
     found = [
         each
@@ -384,12 +385,12 @@ def test_a_choice_of_experts_on_amd_without_effect_says_why(hardware: str, quant
 
 @pytest.mark.parametrize(
     ("hardware", "quantization", "has_effect"),
-    [("mi325x-256gb", "fp8", True), ("mi325x-256gb", "auto", False), ("mi355x-288gb", "fp8", False)],
+    [("mi325x-256gb", "fp8", True), ("mi325x-256gb", "auto", True), ("mi355x-288gb", "fp8", False)],
 )
 def test_amds_products_by_blocks_are_an_effect_of_asking_for_its_experts(
     hardware: str, quantization: str, has_effect: bool
 ) -> None:
-    """One switch brings AMD's experts and products; an MI325X has times of the latter alone."""
+    """One switch brings AMD's experts and products; in 8 bits an MI325X has times of the latter alone."""
     given = ["model=qwen3-30b-a3b", f"deployment.hardware={hardware}", f"deployment.quantization={quantization}"]
     asked, plain = ([*given, *on("0.21"), *more] for more in (["deployment.engine.moe_backend=aiter"], []))
     times = [
