@@ -53,6 +53,7 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
     chunks.clear()
     sizes.clear()
     replica.prefill_tokens = 0
+    replica.attended_pairs = replica.attended_keys = 0.0
     forget_finished(replica, requests)
     if replica.config.pipeline_parallel_size > 1:
         begin_round(replica, replica.num_decoding)

@@ -29,6 +29,16 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "two stages, together": ("chatbot", TWO_STAGES),
     "experts": ("chatbot", ["model=gpt-oss-120b", "deployment.quantization=auto", "deployment.kv_cache_dtype=auto"]),
     "linear attention": ("chatbot", ["model=qwen3-next-80b-a3b"]),
+    "states of prefixes": (
+        "chatbot",
+        [
+            "model=nemotron-3-nano-30b-a3b",
+            "deployment.quantization=auto",
+            "deployment.kv_cache_dtype=auto",
+            "deployment.tensor_parallel_size=1",
+            "deployment.engine={name: vllm, version: '0.33', enable_prefix_caching: true}",
+        ],
+    ),
     "ranks in lockstep": (
         "chatbot",
         [
@@ -98,7 +108,7 @@ def test_operators_sum_to_the_busy_seconds(case: str) -> None:
     assert min(found.values()) >= 0.0
 
 
-@pytest.mark.parametrize("case", ["tensor parallel, FP8", "experts", "linear attention"])
+@pytest.mark.parametrize("case", ["tensor parallel, FP8", "experts", "linear attention", "states of prefixes"])
 @pytest.mark.parametrize("mode", [[], ["deployment.engine.cudagraph_mode=FULL"]])
 def test_each_operator_is_the_sum_over_the_log(case: str, mode: list[str]) -> None:
     """Step by step from the log's batches, each operator but two: contexts, and waits for launches, are in no table.
