@@ -72,10 +72,7 @@ def answer(summary: Mapping[str, Any]) -> str:
     own, api = summary["self_host"], summary["api"]
     cheaper = summary["cheaper"]
     if cheaper is not None and NO_API_SERVES_THEM in (summary.get("caveats") or ()):
-        return (
-            f"No listed API serves these weights: {dollars(own['usd_per_month'])} a month for your own GPUs; "
-            f"{api['name']}, another model, bills {dollars(api['usd_per_month'])}."
-        )
+        return f"No listed API serves these weights: {dollars(own['usd_per_month'])} a month for your own GPUs."
     if cheaper is not None and summary["saving_usd_per_month"] is not None:
         low, high = (own, api) if cheaper == "self_host" else (api, own)
         other = _api_name(api) if cheaper == "self_host" else "your own GPUs"
