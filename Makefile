@@ -79,6 +79,7 @@ figures: $(VENV)/.installed-dev
 	$(BIN)/python docs/write_kv_logs.py
 	$(BIN)/python docs/write_models.py
 	$(BIN)/python docs/write_reference_walk.py
+	$(BIN)/simserve schema > scenarios/schema.json
 	$(BIN)/simserve schema --markdown > docs/scenario-keys.md
 	$(BIN)/python docs/write_readme.py
 
