@@ -172,8 +172,8 @@ class PrefixCache:
         state_blocks: State -> its ``state_weight`` blocks.
         free_states: States that are gone.
         fresh_states: Keys of the states that the step being planned computes.
-        found_by: The request that was looked up last, if nothing has been evicted since; else -1.
-        found_blocks: The blocks that it found, place after place, without those of states or windows.
+        found_blocks: The blocks that the last request to be looked up found, place after place, without those of states
+            or windows.
         is_under_way: Whether the tokens of the last step are not known yet.
         tree: The tree that holds shared prefixes (`simserve.engine.radix_tree`), which leaves everything from ``slots``
             to ``num_fresh`` except ``num_idle`` unused; None: there is none.
@@ -241,7 +241,6 @@ class PrefixCache:
         self.free_entries: list[int] = []
         self.free_states: list[int] = []
         self.fresh_states: list[int] = []
-        self.found_by = -1
         self.found_blocks: list[int] = []
 
 

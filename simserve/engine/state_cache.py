@@ -114,7 +114,7 @@ def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     paths, copies, blocks = cache.paths, cache.copies, cache.found_blocks
     limit = (tokens - 1) // paths.block_size
     first, found = paths.starts[index], 0
-    entry, cache.found_by = first, index
+    entry = first
     blocks.clear()
     while entry < paths.starts[index + 1] and found < limit:
         copy = copies.get(_key(cache, paths.segments[entry], found + 1, 0), 0)
@@ -179,17 +179,17 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
 
 
 def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int, tokens: int) -> None:
-    """Let a request with a new seat use the ``found`` blocks that it finds, and take what ``tokens`` tokens need."""
+    """Let a request that has just been looked up use the ``found`` blocks it finds, and take what ``tokens`` need."""
     cache = replica.cache
     assert cache is not None
     paths = cache.paths
     paths.passed_blocks[index] = max(found - cache.num_needed, 0)
     paths.last_reused[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
     paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = found, found, 0
-    entry, is_known = paths.starts[index], cache.found_by == index
+    entry = paths.starts[index]
     for place in range(1, found + 1):
         segment = paths.segments[entry]
-        block = cache.found_blocks[place - 1] if is_known else cache.copies.get(_key(cache, segment, place, 0), 0)
+        block = cache.found_blocks[place - 1]
         cache.num_duplicates += cache.block_users[block] > 0
         _use(replica, cache, block)
         _push(cache, index, block)
@@ -290,7 +290,6 @@ def _forget(cache: PrefixCache, block: int) -> None:
     cache.block_keys[block] = cache.is_kept[block] = cache.next_copy[block] = 0
     if not key:
         return
-    cache.found_by = -1
     other = cache.copies.get(key, 0)
     if other != block:
         while cache.next_copy[other] != block:

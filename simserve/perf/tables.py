@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,10 +82,10 @@ from simserve.perf.stage import (
 from simserve.perf.traffic import traffic_of
 from simserve.perf.ubatches import Runs, is_in_slot_order, most_apart, runs_of, slot_runs
 from simserve.profiles.attention_kinds import SparseIndexer
+from simserve.profiles.catalog import Itself
 from simserve.profiles.model_blocks import AttentionLayers
 from simserve.profiles.resolved_engine import ResolvedEngine
 
-Kept = TypeVar("Kept")
 MIN_TABLE_TOKENS = 8192
 """Least tokens in the table: enough for compute to be the bottleneck where the straight line takes over."""
 MAX_TABLE_TOKENS = 32768  # Most tokens in the table. Beyond it the time of a step is linear in its tokens.
@@ -98,7 +97,7 @@ first."""
 KEPT_TIMES = 2048
 """Deployments whose step times alone are kept, about 0.1 MB each: a plan asks for those of all kinds of GPU again when
 it sizes prefill and decode workers."""
-KEPT_BY_IDENTITY = 8  # Deployments that are found again without being compared by value.
+KEPT_BY_IDENTITY = 8  # Deployments found again without being compared by value, whose text takes 1 ms to write.
 _TABLES = ("decode_base", "decode_slope", "token_seconds", "sequence_seconds", "decode_attention_base")
 
 
@@ -743,26 +742,11 @@ def price(shape: ReplicaShape, max_tokens_in_table: int | None = None) -> Priced
     """
     if shape.operator_tables is not None:
         return price_anew(shape, max_tokens_in_table)
-    return _price_again(ByIdentity(shape), max_tokens_in_table)
-
-
-class ByIdentity(Generic[Kept]):
-    """A value that compares by identity: runs of one deployment follow each other, and its text takes 1 ms to write."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Kept) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByIdentity) and self.value is other.value
+    return _price_again(Itself(shape), max_tokens_in_table)
 
 
 @lru_cache(maxsize=KEPT_BY_IDENTITY)
-def _price_again(key: ByIdentity[ReplicaShape], max_tokens_in_table: int | None) -> PricedDeployment:
+def _price_again(key: Itself[ReplicaShape], max_tokens_in_table: int | None) -> PricedDeployment:
     return _price(_ByValue(key.value), max_tokens_in_table)
 
 

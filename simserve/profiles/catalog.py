@@ -34,6 +34,7 @@ from simserve.profiles.model_names import (
 from simserve.validation import validate
 
 Profile = TypeVar("Profile")
+Kept = TypeVar("Kept")
 Kind = Literal["hardware", "model", "engine", "api", "scenario", "published", "unseen"]
 
 PROFILE_PATH_VARIABLE = "SIMSERVE_PROFILE_PATH"
@@ -107,19 +108,19 @@ def remembered(read: Callable[[Path], Profile]) -> Callable[[Path], Profile]:
     return read_once
 
 
-class Itself(Generic[Profile]):
-    """A profile as a key that equals only itself: files are read once, and values take long to compare."""
+class Itself(Generic[Kept]):
+    """A value as a key that equals only itself: profiles are read once, and values take long to compare."""
 
-    __slots__ = ("profile",)
+    __slots__ = ("value",)
 
-    def __init__(self, profile: Profile) -> None:
-        self.profile = profile
+    def __init__(self, value: Kept) -> None:
+        self.value = value
 
     def __hash__(self) -> int:
-        return id(self.profile)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and self.profile is other.profile
+        return isinstance(other, Itself) and self.value is other.value
 
 
 def files(kind: Kind) -> dict[str, Path]:

@@ -458,13 +458,13 @@ def load_hardware(name: str, relative_to: Path | None = None) -> HardwareProfile
 
 @lru_cache(maxsize=64)
 def _in_nodes(profile: Itself[HardwareProfile], gpus_per_node: int) -> HardwareProfile:
-    own = profile.profile.intra_node
+    own = profile.value.intra_node
     fewer = {
         "gpus_per_node": gpus_per_node,
         "gpus_per_host": None if gpus_per_node <= own.num_host_gpus else own.gpus_per_host,
         "latency_gpus": own.num_latency_gpus,
     }
-    return profile.profile.model_copy(update={"intra_node": own.model_copy(update=fewer)})
+    return profile.value.model_copy(update={"intra_node": own.model_copy(update=fewer)})
 
 
 def in_nodes(profile: HardwareProfile, gpus_per_node: int | None) -> HardwareProfile:

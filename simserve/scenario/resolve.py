@@ -489,7 +489,7 @@ def engine_of(scenario: Scenario) -> ResolvedEngine:
 
 @lru_cache(maxsize=KEPT_ENGINES)
 def _engine(profile: Itself[EngineProfile], **options: Any) -> ResolvedEngine:
-    return resolve_engine(profile.profile, **options)
+    return resolve_engine(profile.value, **options)
 
 
 def resolved_engine(

@@ -32,8 +32,9 @@ from simserve.metrics.summary import (
 )
 from simserve.metrics.throughput import LIMITS, Conditions, UsersFacts, conditions
 from simserve.perf.operators import PricedDeployment
-from simserve.perf.tables import KEPT_BY_IDENTITY, ByIdentity, price
+from simserve.perf.tables import KEPT_BY_IDENTITY, price
 from simserve.profiles.api import load_api
+from simserve.profiles.catalog import Itself
 from simserve.profiles.engine_options import MeasuredFactors
 from simserve.profiles.engine_profile import load_engine, version_note
 from simserve.profiles.expected_errors import (
@@ -489,7 +490,7 @@ def _facts(
         fidelity_by_operator=dict(priced.operators),
         **_of_run(resolved, simulation),
         warnings=leading_warnings(resolved),
-        engine_resolved=FrozenDict(_knobs_of(ByIdentity(engine)), notes=tuple(note for note in notes if note)),
+        engine_resolved=FrozenDict(_knobs_of(Itself(engine)), notes=tuple(note for note in notes if note)),
         formats=resolved.formats,
         memory=resolved.memory,
         num_gpus=resolved.num_gpus,
@@ -520,7 +521,7 @@ def _facts(
 
 
 @lru_cache(maxsize=KEPT_BY_IDENTITY)
-def _knobs_of(engine: ByIdentity[ResolvedEngine]) -> FrozenDict:
+def _knobs_of(engine: Itself[ResolvedEngine]) -> FrozenDict:
     """Return every knob of an engine for a summary: more than half of its values, the same for run after run."""
     return frozen(in_json(engine.value.model_dump()))
 

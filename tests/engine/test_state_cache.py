@@ -234,18 +234,21 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
     return config, drawn_requests(draw, config, prompts, outputs)
 
 
+BESIDE_BLOCKS: list[dict[str, Any]] = [
+    {},
+    {"pipeline_parallel_size": 2, "samples_in_turn": True, "overlaps_chunks": True},
+    {"pipeline_parallel_size": 2, "samples_in_turn": True, "keeps_micro_batches": True},
+    {"scheduling_policy": "priority"},
+    {"scheduling_policy": "priority", "priority_preemption": True},
+    {"watermark_blocks": 3},
+]
+"""What else an engine does beside blocks that are counted one by one."""
+
+
 @pytest.mark.parametrize("seed", range(11, 41))
 @pytest.mark.parametrize(
     "fields",
-    [
-        {},
-        {"pipeline_parallel_size": 2, "samples_in_turn": True, "overlaps_chunks": True},
-        {"pipeline_parallel_size": 2, "samples_in_turn": True, "keeps_micro_batches": True},
-        {"scheduling_policy": "priority"},
-        {"scheduling_policy": "priority", "priority_preemption": True},
-        {"num_speculative_tokens": 3},
-        {"watermark_blocks": 3},
-    ],
+    [*BESIDE_BLOCKS, {"num_speculative_tokens": 3}],
 )
 def test_requests_short_of_memory_are_looked_at_as_the_walker_does(seed: int, fields: dict[str, Any]) -> None:
     """Stages that take turns, victims before the seat that is looked at, and drafts that the budget does not reach."""

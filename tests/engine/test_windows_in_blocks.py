@@ -18,7 +18,7 @@ from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
 from tests.engine.test_prefix_cache import with_paths
-from tests.engine.test_state_cache import drawn_requests
+from tests.engine.test_state_cache import BESIDE_BLOCKS, drawn_requests
 from tests.real_engines.compare import RULES, as_vllm, config_of, requests_of, times_of
 from tests.real_engines.workloads import WINDOWED, WINDOWED_CACHED, draw_case
 from tests.sim.test_disaggregation import in_company
@@ -126,15 +126,7 @@ def drawn(seed: int, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
 @pytest.mark.parametrize("seed", range(11, 41))
 @pytest.mark.parametrize(
     "fields",
-    [
-        {},
-        {"pipeline_parallel_size": 2, "samples_in_turn": True, "overlaps_chunks": True},
-        {"pipeline_parallel_size": 2, "samples_in_turn": True, "keeps_micro_batches": True},
-        {"scheduling_policy": "priority"},
-        {"scheduling_policy": "priority", "priority_preemption": True},
-        {"num_speculative_tokens": 3, "max_num_batched_tokens": 40},
-        {"watermark_blocks": 3},
-    ],
+    [*BESIDE_BLOCKS, {"num_speculative_tokens": 3, "max_num_batched_tokens": 40}],
 )
 def test_windows_are_counted_as_the_walker_counts_them(seed: int, fields: dict[str, Any]) -> None:
     """Short of memory or not, with a prefix cache or without, whatever else the engine does."""
