@@ -25,6 +25,7 @@ from simserve.perf.attention import (
     index_key_seconds,
     index_pair_seconds,
     index_share,
+    paged_key_seconds,
     prefill_key_seconds,
     prefill_pair_seconds,
     reads_keys_by_query_head,
@@ -500,7 +501,10 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(_indexer(stage, each.layers), stage.machine)
-    least = 0.0 if each.layers.mla is None else triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
+    if each.layers.mla is None:
+        least = paged_key_seconds(stage.shape, each.layers, sequences)
+    else:
+        least = triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
     held = 1.0 / stage.shape.decode_context_parallel_size  # keys of the context that a rank reads
     return held * _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
 
