@@ -521,6 +521,12 @@ _LAPTOP = re.compile(r"[\s-]*\b(laptop|mobile|max-?q|notebook)\b( gpu)?", re.IGN
 
 def remedy_for_gpu(name: str) -> str:
     """Return the remedy for an unknown GPU name: the nearest names, or how to describe a GPU."""
+    desktop = hardware_name(_LAPTOP.sub("", name).strip(" -"))
+    if is_known_gpu(desktop) and desktop != name:
+        start = f"simserve gpus {desktop} --profile prints the desktop's to start from"
+        return (
+            f"a laptop's is another, slower chip than {desktop}: describe it in a YAML file, and give its path; {start}"
+        )
     near = nearest(name, hardware_names(), meaning=hardware_name, likeness=_LIKENESS)
     if near.startswith("did you mean"):
         return near
@@ -528,12 +534,6 @@ def remedy_for_gpu(name: str) -> str:
         "describe it in a YAML file, as hardware_profiles/h100-sxm-80gb.yaml does its GPU, and give the path in place "
         "of the name"
     )
-    desktop = hardware_name(_LAPTOP.sub("", name).strip(" -"))
-    if is_known_gpu(desktop) and desktop != name:
-        start = f"simserve gpus {desktop} --profile prints the desktop's to start from"
-        return (
-            f"a laptop's is another, slower chip than {desktop}: describe it in a YAML file, and give its path; {start}"
-        )
     return f"simserve gpus lists those that are, and none is like it; {how}"
 
 
