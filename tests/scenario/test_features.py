@@ -645,6 +645,8 @@ def _sglang(version: str) -> str:
         ([_sglang("0.5.19"), "deployment.pipeline_parallel_size=2"], 0),
         ([_sglang("0.5.15"), "model=qwen3.5-397b-a17b", "deployment.tensor_parallel_size=8"], 0),
         ([_sglang("0.5.16"), "model=qwen3.5-397b-a17b", "deployment.tensor_parallel_size=8"], 8192),
+        ([_sglang("0.5.21"), "model=glm-5.3-flash", "deployment.tensor_parallel_size=8"], 0),
+        ([_sglang("0.5.22"), "model=glm-5.3-flash", "deployment.tensor_parallel_size=8"], 2048),
     ],
 )
 def test_sglang_captures_prompts_from_0_5_10_on(settings: list[str], tokens: int) -> None:
