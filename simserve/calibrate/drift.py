@@ -8,7 +8,7 @@ profile no longer describes the hardware either way; with ``may_be_faster`` only
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
