@@ -560,6 +560,9 @@ class MeasuredFactors(FrozenModel):
     own_errors: dict[Literal["ttft", "tpot", "throughput"], PositiveFloat] = Field(default_factory=dict)
     """Metric -> what holds 90 % of ``|log(simulated / measured)|`` at the measured loads with the factors; of up to ten
     loads the largest. Intervals of a run on that server are no narrower."""
+    own_figures: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Figure of a benchmark (``mean_ttft``) -> the largest ratio of measured and simulated at the measured loads, up or
+    down, minus 1; rounded up to two digits. ``calibrate check`` takes no figure for moved that is no farther off."""
     source: str
     """Files, and the result of the fit."""
 
