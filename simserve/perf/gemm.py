@@ -539,17 +539,24 @@ def unpacking_parts(precision: Precision, machine: Machine, num_weights: float, 
 
 
 def unpacked_parts(
-    precision: Precision, machine: Machine, num_weights: float, rows: Array, packed: Array, plain: Array
+    precision: Precision, machine: Machine, sizes: ProductSizes, rows: Array, packed: Array, plain: Array
 ) -> Array:
     """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain kernel above.
 
+    With `Precision.stored_flops`, another packed kernel above.
+
     Args:
-        num_weights: Weights of the matrix on the rank.
+        sizes: The matrix on the rank, and its number format.
         rows: Tokens m.
         packed: Parts of the kernel that unpacks internally, ``[5, rows]``.
         plain: Parts of the 16-bit kernel, ``[5, rows]``.
     """
-    above = unpacking_parts(precision, machine, num_weights, rows) + plain
+    if precision.stored_flops is None:
+        above = unpacking_parts(precision, machine, float(sizes.out_features * sizes.in_features), rows) + plain
+    else:
+        curve = gemm_curve(machine, None, precision.arithmetic, min_tile_rows=precision.min_tile_rows)
+        device = replace(device_of(machine, precision.arithmetic), peak=precision.stored_flops)
+        above = product_parts(curve, device, sizes, rows)
     return np.where(_is_unpacked(precision, rows), above, packed)
 
 

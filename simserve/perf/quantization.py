@@ -113,6 +113,12 @@ GGUF_UNPACKED_ROWS = 512
 later ones unpack tile by tile, and dense models gain nothing from larger micro-batches: Qwen2.5-Coder-7B in Q8_0 takes
 0.424 s for 1,024 tokens in one and 0.880 s for 2,048 (llama.cpp benches/dgx-spark.md, b6918)."""
 
+GGUF_INT8_RATES: Mapping[str, float] = {"7.5": 1, "8.0": 1 / 2, "8.6": 1, "8.7": 1, "8.9": 1, "9.0": 1 / 4, "12.0": 1}
+"""CUDA compute capability -> 2,048 operations a clock and multiprocessor over those of its INT8 tensor cores. What
+ggml's kernels reach is alike for each multiprocessor and clock (`KernelTraits.max_share_of_int8`), with A100 and H100,
+whose tensor cores do two and four times as much. Not of 12.1: a GB10 reaches half of it (llama.cpp
+benches/dgx-spark.md), and is priced as before."""
+
 MXFP4_BITS = 4.0 + 8.0 / 32  # 4.25: 4-bit floats and an 8-bit exponent per 32 of them (OCP Microscaling formats 1.0).
 NVFP4_BITS = 4.0 + 8.0 / 16  # 4.5: 4-bit floats and an FP8 scale per 16 of them (NVIDIA, "Introducing NVFP4", 2025).
 Arithmetic = Literal["model", "fp32", "fp16", "bf16", "fp8", "fp4", "int8"]
@@ -248,6 +254,9 @@ class Precision:
     """Rows of a tile beyond `GGUF_TILE_ROWS` rows, which are multiplied one by one; None: as with fewer."""
     unpacked_from_rows: int | None = None  # Rows from which weights are first written out in 16 bit; None: never.
     unpacked_rows: int | None = None  # Rows after which they are written out again; None: once per step.
+    stored_flops: float | None = None
+    """FLOP/s at which kernels multiply weights as stored from `unpacked_from_rows` on, other than routed experts; None:
+    they are written out there."""
     is_block_scaled: bool = False
     """Whether FP8 weights have a scale per 128 x 128 of them, which has kernels of its own."""
     note: str  # How it differs from what its name says, or "".
@@ -362,6 +371,7 @@ def resolve_precision(
     tile_rows: int | None = None,
     is_ggml: bool = False,
     runs_cuda: bool = False,
+    int8_flops: float | None = None,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
@@ -388,6 +398,8 @@ def resolve_precision(
         tile_rows: Rows of the smallest tile of such kernels.
         is_ggml: Whether the engine uses the kernels of its GGUF formats for every format.
         runs_cuda: Whether the GPU runs CUDA kernels, directly or by HIP.
+        int8_flops: FLOP/s at which ggml's kernels multiply many rows by quantised weights as stored; None: weights are
+            written out in 16 bit first.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
@@ -429,6 +441,7 @@ def resolve_precision(
     if unpacking is not None and arithmetic == wide and bits < DTYPE_BITS[wide]:
         smallest = max(tile_rows or smallest, chosen.vector_unpacking_rows)
         share, unpacked_from, unpacked_rows = unpacking, None, None
+    rate = GGUF_INT8_RATES.get(compute_capability or "") if unpacked_rows is not None else None
     is_metal = unpacking is not None and not runs_cuda
     vector_share = METAL_VECTOR_SHARE if is_metal else chosen.vector_share if unpacking is None and runs_cuda else None
     has_vectors = is_ggml and chosen.vector_share is not None and "fp32" in peaks
@@ -452,6 +465,7 @@ def resolve_precision(
         matrix_tile_rows=METAL_TILE_ROWS if has_vectors and is_metal else None,
         unpacked_from_rows=unpacked_from,
         unpacked_rows=unpacked_rows,
+        stored_flops=None if rate is None or int8_flops is None else rate * int8_flops,
         is_block_scaled=name == "fp8" and arithmetic == "fp8" and has_block_scales,
         note=note,
     )

@@ -652,7 +652,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         parts[HOST] -= unpacking
     if precision.unpacked_from_rows is not None:
         plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)
-        seconds.add("gemm", unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain))
+        seconds.add("gemm", unpacked_parts(precision, machine, sizes, tokens, parts, plain))
         return seconds
     line, rounding = _gemm_line(stage, precision, gemm), _activation_quantisation(stage, precision, gemm, tokens)
     is_together = precision.arithmetic == "fp8"  # such products include the rounding of inputs

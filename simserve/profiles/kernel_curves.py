@@ -92,6 +92,9 @@ class PrefillAttentionCurve(FrozenModel):
     """Share of one multiprocessor's peak at which the longest tile runs, for which a lone short prompt waits."""
     wave: Seconds
     """Time of a wave of tiles (128 tokens of a head) after the first."""
+    wide_compute: Positive | None = None
+    """Most of the 16-bit peak that pairs of heads wider than 192 to 256 reach, whose tiles are smaller; absent: as much
+    as ``compute`` gives them."""
     widest_compute: Positive | None = None
     """Share of the 16-bit peak for pairs of heads wider than 256, which have their own kernel (FlashAttention-4,
     Triton, FlashInfer); absent: as for other heads."""
