@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from simserve.cli.one_line import Asked
 from simserve.cli.options import SeedOption, SetOption, Shown, changes_of, option, set_words, share, takes_flags
 from simserve.cli.progress import progress
 from simserve.errors import InfeasibleError, InterruptedRunError
+
+if TYPE_CHECKING:
+    from simserve.report.brief import Brief
 
 _DOING = "looking for the highest load"
 
@@ -88,13 +91,20 @@ def capacity(
         )
     from simserve.report.capacity import capacity_brief, render_capacity
 
-    shown.answer(
-        answer.summary,
-        lambda: capacity_brief(answer, (*asked.words, *set_words(changes)), has_load=question.has_load),
-        answer.to_html,
-        lambda out: render_capacity(answer, out),
-    )
+    cut: list[KeyboardInterrupt] = []
+
+    def brief() -> Brief:
+        try:
+            return capacity_brief(answer, (*asked.words, *set_words(changes)), has_load=question.has_load)
+        except KeyboardInterrupt as interrupt:
+            cut.append(interrupt)
+            return capacity_brief(answer, is_deployed=False)
+
+    shown.answer(answer.summary, brief, answer.to_html, lambda out: render_capacity(answer, out))
     if answer.was_interrupted:
-        raise InterruptedRunError("interrupted; the answer is what the runs until then have shown")
+        found = "what was found until then" if answer.found.is_complete else "what the runs until then have shown"
+        raise InterruptedRunError(f"interrupted; the answer is {found}")
+    if cut:
+        raise InterruptedRunError("interrupted; the answer is complete, the run of the deployment is missing")
     if not answer.found.largest.value:
         raise typer.Exit(InfeasibleError.exit_code)

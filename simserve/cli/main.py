@@ -59,6 +59,8 @@ def command() -> NoReturn:
     does so if other threads are running, or under a debugger, a profiler or coverage.
     """
     code = main()
+    if code == InterruptedRunError.exit_code:
+        _end_at_next_interrupt(code)
     if threading.active_count() == 1 and sys.gettrace() is None and sys.getprofile() is None:
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
@@ -66,6 +68,14 @@ def command() -> NoReturn:
                 stream.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _end_at_next_interrupt(code: int) -> None:
+    """Let a second Ctrl-C end the process at once, without the interpreter's own words about its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has gone
+            stream.flush()
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from simserve.perf.efficiency import (
     start_latency,
 )
 from simserve.perf.operators import HOST, PART_NAMES, WEIGHTS, Work, bound_parts
-from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
+from simserve.perf.quantization import GGUF_TILE_ROWS, PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.model_blocks import Gemm
 from simserve.profiles.resolved_engine import ResolvedEngine
@@ -391,14 +391,27 @@ def gemm_seconds(
     if curve.narrow_rows is not None:
         total = np.maximum(total, _least_of_wide_calls(curve, device, rows, out_features, in_features, memory))
     if curve.vector_flops is not None:
-        further = np.clip(rows - 1.0, 0.0, curve.min_tile_rows - 1.0)  # the bandwidth share was measured with one row
+        most = curve.min_tile_rows if curve.matrix_tile_rows is None else GGUF_TILE_ROWS
+        further = np.clip(rows - 1.0, 0.0, most - 1.0)  # the bandwidth share was measured with one row
         vectors = 2.0 * further * out_features * in_features / curve.vector_flops
         total = np.maximum(total, curve.start_latency + overlapped(curve, vectors, memory))
+    if curve.matrix_tile_rows is not None:
+        tiles = _of_tiles(curve, curve.matrix_tile_rows)
+        wide = gemm_seconds(
+            tiles, device, rows=rows, out_features=out_features, in_features=in_features, num_bytes=num_bytes
+        ).total
+        total = np.where(rows > GGUF_TILE_ROWS, wide, np.minimum(total, wide))  # more rows may not take less time
     if curve.skinny_rows is not None:
         skinny = num_bytes / (device.bandwidth * (curve.skinny_memory_efficiency or curve.memory_efficiency))
         total = np.where(rows > curve.skinny_rows, total, curve.start_latency + skinny)
         memory = np.where(rows > curve.skinny_rows, memory, skinny)
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)
+
+
+def _of_tiles(curve: GemmCurve, tile_rows: int) -> GemmCurve:
+    """Return the curve of kernels that multiply whole tiles, and no rows one by one."""
+    fixed = {"min_tile_rows": tile_rows, "max_tile_rows": tile_rows}
+    return curve.model_copy(update={**fixed, "matrix_tile_rows": None, "vector_flops": None})
 
 
 def _least_of_wide_calls(

@@ -33,6 +33,16 @@ which the FP32 cores apply the scales. Set by Q4_0 on an RTX 3090 (llama.cpp pul
 to eight rows of Llama-3-8B). Rows of Q2_K there (5434) and of Q4_K on an RX 6800 (5351, an early build) give 0.14 to
 0.16, those of Q2_K on a V100 0.26 (28912), 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) at least 0.2 for eight."""
 
+METAL_VECTOR_SHARE = 0.14
+"""The same on Apple's GPUs, whose kernels unpack the weights for every row again (ggml-metal-ops.cpp, mul_mv_ext):
+eight rows take 1.1 to 1.5 times as long as the tile of 32 that multiplies nine. Geometric mean of four: M1 Pro, Q8_0
+and Q4_0 0.18 (llama.cpp pull request 10581: LLaMA 7B in Q8_0 42, 54, 60, 112 ms for 1, 2, 4, 8 rows), M1 Max 0.11 and
+M4 Pro 0.17, Q3_K (20250), a Max of 2026, Q8_0 0.12 (29110)."""
+
+METAL_TILE_ROWS = 32
+"""Rows of a tile of their kernels for more than eight rows (there, mul_mm: 122 ms for five to eight rows of that model
+before mul_mv_ext, the time of 32 prompt tokens; 27441: ten rows take as long as 32 on M3 and M4)."""
+
 K_QUANT_UNPACKING_ROWS = 7
 """Cost of unpacking k-quants in rows of arithmetic, if rows are multiplied one by one (Apple's GPUs): fitted to Llama
 3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
@@ -240,6 +250,8 @@ class Precision:
     overlap: float = 1.0  # Least exponent of the overlap of arithmetic and memory in those kernels.
     vector_flops: float | None = None
     """FLOP/s of the kernels that multiply fewer rows than a tile one by one; None: no such kernels."""
+    matrix_tile_rows: int | None = None
+    """Rows of a tile beyond `GGUF_TILE_ROWS` rows, which are multiplied one by one; None: as with fewer."""
     unpacked_from_rows: int | None = None  # Rows from which weights are first written out in 16 bit; None: never.
     unpacked_rows: int | None = None  # Rows after which they are written out again; None: once per step.
     stored_flops: float | None = None
@@ -253,6 +265,11 @@ class Precision:
     def unpacked_bits(self) -> float:
         """Bits of a weight written out for a plain product."""
         return DTYPE_BITS[self.wide_arithmetic]
+
+    @property
+    def kernels_of_rows(self) -> dict[str, float | int | None]:
+        """What the curve of its products says of kernels that multiply rows one by one."""
+        return {"vector_flops": self.vector_flops, "matrix_tile_rows": self.matrix_tile_rows}
 
     @property
     def has_packed_experts(self) -> bool:
@@ -425,7 +442,9 @@ def resolve_precision(
         smallest = max(tile_rows or smallest, chosen.vector_unpacking_rows)
         share, unpacked_from, unpacked_rows = unpacking, None, None
     rate = GGUF_INT8_RATES.get(compute_capability or "") if unpacked_rows is not None else None
-    has_vectors = is_ggml and runs_cuda and unpacking is None and chosen.vector_share is not None and "fp32" in peaks
+    is_metal = unpacking is not None and not runs_cuda
+    vector_share = METAL_VECTOR_SHARE if is_metal else chosen.vector_share if unpacking is None and runs_cuda else None
+    has_vectors = is_ggml and chosen.vector_share is not None and "fp32" in peaks
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
@@ -442,7 +461,8 @@ def resolve_precision(
         compute_share=share,
         min_tile_rows=smallest,
         overlap=overlap,
-        vector_flops=chosen.vector_share * peaks["fp32"] if has_vectors and chosen.vector_share else None,
+        vector_flops=vector_share * peaks["fp32"] if has_vectors and vector_share is not None else None,
+        matrix_tile_rows=METAL_TILE_ROWS if has_vectors and is_metal else None,
         unpacked_from_rows=unpacked_from,
         unpacked_rows=unpacked_rows,
         stored_flops=None if rate is None or int8_flops is None else rate * int8_flops,

@@ -636,7 +636,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         precision.overlap,
     )
     if precision.vector_flops is not None:
-        curve = curve.model_copy(update={"vector_flops": precision.vector_flops})
+        curve = curve.model_copy(update=precision.kernels_of_rows)
     if precision.is_block_scaled:
         curve, is_padded = block_scaled_curve(curve, engine, gpu.compute_capability, gemm.out_features)
         if is_padded:

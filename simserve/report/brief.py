@@ -480,15 +480,17 @@ def resting(told: str, basis: str) -> list[str]:
     return [f"{told}, judging by {number_of} measured ones like it", f"those run {which}"]
 
 
-def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Brief:
+def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED, *, is_whole: bool = False) -> Brief:
     """Return the brief of a scenario as it is: that of one run, for answers about more than that.
 
     Args:
         reference: Arguments that name the scenario in a command of simserve.
+        is_whole: Whether a run that the user stops ends this, too; otherwise its part is shown.
 
     Raises:
         InfeasibleError: The model does not fit.
         InputError: A profile or trace no longer exists.
+        KeyboardInterrupt: The user stopped the run, and ``is_whole``.
     """
     from simserve.planner.cost.month import month
     from simserve.scenario.resolve import resolve
@@ -498,6 +500,8 @@ def deployed_brief(scenario: Scenario, reference: Sequence[str] = STORED) -> Bri
     resolved = resolve(scenario.model_copy(update={"run": once}))
     finishable: KnownFinishable = {}
     result = run(resolved, finishable=finishable)
+    if is_whole and result.simulation.was_interrupted:
+        raise KeyboardInterrupt
     inner = {**result.summary["simserve"], "month": month(resolved, result, finishable)}
     brief = brief_of_run(replace(result, summary=frozen({**result.summary, "simserve": inner})), reference)
     # Only `simserve run` has that flag with that meaning.

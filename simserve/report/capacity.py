@@ -192,22 +192,32 @@ def _trust_lines(capacity: capacity_answer.Capacity) -> list[str]:
 
 
 def capacity_brief(
-    capacity: capacity_answer.Capacity, reference: Sequence[str] = STORED, *, has_load: bool = True
+    capacity: capacity_answer.Capacity,
+    reference: Sequence[str] = STORED,
+    *,
+    has_load: bool = True,
+    is_deployed: bool = True,
 ) -> Brief:
     """Return the brief: the highest load, then the deployment at its own traffic, what to do, how far to trust it.
 
     Args:
         reference: Arguments that name the scenario in a command of simserve.
         has_load: Whether the scenario sets a load; else the deployment is shown at the highest load.
+        is_deployed: Whether the deployment is run and shown; it is not after an interrupted search.
     """
     answered, found = _answer_lines(capacity)[0], capacity.found
     verdict: Verdict = "holds" if found.largest.value else "missed"
-    if capacity.was_interrupted:
-        notes = [Fact("Trust", each.rstrip(".")) for each in _trust_lines(capacity)]
-        return Brief(verdict=verdict, answer=answered, warnings=warning_lines(capacity.summary), facts=notes)
+    told = Brief(
+        verdict=verdict,
+        answer=answered,
+        warnings=warning_lines(capacity.summary),
+        facts=[Fact("Trust", "; ".join([*capacity.notes, _trust_lines(capacity)[0].rstrip(".")]))],
+    )
+    if capacity.was_interrupted or not is_deployed:
+        return told
     if not has_load and found.largest.value:
         return _at_largest_load(capacity, answered, reference)
-    deployed = deployed_brief(capacity.scenario, reference)
+    deployed = deployed_brief(capacity.scenario, reference, is_whole=True)
     facts = _changed_facts(capacity, deployed, _beside_load(capacity, fact_text(deployed, "Load")))
     ways = _ways(capacity, reference, is_held=deployed.verdict == "holds")
     return about(replace(deployed, facts=facts), answered, verdict, ways=ways)
@@ -227,7 +237,7 @@ def _at_largest_load(capacity: capacity_answer.Capacity, answered: str, referenc
     assert arrivals is not None  # a load was found
     at_load = {"arrivals": arrivals.model_copy(update={capacity.load_key: load})}
     workload = scenario.workload.model_copy(update=at_load)
-    deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference)
+    deployed = deployed_brief(scenario.model_copy(update={"workload": workload}), reference, is_whole=True)
     known = _on_real_servers(capacity)
     load_text = f"{known}{'; ' if known else ''}{fact_text(deployed, 'Load').partition('; ')[0]}"
     facts = _changed_facts(capacity, deployed, load_text)

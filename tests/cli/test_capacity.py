@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +297,29 @@ def test_progress_gives_the_range_that_runs_have_left() -> None:
 
     assert before == ""
     assert str(so_far) == "; so far 12 held, 24 missed"
+
+
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["the run ends early", "the interrupt comes between runs"])
+def test_an_interrupt_after_the_search_keeps_its_answer(
+    is_dropped: bool, simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of the deployment beside the answer is missing then, and nothing of the answer; the code is 105."""
+    from simserve.scenario import run as running
+
+    def stopped(*arguments: Any, **keywords: Any) -> Any:
+        if is_dropped:
+            raise KeyboardInterrupt
+        result = whole(*arguments, **keywords)
+        return replace(result, simulation=replace(result.simulation, was_interrupted=True))
+
+    whole = running.run
+    monkeypatch.setattr(running, "run", stopped)
+
+    outcome = simserve("capacity", small, "--set", _SLO, *_FAST, "--max", "7")
+
+    assert outcome.code == 105
+    assert outcome.stdout.startswith("The SLO holds up to 7.00 requests/s")
+    assert "TPOT" not in outcome.stdout.splitlines()[1]
+    assert outcome.stderr.splitlines()[-1] == (
+        "simserve: error: interrupted; the answer is complete, the run of the deployment is missing"
+    )

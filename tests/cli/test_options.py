@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import typing
 from collections.abc import Iterator
 from io import StringIO
@@ -14,7 +16,7 @@ from typer.models import OptionInfo
 
 from simserve.cli import options
 from simserve.cli.app import app_of
-from simserve.errors import UsageError
+from simserve.errors import SimserveError, UsageError
 
 _LINE = "  the cheapest of all that hold"
 
@@ -95,3 +97,32 @@ def test_a_pipe_is_wide_unless_fewer_columns_than_a_brief_has_are_asked_for(
     monkeypatch.setenv("COLUMNS", columns)
 
     assert options.console().width == width
+
+
+def test_files_are_written_whole_or_refused(tmp_path: Path) -> None:
+    """A folder in place of a file is named as one; a device stays a device."""
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        options.write_all({tmp_path: "text"}, force=True)
+    options.write_all({Path(os.devnull): "text", tmp_path / "new": "text"}, force=True)
+
+    assert (tmp_path / "new").read_text() == "text"
+    assert not Path(os.devnull).is_file()
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 1), (errno.EACCES, 2)])
+def test_a_full_disk_is_not_a_wrong_flag(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 and 2, as for every other command; nothing of the file is left."""
+
+    def fail(*arguments: object, **keywords: object) -> None:
+        raise OSError(number, "cannot")
+
+    monkeypatch.setattr("os.replace", fail)
+
+    with pytest.raises(SimserveError, match="cannot be written") as refused:
+        options.write_all({tmp_path / "new": "text"}, force=False)
+
+    assert refused.value.exit_code == code
+    assert not [*tmp_path.iterdir()]

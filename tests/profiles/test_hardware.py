@@ -22,6 +22,26 @@ from simserve.profiles.hardware import (
     slice_of,
 )
 
+LAPTOPS = (
+    "rtx-3060-laptop-6gb",
+    "rtx-3070-laptop-8gb",
+    "rtx-3070-ti-laptop-8gb",
+    "rtx-3080-laptop-16gb",
+    "rtx-3080-ti-laptop-16gb",
+    "rtx-4050-laptop-6gb",
+    "rtx-4060-laptop-8gb",
+    "rtx-4070-laptop-8gb",
+    "rtx-4080-laptop-12gb",
+    "rtx-4090-laptop-16gb",
+    "rtx-5050-laptop-8gb",
+    "rtx-5060-laptop-8gb",
+    "rtx-5070-laptop-8gb",
+    "rtx-5070-ti-laptop-12gb",
+    "rtx-5080-laptop-16gb",
+    "rtx-5090-laptop-24gb",
+)
+"""GPUs of laptops, whose names those of desktops are the beginning of."""
+
 RENTED = (
     "a10-24gb",
     "a10g-24gb",
@@ -262,7 +282,7 @@ def test_the_catalogue_holds_the_bundled_profiles(monkeypatch: pytest.MonkeyPatc
     """All GPUs can be asked for by name."""
     monkeypatch.delenv(catalog.PROFILE_PATH_VARIABLE, raising=False)
 
-    assert {*BUNDLED, *MACS, STRIX_HALO} == set(catalog.names("hardware"))
+    assert {*BUNDLED, *LAPTOPS, *MACS, STRIX_HALO} == set(catalog.names("hardware"))
 
 
 @pytest.mark.parametrize("name", catalog.names("hardware"))
@@ -378,11 +398,32 @@ def test_a_gpu_like_no_other_is_to_be_described(name: str) -> None:
     assert "did you mean" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["RTX 4090 Laptop", "NVIDIA GeForce RTX 4090 Laptop GPU", "rtx-4090 mobile"])
+@pytest.mark.parametrize("name", ["RTX 5000 Ada Laptop", "NVIDIA RTX 5000 Ada Laptop GPU", "rtx-a5000 mobile"])
 def test_a_laptops_gpu_is_not_taken_for_the_desktops(name: str) -> None:
     """ "None is like it" stood there of the RTX 4090 that a student owns."""
-    with pytest.raises(ProfileError, match="another, slower chip than rtx-4090-24gb: describe it in a YAML file"):
+    with pytest.raises(ProfileError, match=r"another, slower chip than rtx-.*: describe it in a YAML file"):
         load_hardware(name)
+
+
+@pytest.mark.parametrize("name", [each for each in LAPTOPS if "4050" not in each and "3070-ti" not in each])
+def test_a_laptops_gpu_is_the_lesser_of_its_name(name: str) -> None:
+    """The driver's name, the usual short ones, and no more arithmetic or power than the desktop's of the number."""
+    model = name.removeprefix("rtx-").partition("-laptop")[0]
+    words = model.replace("-ti", " Ti")
+    laptop, desktop = load_hardware(f"NVIDIA GeForce RTX {words} Laptop GPU"), load_hardware(f"RTX {words}")
+
+    assert {laptop.name} == {name, load_hardware(f"RTX {words} Mobile").name, load_hardware(f"{model}m").name}
+    assert laptop.compute_capability == desktop.compute_capability
+    assert laptop.power.board <= desktop.power.board
+    assert (laptop.peak_flops("bf16") or 0.0) < 1.05 * (desktop.peak_flops("bf16") or 0.0)
+    assert laptop.intra_node.gpus_per_node == 1
+
+
+def test_a_laptops_memory_is_what_its_bus_gives() -> None:
+    """GB/s of three that NVIDIA or reviewers state."""
+    laptops = {"RTX 4090 Laptop": 576e9, "RTX 5090 Laptop": 896e9, "RTX 4070 Laptop": 256e9}
+
+    assert {name: load_hardware(name).memory.bandwidth for name in laptops} == laptops
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,9 @@ class Capacity:
                 f"{100 * self.asked:.10g}% rests on {measured:,} requests; {found.needed_requests:,} are needed for "
                 "ten to lie beyond it"
             )
-        if self.was_interrupted:
+        if self.was_interrupted and found.is_complete:
+            notes.append("interrupted once that was found: the loads around it, or those of real servers, are missing")
+        elif self.was_interrupted:
             notes.append("interrupted: this is what the runs until then have shown, and it was not closed in on")
         if found.has_settled is False:
             notes.append(
@@ -283,7 +285,9 @@ def capacity(
     if not found.was_interrupted:
         try:
             if not probe.is_steady and scenario.workload.trace is None and found.largest.value:
+                found = replace(found, is_complete=False)  # until fresh runs hold
                 found = hold_in_fresh_runs(watched, found, asked=slo.attainment, effort=effort, is_whole=is_closed)
+                found = replace(found, is_complete=True)
             at_confidence = sustained(probe, found, is_whole=is_closed, confidence=confidence or CONFIDENCE)
         except KeyboardInterrupt:
             found = replace(found, was_interrupted=True)

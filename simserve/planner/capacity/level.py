@@ -145,7 +145,10 @@ class Found:
     empty without an interval."""
     num_requests: int  # Requests of one run.
     needed_requests: float  # Requests that the attainment asked for needs, ten beyond the percentile; inf at 1.
-    was_interrupted: bool = False  # The user stopped the search: the levels are those of the longest runs so far.
+    was_interrupted: bool = False
+    """The user stopped the search. Unless `is_complete`, the levels are those of the longest runs until then."""
+    is_complete: bool = False
+    """Whether the largest load is what the search was after; a stop later leaves it as it is."""
     finishable: Finishable | None = None
     """What the deployment finishes with its queue never empty; None where it is not known."""
     capacity: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,12 +207,17 @@ class _Search:
         return self._found(found, replications, requests, curve_requests)
 
     def so_far(self) -> Found:
-        """Return what the runs so far have shown: the highest load that held, and the lowest above it that failed."""
+        """Return what the runs so far have shown: the highest load that held, and the lowest above it that failed.
+
+        A short run is kind to a load. What longer runs showed at the same load, at a lower one that failed or at a
+        higher one that held, takes the place of what a shorter one did.
+        """
         levels = [self._longest(load) for load in sorted({load for load, _, _ in self._seen})]
         if not levels:
             raise InterruptedRunError("interrupted", remedy="no run was finished")
-        held = max((level.load for level in levels if level.holds(self.asked)), default=0.0)
-        failed = min((level.load for level in levels if level.load > held), default=None)
+        standing = [level for level in levels if not any(self._refutes(other, level) for other in levels)]
+        held = max((level.load for level in standing if level.holds(self.asked)), default=0.0)
+        failed = min((level.load for level in standing if level.load > held), default=None)
         interval = None if failed is None or not held else (held, failed)
         return Found(
             largest=Largest(value=held, fails_at=failed),
@@ -226,9 +231,19 @@ class _Search:
 
     def _longest(self, load: float) -> Level:
         """Return the longest runs at a load."""
-        length = max(requests for seen, _, requests in self._seen if seen == load)
+        length = self._length(load)
         trials = [trial for (seen, _, requests), trial in self._seen.items() if (seen, requests) == (load, length)]
         return Level(load=load, trials=tuple(trials))
+
+    def _refutes(self, longer: Level, level: Level) -> bool:
+        """Return whether longer runs contradict a level: a lower load failed that it held, or the reverse."""
+        if self._length(longer.load) <= self._length(level.load) or longer.holds(self.asked) == level.holds(self.asked):
+            return False
+        return longer.load >= level.load if longer.holds(self.asked) else longer.load <= level.load
+
+    def _length(self, load: float) -> int:
+        """Return the requests of the longest runs at a load."""
+        return max(requests for seen, _, requests in self._seen if seen == load)
 
     def _at_least(self, num_requests: int) -> int:
         if self.effort.num_requests is not None:
@@ -342,25 +357,32 @@ class _Search:
     def _found(self, found: Largest, replications: int, num_requests: int, curve_requests: int) -> Found:
         levels = self._levels(replications, num_requests)
         interval, method = self._interval(found, levels, replications, num_requests)
-        return Found(
+        answer = Found(
             largest=found,
-            levels=self._with_curve(found.value, levels, curve_requests, min(CURVE_REPLICATIONS, replications)),
+            levels=tuple(levels),
             interval=interval,
             interval_method=method,
             num_requests=num_requests,
             needed_requests=needed_requests(self.asked),
         )
+        return self._with_curve(answer, curve_requests, min(CURVE_REPLICATIONS, replications))
 
-    def _with_curve(
-        self, value: float, levels: Sequence[Level], num_requests: int, replications: int
-    ) -> tuple[Level, ...]:
-        """Return the levels, ascending, with those that draw the curve of goodput around the capacity."""
-        known = {level.load for level in levels}
+    def _with_curve(self, found: Found, num_requests: int, replications: int) -> Found:
+        """Return what was found with the levels that draw the curve of goodput around it, as many as the user let it.
+
+        Nothing that was found is lost if the user stops it here.
+        """
+        value, known = found.largest.value, {level.load for level in found.levels}
         curve = {self._allowed(share * value) for share in CURVE} if value else set()
-        drawn = [
-            self._level(load, replications, num_requests) for load in sorted(curve - known) if 0 < load <= self.highest
-        ]
-        return tuple(sorted([*levels, *drawn], key=lambda level: level.load))
+        levels, was_interrupted = [*found.levels], False
+        try:
+            for load in sorted(curve - known):
+                if 0 < load <= self.highest:
+                    levels.append(self._level(load, replications, num_requests))
+        except KeyboardInterrupt:
+            was_interrupted = True
+        ordered = tuple(sorted(levels, key=lambda level: level.load))
+        return replace(found, levels=ordered, was_interrupted=was_interrupted, is_complete=True)
 
     def _allowed(self, load: float) -> float:
         return float(round(load)) if self.is_whole else load
@@ -701,15 +723,9 @@ class _SteadySearch(_Search):
             interval, method, fails_at = (lower.load, rate + self.finishable.half_width), "load ratio", rate
         else:
             interval, method, fails_at = None, "", None
-        levels = self._all_fresh(num_requests)
-        return Found(
+        found = Found(
             largest=Largest(value=0.0 if lower is None else lower.load, fails_at=fails_at),
-            levels=self._with_curve(
-                0.0 if lower is None or self.effort.promise_only else lower.load,
-                levels,
-                curve_requests,
-                min(CURVE_REPLICATIONS, self.effort.fresh_runs),
-            ),
+            levels=tuple(self._all_fresh(num_requests)),
             interval=interval,
             interval_method=method,
             num_requests=num_requests,
@@ -718,6 +734,9 @@ class _SteadySearch(_Search):
             capacity=None if known is None else known[0],
             has_settled=None if lower is None else self._has_settled(lower),
         )
+        if self.effort.promise_only:
+            return replace(found, is_complete=True)
+        return self._with_curve(found, curve_requests, min(CURVE_REPLICATIONS, self.effort.fresh_runs))
 
 
 def _agree(early: NDArray[np.bool_ | np.float64], late: NDArray[np.bool_ | np.float64]) -> bool:

@@ -248,6 +248,44 @@ def interrupted_after(runs: int) -> Prober:
     return probe
 
 
+def test_an_interrupt_trusts_longer_runs() -> None:
+    """What a short run held is not stated where longer ones failed at a lower load."""
+    long_runs = 0
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        nonlocal long_runs
+        long_runs += num_requests > 500
+        if long_runs == 9:
+            raise KeyboardInterrupt
+        return trial(load, 8.0 if num_requests <= 500 else 6.0, num_requests)
+
+    found = find_capacity(probe, asked=0.95, start=2.0)
+
+    assert found.was_interrupted
+    assert found.largest.value < 6.0 < (found.largest.fails_at or 0.0)
+
+
+def test_an_interrupt_of_the_curve_keeps_the_answer() -> None:
+    """The last runs draw the curve of goodput: the load, its interval and what breaks are known before them."""
+    runs = 0
+
+    def probe(load: float, replication: int, num_requests: int) -> Trial:
+        nonlocal runs
+        runs += 1
+        if runs == stop:
+            raise KeyboardInterrupt
+        return trial(load, 4.2, num_requests)
+
+    stop = 0
+    whole = find_capacity(probe, asked=0.95, start=2.0)
+    stop, runs = runs, 0
+    cut = find_capacity(probe, asked=0.95, start=2.0)
+
+    assert (cut.was_interrupted, cut.is_complete) == (True, True)
+    assert (cut.largest, cut.interval, cut.binding(0.95)) == (whole.largest, whole.interval, whole.binding(0.95))
+    assert len(cut.levels) == len(whole.levels) - 1
+
+
 def test_a_load_that_fails_for_certain_is_not_run_again() -> None:
     """Once what was missed is more than all runs together may miss, the others of that load are spared."""
     runs: list[float] = []
