@@ -42,7 +42,8 @@ class PrefixPaths:
             kept; 0: none.
         junctions: Likewise: the blocks that a request found when it was looked up last, if it found fewer states; or 0.
         blocks_held: Likewise: the blocks with its tokens.
-        last_entry, last_state: Likewise: the last of them, and of its states, as `PrefixCache` lists them; 0: none.
+        last_entry, last_state, last_draft: Likewise: the last of them, of its states and of those of its drafts, as
+            `PrefixCache` lists them; 0: none.
         tokens_under_way: Likewise: its tokens in the last step, if that computed a chunk of its prompt.
     """
 
@@ -56,6 +57,7 @@ class PrefixPaths:
         num_levels: int = 0,
         store: KVTier | None = None,
         session: NDArray[np.int64] | None = None,
+        num_ahead: int = 0,
     ) -> None:
         """Lay out the paths in blocks; segments that contain no end of a block are dropped.
 
@@ -69,8 +71,9 @@ class PrefixPaths:
             store: The last of them, if replicas share it.
             session: For each request the conversation whose turns run one after another, shape [N]; None: any two
                 requests may run at the same time.
+            num_ahead: Tokens behind a block that belong to what it is found by (`EngineConfig.hashes_next_token`).
         """
-        blocks = ends // block_size
+        blocks = np.maximum(ends - num_ahead, 0) // block_size
         before = np.concatenate([[0], blocks[:-1]])
         firsts = offsets[:-1][np.diff(offsets) > 0]
         before[firsts] = 0
@@ -95,9 +98,10 @@ class PrefixPaths:
             self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
         self.next_state, self.junctions = (array("q", bytes(8 * num_requests)) for _ in range(2))
-        self.last_entry, self.last_state = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.last_entry, self.last_state, self.last_draft = (array("q", bytes(8 * num_requests)) for _ in range(3))
         self.blocks_held, self.tokens_under_way = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.passed_blocks, self.last_reused = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.last_extended = array("q", bytes(8 * num_requests))
         self.num_levels, self.store = num_levels, store
         self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
         self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
@@ -224,7 +228,11 @@ class PrefixCache:
         self.num_idle = self.num_empty = 0
         self.num_fresh = config.num_blocks if self.ages_empty or config.has_state_cache else 0
         self.num_duplicates = 0
-        self.has_states, self.state_weight = config.has_state_cache, config.window_groups
+        self.has_states, self.state_weight = config.has_state_cache, config.state_groups
+        self.num_ahead, self.num_drafts = config.num_lookahead_tokens, config.num_draft_states
+        self.drops_last, self.num_hidden = config.drops_last_block, int(config.hashes_next_token)
+        self.leaves_results, self.max_model_len = config.leaves_results, config.max_model_len
+        self.looks_further = config.drops_last_block and config.aligns_plainly
         self.keeps_every_state, self.is_under_way = config.keeps_every_state, False
         self.has_windows, self.keeps_any, self.reach = (
             config.numbers_windows,
@@ -237,7 +245,7 @@ class PrefixCache:
         self.block_keys, self.block_users, self.is_kept, self.next_copy = [0], [0], [0], [0]
         self.empty_blocks: list[int] = []
         self.entry_block, self.entry_below, self.state_place, self.state_below = [0], [0], [0], [0]
-        self.state_blocks = [0] * config.window_groups
+        self.state_blocks = [0] * config.state_groups
         self.free_entries: list[int] = []
         self.free_states: list[int] = []
         self.fresh_states: list[int] = []

@@ -61,8 +61,12 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     if start >= prefill_end:
         return chunk
     end = start + chunk
-    kept = (prompt - 1) // block_size * block_size
+    drops = int(config.drops_last_block)
+    kept = ((prompt - 1) // block_size - drops) * block_size
+    extended = (prompt // block_size - 1) * block_size if drops else kept
     last = (known if config.keeps_last_state else known - 1) // block_size * block_size
+    if config.drops_last_block:
+        last = max(known // block_size - 1, 0) * block_size
     if _exports(replica, start, end, prefill_end, prefill_end):
         last = 0
     if config.aligns_plainly:
@@ -85,7 +89,9 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     replica.exported_states = int(_exports(replica, start, stop, prefill_end, stop))
     place = stop
     for _ in range(1 + replica.exported_states):
-        is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
+        is_kept = place in (kept, extended, junction)
+        if config.keeps_every_state:
+            is_kept = place % wide == 0
         if cache is not None and is_kept and not cache.paths.next_state[index]:
             cache.paths.next_state[index] = place // wide
         place = (stop - 1) // block_size * block_size
@@ -125,19 +131,31 @@ def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
         if found == paths.ends[entry]:
             entry += 1
     # The last place that has all that it needs before it, or as much as there are blocks.
-    place = lowest = found
-    while lowest > 0 and place - lowest < cache.num_needed:
+    place, num_needed = found, cache.num_needed
+    if cache.drops_last:
+        found = max(found - 1, 0)
+        if cache.has_windows:
+            num_needed += 1
+        else:
+            # Up to 0.25 a state is looked for one block further, whether or not its block is used.
+            has_one = limit > 0 and first < paths.starts[index + 1]
+            place = found + (cache.looks_further and has_one)
+    lowest = place
+    while lowest > 0 and place - lowest < num_needed:
         while entry > first and paths.ends[entry - 1] >= lowest:
             entry -= 1
         has_state = _has_state(cache, paths.segments[entry], lowest)
         lowest -= 1
         if not has_state:
             place = lowest
+    place = max(place - num_needed + cache.num_needed, 0)
     paths.junctions[index] = found if found > place else 0
+    while len(blocks) > min(found, place):
+        blocks.pop()
     if not place:
         return 0, 0
     idle = 0
-    for position in range(place):
+    for position in range(len(blocks)):
         idle += not cache.block_users[blocks[position]]
     for block in range(lowest + 1, place + 1):
         segment = paths.segments[entry]
@@ -166,16 +184,27 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
     assert cache is not None
     start = found * block_size
     known = requests.prompt_tokens[index] + requests.generated_tokens[index]
-    until, whole = -(-(start + chunk) // block_size), -(-known // block_size)
-    states = until - found if cache.has_windows else 1 + replica.exported_states
-    need = until + replica.window_weight * states
+    until, whole = _blocks_until(replica, start + chunk, first_ahead(replica)), -(-known // block_size)
+    states = until - found if cache.has_windows else 1 + replica.exported_states + cache.num_drafts
+    need = until + cache.state_weight * states
     if config.reserve_full_prompt:
-        states = 1 + _exports(replica, start, known, known, known)
+        states = 1 + _exports(replica, start, known, known, known) + cache.num_drafts
         if cache.has_windows:
             states = max(min(whole, cache.most_admitted) - found, 0)
-        need = max(need, whole + replica.window_weight * states)
-    need += idle - found
+        need = max(need, whole + cache.state_weight * states)
+    need += idle - len(cache.found_blocks)
     return need + (config.watermark_blocks if replica.num_running or replica.departing else 0) <= replica.free_blocks
+
+
+def first_ahead(replica: Replica) -> int:
+    """Return the slots beyond its tokens that the first chunk of a request takes: up to 0.24 none."""
+    config = replica.config
+    return 0 if config.aligns_plainly else config.num_lookahead_tokens
+
+
+def _blocks_until(replica: Replica, tokens: int, num_ahead: int) -> int:
+    """Return the blocks that hold tokens and ``num_ahead`` slots beyond them, at most those of the longest request."""
+    return -(-min(tokens + num_ahead, max(replica.config.max_model_len, tokens)) // replica.block_size)
 
 
 def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int, tokens: int) -> None:
@@ -184,15 +213,21 @@ def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int,
     assert cache is not None
     paths = cache.paths
     paths.passed_blocks[index] = max(found - cache.num_needed, 0)
-    paths.last_reused[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
-    paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = found, found, 0
+    paths.last_reused[index] = paths.last_extended[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
+    if cache.drops_last:
+        # Of whole blocks, it is found by itself up to one, and by longer prompts up to the next.
+        paths.last_reused[index] = max(paths.last_reused[index] - 1, 0)
+        paths.last_extended[index] = max(requests.prompt_tokens[index] // replica.block_size - 1, 0)
+    reused = len(cache.found_blocks)
+    paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = reused, reused, 0
     entry = paths.starts[index]
     for place in range(1, found + 1):
         segment = paths.segments[entry]
-        block = cache.found_blocks[place - 1]
-        cache.num_duplicates += cache.block_users[block] > 0
-        _use(replica, cache, block)
-        _push(cache, index, block)
+        if place <= reused:
+            block = cache.found_blocks[place - 1]
+            cache.num_duplicates += cache.block_users[block] > 0
+            _use(replica, cache, block)
+            _push(cache, index, block)
         if place > found - cache.num_needed:
             state = _new_state(cache, index, place)
             for group in range(1, cache.state_weight + 1):
@@ -201,7 +236,7 @@ def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int,
                 cache.state_blocks[state * cache.state_weight + group - 1] = block
         if place == paths.ends[entry]:
             entry += 1
-    if not take_blocks_for(replica, index, tokens):
+    if not take_blocks_for(replica, index, tokens, first_ahead(replica)):
         report_lack(replica, index)
 
 
@@ -244,26 +279,41 @@ def _new_state(cache: PrefixCache, index: int, place: int) -> int:
     return state
 
 
-def take_blocks_for(replica: Replica, index: int, tokens: int) -> bool:
-    """Give a request blocks for ``tokens`` tokens, its last state and one written amid a chunk; False: they lack."""
+def take_blocks_for(replica: Replica, index: int, tokens: int, num_ahead: int) -> bool:
+    """Give a request blocks for ``tokens`` tokens, its last state and one written amid a chunk; False: they lack.
+
+    Also for ``num_ahead`` slots beyond, and at first for the states of its drafts.
+    """
     cache = replica.cache
     assert cache is not None
     paths = cache.paths
     place, last = -(-tokens // replica.block_size), paths.last_state[index]
-    num_blocks = max(place - paths.blocks_held[index], 0)
+    until = _blocks_until(replica, tokens, num_ahead) if num_ahead else place
+    num_blocks = max(until - paths.blocks_held[index], 0)
     num_states, num_before = int(not last or place > cache.state_place[last]), replica.exported_states
+    num_drafts = 0 if paths.last_draft[index] else cache.num_drafts
     if cache.has_windows:
-        num_states, num_before = min(num_blocks, 1), max(num_blocks - 1, 0)
-    if num_blocks + cache.state_weight * (num_states + num_before) > replica.free_blocks:
+        num_states, num_before, place = min(num_blocks, 1), max(num_blocks - 1, 0), until
+    if num_blocks + cache.state_weight * (num_states + num_before + num_drafts) > replica.free_blocks:
         return False
     for _ in range(num_blocks):
         _push(cache, index, _take(replica, cache))
     paths.blocks_held[index] += num_blocks
     for earlier in range(num_before, -num_states, -1):
-        state = _new_state(cache, index, place - earlier)
-        for group in range(cache.state_weight):
-            cache.state_blocks[state * cache.state_weight + group] = _take(replica, cache)
+        _take_state(replica, cache, _new_state(cache, index, place - earlier))
+    last = paths.last_state[index]
+    for _ in range(num_drafts):
+        paths.last_state[index] = paths.last_draft[index]
+        paths.last_draft[index] = _new_state(cache, index, 0)
+        _take_state(replica, cache, paths.last_draft[index])
+    paths.last_state[index] = last
     return True
+
+
+def _take_state(replica: Replica, cache: PrefixCache, state: int) -> None:
+    """Give a state its blocks, one in each group of layers."""
+    for group in range(cache.state_weight):
+        cache.state_blocks[state * cache.state_weight + group] = _take(replica, cache)
 
 
 def _take(replica: Replica, cache: PrefixCache) -> int:
@@ -323,6 +373,9 @@ def pass_states(replica: Replica, index: int, known: int) -> None:
     kept = cache.paths.last_state[index]
     if not kept or not cache.state_below[kept]:
         return
+    if replica.config.aligns_plainly:
+        # As if none of the drafts under way held.
+        known -= cache.num_drafts
     last = (known - cache.reach) // replica.block_size
     if cache.has_windows:
         if last <= cache.paths.passed_blocks[index]:
@@ -379,8 +432,12 @@ def keep_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
 
 def _is_reused(cache: PrefixCache, index: int, place: int) -> bool:
     """Return whether a block of a window is of the last one before the end of the prompt, or where prompts part."""
-    last, junction = cache.paths.last_reused[index], cache.paths.junctions[index]
-    return last - cache.num_needed < place <= last or junction - cache.num_needed < place <= junction
+    paths, beyond = cache.paths, int(cache.drops_last)
+    junction = paths.junctions[index]
+    is_reused = junction > 0 and junction - cache.num_needed < place <= junction + beyond
+    for end in (paths.last_reused[index], paths.last_extended[index]):
+        is_reused = is_reused or end - cache.num_needed < place <= end + beyond
+    return is_reused
 
 
 def _keep(cache: PrefixCache, index: int, block: int, place: int, group: int) -> int:
@@ -420,8 +477,14 @@ def leave_pool(replica: Replica, index: int) -> None:
         cache.num_duplicates -= cache.block_users[block] > 0
         cache.free_entries.append(entry)
         entry = cache.entry_below[entry]
+    last = paths.last_draft[index]
+    if last:
+        while cache.state_below[last]:
+            last = cache.state_below[last]
+        cache.state_below[last], paths.last_state[index] = paths.last_state[index], paths.last_draft[index]
     _drop_states(replica, cache, paths.last_state[index])
-    paths.last_entry[index] = paths.last_state[index] = paths.blocks_held[index] = paths.shared_blocks[index] = 0
+    paths.last_entry[index] = paths.last_state[index] = paths.last_draft[index] = 0
+    paths.blocks_held[index] = paths.shared_blocks[index] = 0
 
 
 def note_step(replica: Replica, cache: PrefixCache) -> None:
@@ -462,14 +525,18 @@ def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
     if cache.has_windows:
         # As many tokens as it computes are known at most.
         has_kept = (tokens - cache.reach) // size <= paths.passed_blocks[index]
-    return has_kept and tokens // size <= paths.shared_blocks[index] and tokens <= paths.blocks_held[index] * size
+    elif tokens > cache.state_place[last] * size:
+        return False
+    tokens_held = paths.blocks_held[index] * size
+    return has_kept and tokens // size <= paths.shared_blocks[index] and tokens + cache.num_ahead <= tokens_held
 
 
 def keep_decoded(replica: Replica, requests: RequestTable, index: int, step: int) -> None:
     """Cache the blocks that a decoding request fills in a step; scheduled ahead, as far as tokens are known."""
     cache = replica.cache
     assert cache is not None
-    keep_blocks(cache, index, context_of(replica, requests, index, step - replica.config.async_scheduling) + 1)
+    known = context_of(replica, requests, index, step - replica.config.async_scheduling) + 1
+    keep_blocks(cache, index, known - cache.num_hidden)
 
 
 def learn(replica: Replica, requests: RequestTable, step: int, num_seats: int) -> None:
@@ -498,10 +565,14 @@ def asks_again(replica: Replica) -> bool:
 
 def steps_in_pool(replica: Replica, num_steps: int) -> int:
     """Return how many steps, at most ``num_steps``, a leap may last; the first has its blocks already."""
+    cache = replica.cache
+    assert cache is not None
+    # States are opened by tokens, blocks by the slots beyond them, at most one of a request apart.
+    spare = 0 if cache.has_windows or not cache.num_ahead else cache.state_weight * replica.num_decoding
     low, high = 1, num_steps
     while low < high:
         middle = (low + high + 1) // 2
-        if (1 + replica.window_weight) * _opened(replica, middle - 1) <= replica.free_blocks:
+        if spare + (1 + cache.state_weight) * _opened(replica, middle - 1) <= replica.free_blocks:
             low = middle
         else:
             high = middle - 1
@@ -542,7 +613,7 @@ def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
             if is_settled(cache, index, tokens):
                 continue
             pass_states(replica, index, context_of(replica, requests, index, step - late))
-            if not take_blocks_for(replica, index, tokens):
+            if not take_blocks_for(replica, index, tokens, cache.num_ahead):
                 report_lack(replica, index)
             keep_decoded(replica, requests, index, step)
         learn(replica, requests, step, len(running))
