@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         run,
         sweep,
         validate,
+        verify,
     )
     from simserve.errors import SimserveError
 
@@ -49,6 +50,7 @@ __all__ = [
     "run",
     "sweep",
     "validate",
+    "verify",
 ]
 
 

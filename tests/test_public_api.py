@@ -32,6 +32,7 @@ _PUBLIC = [
     "run",
     "sweep",
     "validate",
+    "verify",
 ]
 
 
@@ -195,3 +196,12 @@ def test_plan_takes_the_name_of_one_gpu() -> None:
     """Not the letters of it."""
     with pytest.raises(ss.SimserveError, match="'h1000' is not a known hardware; did you mean"):
         ss.plan("chatbot", hardware="h1000")
+
+
+def test_a_run_is_verified_from_python() -> None:
+    """As by the command: the fast engine beside the reference, on a bundled name, and how far apart they are."""
+    found = ss.verify("single-gpu-7b", num_requests=20)
+
+    assert found.is_equal
+    assert (found.requests, found.differing) == (20, {})
+    assert found.largest_difference < 1e-9

@@ -8,7 +8,7 @@ profile no longer describes the hardware either way; with ``may_be_faster`` only
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from simserve.calibrate.kernel_prediction import PREDICTORS, Columns, predicted, without_cache
+from simserve.calibrate.serving import gated_figures
 from simserve.calibrate.simulated import ServingModel, replay_of
 from simserve.errors import InputError
 from simserve.perf.measured import COLUMNS, find_tables, read_columns
 from simserve.profiles.hardware import HardwareProfile
+from simserve.scenario.run import calibration_of
 from simserve.scenario.schema import Scenario
 from simserve.workload.benchmarks.result import BenchResult
 
@@ -35,9 +37,6 @@ CLASSES = {
 COLD_RUN_FILE = "provenance.json"
 """Marks tables of ``simserve calibrate kernels``, where no call finds the data of the one before in a cache;
 AIConfigurator repeats calls on the same data."""
-
-GATED = ("mean_", "median_")
-"""Statistics of latencies that the gate compares; tails of a few hundred requests are too noisy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +216,10 @@ def check_serving(
 ) -> Drift:
     """Return a scenario's deployment compared with benchmarks of it.
 
+    A calibrated profile states by how much it missed each figure at its own loads. A figure that is no farther off has
+    not moved, so that this is its tolerance where it is the larger one. A promise (``may_be_faster``) has no such
+    allowance.
+
     Args:
         scenario: With the profile to check.
         tolerance: Share.
@@ -227,6 +230,8 @@ def check_serving(
         InfeasibleError: The deployment cannot serve their requests.
     """
     model = ServingModel(scenario)
+    calibration = None if may_be_faster else calibration_of(model.resolved)
+    own = {} if calibration is None else calibration.own_figures
     comparisons, notes = [], []
     for result in results:
         replay = replay_of(result, scenario)
@@ -238,7 +243,7 @@ def check_serving(
                 expected=simulated[figure],
                 found=measured,
                 count=1,
-                tolerance=tolerance,
+                tolerance=max(tolerance, own.get(figure, 0.0)),
                 unit="/s" if figure.endswith("throughput") else "s",
                 ratio=measured / simulated[figure],
                 may_be_faster=may_be_faster,
@@ -248,16 +253,11 @@ def check_serving(
         ]
     if not comparisons:
         raise InputError("hold no mean, median or throughput", key="--against", value=", ".join(against))
+    if any(each.tolerance > tolerance for each in comparisons):
+        notes.append(
+            f"tolerances above {tolerance:.3g}: as far off as the profile is at the loads it was calibrated on"
+        )
     return Drift(profile=name, against=list(against), comparisons=comparisons, left_out=list(dict.fromkeys(notes)))
-
-
-def gated_figures(result: BenchResult) -> Mapping[str, float]:
-    """Return the figures of a run that are compared: means, medians and throughput."""
-    return {
-        figure: value
-        for figure, value in result.measured.items()
-        if figure.startswith(GATED) or figure.endswith("throughput")
-    }
 
 
 def markdown(drift: Drift) -> str:

@@ -26,6 +26,8 @@ FEWEST_FOR_HOLDING_OUT = 3
 FIT_LATENCIES = ("ttft", "tpot")
 FALLBACKS = {"tpot": ("tpot", "ntpot")}
 CLOSED = ("closed_loop", "all_at_once")
+GATED = ("mean_", "median_")
+"""Statistics of latencies that the drift gate compares; tails of a few hundred requests are too noisy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class RunErrors:
     after: Mapping[str, float]  # Figure -> value simulated with the fitted constants.
     held_out: Mapping[str, float] = field(default_factory=dict)
     """Figure -> value simulated with constants fitted to the other files; empty below three files."""
+    missed: Mapping[str, float] = field(default_factory=dict)
+    """Gated figure -> by what share the fitted value is off, up or down; see `gated_figures`."""
 
     def error(self, which: str, figure: str) -> float | None:
         """Return simulated over measured minus 1; ``which`` is ``before``, ``after`` or ``held_out``."""
@@ -92,6 +96,12 @@ class Explained:
         return {
             name: float(np.quantile(errors, LEVEL, method="higher")) for name, errors in found.items() if any(errors)
         }
+
+    @property
+    def own_figures(self) -> dict[str, float]:
+        """The largest share by which each gated figure is off after the fit, over all benchmarks."""
+        names = dict.fromkeys(figure for run in self.runs for figure in run.missed)
+        return {name: max(run.missed[name] for run in self.runs if name in run.missed) for name in names}
 
     def _log_errors(self, latency: str) -> list[list[float]]:
         """Return the absolute logarithms of simulated over measured of each run after the fit."""
@@ -225,11 +235,28 @@ def _undetermined(name: str, reason: str) -> InputError:
     return InputError(f"cannot be fitted: {reason}", key=f"--fit {name}", remedy=remedy)
 
 
-def run_errors(replay: Replay, statistic: str, **simulated: Mapping[str, float]) -> RunErrors:
-    """Return a benchmark with what was simulated ``before``, ``after`` and ``held_out``, by figure."""
+def run_errors(
+    replay: Replay, statistic: str, *, written: Mapping[str, float] | None = None, **simulated: Mapping[str, float]
+) -> RunErrors:
+    """Return a benchmark with what was simulated ``before``, ``after`` and ``held_out``, by figure.
+
+    Args:
+        written: What is simulated with the constants as a profile holds them; None: no profile is written.
+    """
     measured = shown_figures(replay.result, statistic)
     shown = {which: {key: found[key] for key in measured if key in found} for which, found in simulated.items()}
-    return RunErrors(replay=replay, measured=measured, **shown)
+    gated = {key: (value, (written or {}).get(key, 0.0)) for key, value in gated_figures(replay.result).items()}
+    missed = {key: max(own / value, value / own) - 1.0 for key, (value, own) in gated.items() if own > 0}
+    return RunErrors(replay=replay, measured=measured, missed=missed, **shown)
+
+
+def gated_figures(result: BenchResult) -> Mapping[str, float]:
+    """Return the figures of a run that the drift gate compares: means, medians and throughput."""
+    return {
+        figure: value
+        for figure, value in result.measured.items()
+        if figure.startswith(GATED) or figure.endswith("throughput")
+    }
 
 
 def fit_figures(result: BenchResult, statistic: str) -> tuple[str, ...]:

@@ -93,9 +93,17 @@ class FactorCalibration:
             raise InputError("hold neither TTFT nor TPOT", file=files, remedy="benchmark with streaming on")
         found = FactorSearch(measured, self._figures, self.priors, loads_of(results)).fit()
         held_out = found.held_out or [{}] * len(results)
+        stated = {name: as_written(value) for name, value in found.factors.items()}
         runs = [
-            run_errors(replay, self.statistic, before=before, after=after, held_out=others)
-            for replay, before, after, others in zip(self._replays, found.before, found.after, held_out, strict=True)
+            run_errors(
+                replay,
+                self.statistic,
+                written=self._figures(place, stated),
+                before=found.before[place],
+                after=found.after[place],
+                held_out=held_out[place],
+            )
+            for place, replay in enumerate(self._replays)
         ]
         is_set = "frontend_latency" in self.model.scenario.deployment.engine.overrides()
         self.fit_ = ServerFactors(fit=found, runs=runs, next_load=self._next_load(found), frontend_is_set=is_set)
@@ -129,6 +137,11 @@ class FactorCalibration:
         name = next((each.result.model for each in self._replays if each.result.model), "") or model_id(self.model)
         command = benchmark_command(name, self._replays[0].specs, new[best])
         return ProposedLoad(num_clients=new[best], deviations=open_[best], command=command)
+
+
+def as_written(factor: float) -> float:
+    """Return a factor with the six digits that a profile holds."""
+    return float(f"{factor:.6g}")
 
 
 def misfit(runs: Sequence[RunErrors]) -> str | None:

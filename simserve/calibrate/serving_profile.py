@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from simserve.calibrate.serving import Explained, ServingFit
-from simserve.calibrate.serving_factors import ServerFactors
+from simserve.calibrate.serving_factors import ServerFactors, as_written
 from simserve.calibrate.serving_search import shown
 from simserve.documents import read_mapping, yaml_text
 from simserve.errors import ProfileError
@@ -66,7 +67,7 @@ def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str
     base, version, blocks = _base_of(scenario)
     former = dict(blocks.get("measured_factors") or {})
     deployment, runs = scenario.deployment, server.runs
-    factors = {each: float(f"{float(former.get(each, 1.0)) * value:.6g}") for each, value in server.fit.factors.items()}
+    factors = {each: as_written(float(former.get(each, 1.0)) * value) for each, value in server.fit.factors.items()}
     if server.frontend_is_set:
         factors["frontend"] = float(former.get("frontend", 1.0))
     day = date or max((run.replay.result.date for run in runs), default="")
@@ -81,9 +82,16 @@ def factors_text(server: ServerFactors, scenario: Scenario, name: str, date: str
         "gpus": gpus,
         "runs": len(runs),
         "own_errors": {name: float(f"{max(each, LEAST_ERROR):.4g}") for name, each in server.own_errors.items()},
+        "own_figures": {name: _rounded_up(max(each, LEAST_ERROR)) for name, each in server.own_figures.items()},
         "source": _source_of_factors(server, scenario, is_again=bool(former)),
     }
     return _document(base, version, blocks, name, "factors of a measured server")
+
+
+def _rounded_up(share: float) -> float:
+    """Return a share rounded up to two digits, so that it is no less for the same figures computed again."""
+    unit = 10.0 ** (math.floor(math.log10(share)) - 1)
+    return float(f"{math.ceil(share / unit) * unit:.2g}")
 
 
 def _source_of_factors(server: ServerFactors, scenario: Scenario, *, is_again: bool) -> str:

@@ -164,14 +164,21 @@ def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
     """Write several new files, or none if one of them exists.
 
     Raises:
-        UsageError: One exists and ``force`` is not given, or one cannot be written.
+        UsageError: One exists and ``force`` is not given, one is a folder, or one cannot be written.
     """
+    from simserve.unfinished import write_text
+
     for path in texts:
+        if path.is_dir():
+            raise UsageError("is a folder", file=path, remedy=f"name a file in it: {path / 'NAME'}")
         if path.exists() and not force:
             raise UsageError("is there already", file=path, remedy="name another file, or replace it with --force")
     for path, text in texts.items():
         try:
-            path.write_text(text, encoding="utf-8")
+            if path.exists() and not path.is_file():  # a pipe, or a device such as /dev/stdout
+                path.write_text(text, encoding="utf-8")
+            else:
+                write_text(path, text)
         except OSError as failure:
             raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None
 

@@ -279,9 +279,11 @@ def _gpus_to_choose(texts: Sequence[str] | None) -> Sequence[str]:
     Raises:
         UsageError: One has a number, which is for another flag.
     """
+    from simserve.profiles.cloud_instances import instance_of
     from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu
 
-    names = _names(texts, "--hardware")
+    rented = {each: instance_of(each) for each in _names(texts, "--hardware")}
+    names = list(dict.fromkeys(each if instance is None else instance.gpu for each, instance in rented.items()))
     for each in names:
         count, name = counted_gpu(each)
         if count is not None and is_known_gpu(hardware_name(name)):

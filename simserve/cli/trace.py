@@ -105,6 +105,9 @@ def _usage(path: Path) -> Usage | None:
     return None if columns is None or not is_usage(path, names) else read_usage(path, columns)
 
 
+_MOST_MODELS = 4  # Most models of a usage export that are named.
+
+
 def _pricing(used: Usage) -> str | None:
     """Return the command that prices a month like it; None where its days are not known."""
     month = used.requests_per_month
@@ -134,6 +137,12 @@ def _show_usage(answer: dict[str, Any]) -> None:
     lengths = [f"{_figure(answer[key]['mean'])}" for key in ("prompt_tokens", "output_tokens")]
     totals = [_tokens(answer[key]["total"]) for key in ("prompt_tokens", "output_tokens")]
     lines.append(f"{lengths[0]} prompt and {lengths[1]} output tokens a request; {totals[0]} and {totals[1]} in all")
+    if answer["cached_share"]:
+        lines.append(f"{answer['cached_share']:.0%} of the prompt tokens were found in the API's cache, and cost less")
+    if len(answer["models"]) > 1:
+        shares = [f"{name or 'no name'} {count / answer['requests']:.0%}" for name, count in answer["models"].items()]
+        more = f" and {len(shares) - _MOST_MODELS} more" if len(shares) > _MOST_MODELS else ""
+        lines.append(f"Of several models, {', '.join(shares[:_MOST_MODELS])}{more}: price each from its own rows alone")
     for place, line in enumerate(lines):
         out.print(line, style="bold" if place == 0 else None, markup=False)
     if answer["command"] is None:

@@ -26,6 +26,7 @@ from simserve.planner.layout import OneLine, count_notes, laid_out, set_groups
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
+from simserve.profiles.cloud_instances import instance_of
 from simserve.profiles.engine_profile import load_engine
 from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu, load_hardware, remedy_for_gpu, slice_of
 from simserve.profiles.model_names import format_of, layers_without_formula, meant_format, repositories_on_record
@@ -45,6 +46,7 @@ _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacpp
 """Short names of engines, without hyphens -> the profile."""
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
+_TIMES = re.compile(r"^\d{1,5}\s*[x\u00d7*]\s*")
 _NEWEST = re.compile(
     r"(?:(?P<vllm>vllm)(?:==?|[:@ -])v1|"
     r"(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",
@@ -133,6 +135,7 @@ def ask(
     is_bare = flags.like is not None or not base.is_complete
     has_load = not is_bare or _sets_load(flags, changes)
     notes += _engine_notes(flags.engine)
+    notes += _instance_notes(flags.gpus, scenario_provider=_block(mapping, "pricing").get("provider"), changes=changes)
     if flags.like is not None and needs_traffic:
         notes += _assumed(flags, changes, mapping, needs_load=needs_load)
     scenario = from_mapping(mapping, [*overrides, *changes], file=base.file, folder=folder)
@@ -520,6 +523,19 @@ def _engine_notes(text: str | None) -> list[str]:
         return []
     why = " (V1 is the engine of every vLLM from 0.8 on)" if str(text).casefold().endswith("v1") else ""
     return [f"{text} is taken to be {name} {load_engine(name).newest.version}, the newest version known here{why}."]
+
+
+def _instance_notes(text: str | None, *, scenario_provider: str | None, changes: Sequence[str]) -> list[str]:
+    """Return a note on what a cloud rents under a name, and whose price counts unless the scenario names a provider."""
+    written = _TIMES.sub("", (text or "").strip())
+    instance = instance_of(written)
+    if instance is None:
+        return []
+    note = f"{written} of {instance.provider} is {instance.num_gpus} x {instance.gpu}."
+    sellers = {price.provider for price in load_hardware(instance.gpu).prices if price.kind == "on_demand"}
+    if instance.provider not in sellers or scenario_provider is not None or any("pricing" in each for each in changes):
+        return [note]
+    return [f"{note[:-1]}; its price here is that of specialised clouds: --set 'pricing.provider={instance.provider}'."]
 
 
 def _engine(text: str, engine: Mapping[str, Any]) -> list[Override]:

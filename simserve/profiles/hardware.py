@@ -17,6 +17,7 @@ from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, nearest
 from simserve.profiles import catalog
 from simserve.profiles.catalog import Itself
+from simserve.profiles.cloud_instances import instance_of, instances_like
 from simserve.profiles.gpu_prices import GpuPrice, GpuPurchase, Source, class_price, dear_reservation
 from simserve.profiles.kernel_curves import (
     ActivationQuantisation,
@@ -521,6 +522,10 @@ _LAPTOP = re.compile(r"[\s-]*\b(laptop|mobile|max-?q|notebook)\b( gpu)?", re.IGN
 
 def remedy_for_gpu(name: str) -> str:
     """Return the remedy for an unknown GPU name: the nearest names, or how to describe a GPU."""
+    if (instance := instance_of(name)) is not None:
+        return f"{instance.provider} rents {instance.num_gpus} x {instance.gpu} under it: write {instance.gpu}"
+    if family := instances_like(name):
+        return f"did you mean {' or '.join(repr(each) for each in family)}?"
     desktop = hardware_name(_LAPTOP.sub("", name).strip(" -"))
     if is_known_gpu(desktop) and desktop != name:
         start = f"simserve gpus {desktop} --profile prints the desktop's to start from"
@@ -541,11 +546,16 @@ def counted_gpu(text: str) -> tuple[int | None, str]:
     """Return the number of GPUs in a text and the name as written: ``2xH100``, ``2 H100``, ``H100:2``; None: no number.
 
     A name that is known as a whole contains no number of GPUs (``7900xtx``); for several nodes all GPUs are counted
-    (``2x8xH100``).
+    (``2x8xH100``). What a cloud rents has its GPUs (``p5.48xlarge``: eight H100).
     """
+    instance = instance_of(text)
+    if instance is not None:
+        return instance.num_gpus, instance.gpu
     count, name = None, text.strip()
     while not is_known_gpu(hardware_name(name)) and (found := _COUNT_BEFORE.fullmatch(name)) is not None:
         count, name = (1 if count is None else count) * int(found[1] or found[2]), found[3]
+        if (instance := instance_of(name)) is not None:
+            return count * instance.num_gpus, instance.gpu
     behind = None if count is not None or is_known_gpu(hardware_name(name)) else _COUNT_BEHIND.fullmatch(name)
     if behind is not None and is_known_gpu(hardware_name(behind[1])):
         return int(behind[2]), behind[1]

@@ -294,6 +294,8 @@ class GemmCurve(TileCurve):
     """Share of the bandwidth that they reach; absent: as with more rows."""
     vector_flops: Positive | None = None
     """FLOP/s of kernels that multiply fewer rows than fill a tile one by one (ggml); absent: no such kernels."""
+    matrix_tile_rows: PositiveInt | None = None
+    """Rows of a tile beyond eight, which are multiplied one by one (ggml on Apple's GPUs); absent: as with fewer."""
 
     @model_validator(mode="after")
     def _falls_with_length(self) -> Self:

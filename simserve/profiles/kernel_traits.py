@@ -173,6 +173,9 @@ class KernelTraits(FrozenModel):
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)
     """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
+    max_share_of_int8: float | None = Field(default=None, gt=0, le=1)
+    """Share of the INT8 rate of an RTX 4090's multiprocessor at which each of a GPU's multiplies GGUF weights as stored
+    (`simserve.perf.quantization.GGUF_INT8_RATES`); absent: they are written out in 16 bit first."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
 

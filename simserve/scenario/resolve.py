@@ -446,10 +446,12 @@ def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
 
 def _with_state_format(model: ModelProfile, engine: ResolvedEngine) -> ModelProfile:
     """Return the model with the states of its layers in the format that the engine is told to keep."""
-    if engine.mamba_ssm_cache_dtype is None:
+    asked = engine.mamba_ssm_cache_dtype
+    if asked is None and not engine.keeps_float32_states:
         return model
-    num_bytes = 4.0 if engine.mamba_ssm_cache_dtype == "float32" else 2.0
-    layers = {name: getattr(model, name) for name in ("linear_attention", "mamba", "mamba1")}
+    num_bytes = 2.0 if asked in ("bfloat16", "float16") else 4.0
+    names = ("mamba", "mamba1") if asked is None else ("linear_attention", "mamba", "mamba1")
+    layers = {name: getattr(model, name) for name in names}
     kept = {"state_element_bytes": num_bytes}
     return model.model_copy(update={name: each and each.model_copy(update=kept) for name, each in layers.items()})
 

@@ -101,7 +101,7 @@ def server_of(resolved: ResolvedScenario, found: Conditions, *, has_pools: bool 
     """
     shape = resolved.shape
     version = shape.engine.requested_version or shape.engine.version
-    calibration = _calibration(resolved)
+    calibration = calibration_of(resolved)
     rare = (each.shape.model.rare_layers for each in resolved.pools or (resolved,))
     return Server(
         generation=generation_of(shape.engine.name, version),
@@ -137,7 +137,7 @@ def expectations_of(
     return expect(errors, server), expect(errors, server if resolved.pools else measured)
 
 
-def _calibration(resolved: ResolvedScenario) -> MeasuredFactors | None:
+def calibration_of(resolved: ResolvedScenario) -> MeasuredFactors | None:
     """Return the measured factors of this very deployment; None: its engine profile has none, or those of another."""
     shape, engine = resolved.shape, resolved.scenario.deployment.engine
     measured = load_engine(engine.name, resolved.scenario.folder).nearest_version(engine.version).measured_factors

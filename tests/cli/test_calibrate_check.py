@@ -113,6 +113,24 @@ def test_a_calibrated_engine_profile_is_checked_in_place_of_the_scenario_s(simse
     assert simserve("calibrate", "check", "vllm", *arguments).code == 99
 
 
+def test_what_was_just_calibrated_has_not_drifted(simserve: Simserve, folder: Path) -> None:
+    """Five factors do not meet every figure: what they miss of their own loads is no drift, but is a broken promise."""
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(CHAT), encoding="utf-8")
+    file = scaled(write_benchmarks(folder, ServingModel(chat()).stated)[0], 1.0)
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document["mean_ttft_ms"] *= 1.5
+    file.write_text(json.dumps(document), encoding="utf-8")
+    simserve("calibrate", "serving", str(file), "--scenario", "scenario.yaml", "--out", "mine.yaml")
+    check = ("calibrate", "check", "mine.yaml", "--scenario", "scenario.yaml", "--against", str(file))
+
+    outcome, promise = simserve(*check), simserve(*check, "--may-be-faster")
+    slower = simserve(*check[:-1], str(scaled(file, 1.8)))
+
+    assert (outcome.code, promise.code, slower.code) == (0, 99, 99)
+    assert "- tolerances above 0.05: as far off as the profile is at the loads it was calibrated on" in outcome.stdout
+    assert "tolerances above" not in promise.stdout
+
+
 def test_the_engine_says_whose_kernels(simserve: Simserve, folder: Path) -> None:
     """vLLM's FP8 products are not TensorRT-LLM's."""
     run = write_run(folder / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Iterator
 from io import StringIO
@@ -95,3 +96,14 @@ def test_a_pipe_is_wide_unless_fewer_columns_than_a_brief_has_are_asked_for(
     monkeypatch.setenv("COLUMNS", columns)
 
     assert options.console().width == width
+
+
+def test_files_are_written_whole_or_refused(tmp_path: Path) -> None:
+    """A folder in place of a file is named as one; a device stays a device."""
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        options.write_all({tmp_path: "text"}, force=True)
+    options.write_all({Path(os.devnull): "text", tmp_path / "new": "text"}, force=True)
+
+    assert (tmp_path / "new").read_text() == "text"
+    assert not Path(os.devnull).is_file()
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]

@@ -158,6 +158,22 @@ def test_an_export_of_usage_gives_the_command_that_prices_it(simserve: Simserve,
     assert simserve("trace", str(file), "--scenario", str(tmp_path / "s.yaml")).code == 2
 
 
+def test_usage_of_several_models_says_so(simserve: Simserve, tmp_path: Path) -> None:
+    """The sum of a large and a small model's requests is priced as neither; what was cached is cheaper than listed."""
+    file = tmp_path / "usage.csv"
+    file.write_text(
+        "start_time,num_model_requests,model,input_tokens,output_tokens,input_cached_tokens\n"
+        "1790812800,300,gpt-4o-mini,300000,30000,60000\n1790812800,100,gpt-4o,100000,10000,40000\n",
+        encoding="utf-8",
+    )
+
+    text, found = simserve("trace", str(file)).stdout, json.loads(simserve("trace", str(file), "--json").stdout)
+
+    assert "25% of the prompt tokens were found in the API's cache, and cost less" in text
+    assert "Of several models, gpt-4o-mini 75%, gpt-4o 25%: price each from its own rows alone" in text
+    assert (found["cached_share"], found["models"]) == (0.25, {"gpt-4o-mini": 300, "gpt-4o": 100})
+
+
 def test_a_run_of_a_log_says_what_it_left_out_and_how_it_was_read(simserve: Simserve, folder: Path) -> None:
     """As `simserve trace` does: requests that failed, columns that were guessed, rows that were sorted, models."""
     rows = [

@@ -342,8 +342,10 @@ def test_awq_is_slower_than_fp8_at_large_batch() -> None:
 
 def test_llama_cpp_writes_k_quants_out_for_every_512_tokens_of_a_prompt() -> None:
     """Twice for 1,024 tokens: 16 + 4.8 bit over the bandwidth each time; up to 32 tokens are read packed."""
-    shape = make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", quantization="gguf-q4_k_m")
-    plain = make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", quantization="fp16")
+    shape, plain = (
+        make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", version="b2700", quantization=name)
+        for name in ("gguf-q4_k_m", "fp16")
+    )
     low, wide = (price(each, 2048).step_times.token_seconds for each in (shape, plain))
     linear = sum(gemm.num_weights for gemm in shape.model.attention_gemms(1) + shape.model.mlp_gemms(0, 1))
     once = 32 * linear * (16 + 4.8) / 8 / (1008e9 * 0.92 * 0.95)

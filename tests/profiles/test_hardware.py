@@ -401,7 +401,7 @@ def test_a_gpu_like_no_other_is_to_be_described(name: str) -> None:
 @pytest.mark.parametrize("name", ["RTX 5000 Ada Laptop", "NVIDIA RTX 5000 Ada Laptop GPU", "rtx-a5000 mobile"])
 def test_a_laptops_gpu_is_not_taken_for_the_desktops(name: str) -> None:
     """ "None is like it" stood there of the RTX 4090 that a student owns."""
-    with pytest.raises(ProfileError, match="another, slower chip than rtx-.*: describe it in a YAML file"):
+    with pytest.raises(ProfileError, match=r"another, slower chip than rtx-.*: describe it in a YAML file"):
         load_hardware(name)
 
 

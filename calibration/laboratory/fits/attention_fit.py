@@ -206,9 +206,9 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
     if prefill is not None:
         found = fit(PrefillAttentionCurve, PREFILL_RANGES, prefill, GPUS[system], {})
         assert isinstance(found, PrefillAttentionCurve)
-        wide = wide_share(prefill, GPUS[system], found) if kernel.kind == "heads" else None
+        by_pairs = wide_share(prefill, GPUS[system], found) if kernel.kind == "heads" else None
         widest = widest_share(root, system, kernel, found)
-        curves["prefill"] = found.model_copy(update={"wide_compute": wide, "widest_compute": widest})
+        curves["prefill"] = found.model_copy(update={"wide_compute": by_pairs, "widest_compute": widest})
     return curves
 
 

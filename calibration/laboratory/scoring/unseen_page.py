@@ -232,6 +232,19 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   100 and 86 %. What came to light: llama.cpp's tensors split over two cards are priced as its older split of rows;
   its decodes of 8B in four bits are a fifth too slow on an RTX 3090; experts in AWQ run at a tenth of the bandwidth
   on Strix Halo under vLLM; products in FP8 of one row take as long as in BF16 under TensorRT-LLM 0.21.
+- Eleven files more, of eleven laboratories, ten of which were not there, were predicted blind on 2026-11-30, 190 loads
+  of A100, L40S, B300, MI355X, GB10, RTX 4090, 5090 and 6000 Ada, R9700 and an M3 Pro: Hy4-preview in MXFP8 and GLM-5.3
+  under SGLang with and without drafts, Qwen3.8-27B in three formats on an A100 and over eight RTX 4090, Qwen2-7B with
+  prompts in chunks, whole and apart over two, Qwen3-8B in three formats up to 256 clients, Nemotron 3 Nano under
+  TensorRT-LLM 1.3, llama.cpp and Ollama on a Mac. 189 ran. Throughput 11 % in the median of 147 figures, TTFT 23 % of
+  130, TPOT 9 % of 133, E2E 8 % of 69; ranges of 90 % held 88, 83 and 94 %. Since then clients of one file begin one
+  after another, which could not be said, a prompt of another has a budget, slots of the Mac are as many as its clients,
+  and few rows of a Mac are multiplied one by one: 14, 19, 9 and 9 %; 86, 93 and 93 %. What came to light: on Macs that
+  swap, two to nine clients are predicted half as fast again as they are or more, where wrong slots had hidden it;
+  all-reduces over PCIe take four to five times as long between two and four R9700 as between V100s, whose times they
+  borrow; drafts of Hy4-preview take a fifth longer than simulated, and twice as long where nothing is captured; GLM-5.3
+  in FP8 on MI355X is faster with one client; tensor parallelism over two RTX 4090 whose host copies 1.8 GB/s; products
+  by rows in FP8 on an MI300X stay a quarter too fast.
 
 calibration/LOG.md says what moved.
 """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,8 @@ ANSWERS = (
 )
 TIMES = ("date", "day", "timestamp", "start_time_iso", "start_time", "usage_date_utc", "time", "datetime", "hour_start")
 HOURS = ("hour", "hour_of_day")
+CACHED = ("input_cached_tokens", "cached_tokens", "n_cached_context_tokens_total", "cached_input_tokens")
+MODELS = ("model", "model_name", "model_id", "snapshot_id")
 _HOUR = re.compile(r"(\d{1,2})(?:\.0)?(?::\d{2}){0,2}")  # An hour of the day: ``9``, ``09:00``.
 
 
@@ -41,6 +44,8 @@ class Usage:
     days: int | None  # Days that it covers; None where it has no dates.
     hourly: tuple[float, ...] | None
     """Requests in each hour of a mean day, in the times of the file; None where rows are whole days."""
+    cached_tokens: int | None  # Of the prompt tokens those that the API found in its cache; None where it does not say.
+    models: Mapping[str, int]  # Model -> its requests, most first; empty where it does not say.
 
     @property
     def requests_per_month(self) -> float | None:
@@ -66,6 +71,8 @@ class Usage:
             "requests_per_month": self.requests_per_month,
             "prompt_tokens": {"mean": self.mean_prompt_tokens, "total": self.prompt_tokens},
             "output_tokens": {"mean": self.mean_output_tokens, "total": self.output_tokens},
+            "cached_share": None if self.cached_tokens is None else self.cached_tokens / self.prompt_tokens,
+            "models": dict(self.models),
             "hourly": None if self.hourly is None else list(self.hourly),
         }
 
@@ -75,6 +82,7 @@ def usage_columns(names: Sequence[str]) -> dict[str, str] | None:
     plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(names)}
     found = {}
     kinds = {"requests": REQUESTS, "prompt_tokens": PROMPTS, "output_tokens": ANSWERS, "time": TIMES, "hour": HOURS}
+    kinds |= {"cached": CACHED, "model": MODELS}
     for what, usual in kinds.items():
         named = next((plain[each] for each in (name.replace("_", "") for name in usual) if each in plain), None)
         if named is not None:
@@ -115,17 +123,21 @@ def read_buckets(path: Path) -> Usage | None:
     if not buckets:
         return None
     names = {"requests": "num_model_requests", "prompt_tokens": "input_tokens", "output_tokens": "output_tokens"}
-    columns: dict[str, list[str]] = {name: [] for name in ("start_time", *names.values())}
+    results = [result for bucket in buckets for result in bucket["results"]]
+    if any("input_cached_tokens" in each for each in results):
+        names["cached"] = "input_cached_tokens"
+    columns: dict[str, list[str]] = {name: [] for name in ("start_time", "model", *names.values())}
     for bucket in buckets:
         sums: list[dict[str, Any]] = bucket["results"] or [{}]
         for result in sums:
             columns["start_time"].append(str(bucket["start_time"]))
+            columns["model"].append(str(result.get("model") or ""))
             for name in names.values():
                 value = result.get(name, 0)
                 if not is_number(value, least=0):
                     raise TraceError("is not a number", file=path, key=name, value=value)
                 columns[name].append(str(value))
-    return _summed_up(Table(path, text, dict(columns)), {**names, "time": "start_time"})
+    return _summed_up(Table(path, text, dict(columns)), {**names, "time": "start_time", "model": "model"})
 
 
 def _is_bucket(value: object) -> bool:
@@ -166,7 +178,23 @@ def _summed_up(table: Table, columns: dict[str, str]) -> Usage:
     if hours is not None:
         totals = np.bincount(hours, weights=counts, minlength=HOURS_PER_DAY)
         hourly = tuple(float(total) / (days or 1) for total in totals)
-    return Usage(len(counts), int(counts.sum()), int(prompts.sum()), int(outputs.sum()), days, hourly)
+    cached = int(_amounts(table, columns["cached"]).sum()) if "cached" in columns else None
+    by_model: dict[str, int] = defaultdict(int)
+    for name, count in zip(
+        table.columns[columns["model"]] if "model" in columns else (), counts.tolist(), strict=False
+    ):
+        by_model[name.strip()] += int(count)
+    models = {name: by_model[name] for name in sorted(by_model, key=lambda name: -by_model[name]) if by_model[name]}
+    return Usage(
+        rows=len(counts),
+        requests=int(counts.sum()),
+        prompt_tokens=int(prompts.sum()),
+        output_tokens=int(outputs.sum()),
+        days=days,
+        hourly=hourly,
+        cached_tokens=cached,
+        models=models if any(models) else {},
+    )
 
 
 def _amounts(table: Table, column: str) -> NDArray[np.float64]:
