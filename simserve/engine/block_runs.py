@@ -292,6 +292,15 @@ def _extend(cache: PrefixCache, piece: int, lower: int, key: int, group: int) ->
     return True
 
 
+def drop_unseen(replica: Replica, cache: PrefixCache, num_blocks: int) -> None:
+    """Let a request give back blocks that nobody could find."""
+    replica.free_blocks += num_blocks
+    if not cache.ages_empty:
+        cache.num_empty += num_blocks
+    elif num_blocks:
+        _wait_unseen(cache, num_blocks)
+
+
 def drop_pieces(replica: Replica, cache: PrefixCache, piece: int) -> int:
     """Let a request give back a piece and all below it; return how many of the blocks others use."""
     num_used = 0

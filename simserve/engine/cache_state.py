@@ -58,6 +58,7 @@ class PrefixPaths:
         num_levels: int = 0,
         store: KVTier | None = None,
         session: NDArray[np.int64] | None = None,
+        num_ahead: int = 0,
     ) -> None:
         """Lay out the paths in blocks; segments that contain no end of a block are dropped.
 
@@ -71,8 +72,9 @@ class PrefixPaths:
             store: The last of them, if replicas share it.
             session: For each request the conversation whose turns run one after another, shape [N]; None: any two
                 requests may run at the same time.
+            num_ahead: Tokens behind a block that belong to what it is found by (`EngineConfig.hashes_next_token`).
         """
-        blocks = ends // block_size
+        blocks = np.maximum(ends - num_ahead, 0) // block_size
         before = np.concatenate([[0], blocks[:-1]])
         firsts = offsets[:-1][np.diff(offsets) > 0]
         before[firsts] = 0
@@ -100,6 +102,7 @@ class PrefixPaths:
         self.tables = array("q", bytes(8 * num_requests))
         self.blocks_held, self.tokens_under_way = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.passed_blocks, self.last_reused = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.last_extended = array("q", bytes(8 * num_requests))
         self.num_levels, self.store = num_levels, store
         self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
         self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
@@ -233,7 +236,11 @@ class PrefixCache:
         self.num_idle = self.num_empty = 0
         self.num_fresh = config.num_blocks if self.ages_empty or config.has_state_cache else 0
         self.num_duplicates = 0
-        self.has_states, self.state_weight = config.has_state_cache, config.window_groups
+        self.has_states, self.state_weight = config.has_state_cache, config.state_groups
+        self.num_ahead, self.num_drafts = config.num_lookahead_tokens, config.num_draft_states
+        self.drops_last, self.num_hidden = config.drops_last_block, int(config.hashes_next_token)
+        self.leaves_results, self.max_model_len = config.leaves_results, config.max_model_len
+        self.looks_further, self.num_reused = config.drops_last_block and config.aligns_plainly, 0
         self.keeps_every_state, self.is_under_way = config.keeps_every_state, False
         self.has_windows, self.keeps_any, self.reach = (
             config.numbers_windows,
@@ -242,7 +249,7 @@ class PrefixCache:
         )
         self.most_admitted = config.most_admitted
         self.num_needed = max(-(-config.reach // config.block_size), 1)
-        self.width, self.span = config.window_groups + 1, _SPAN if config.numbers_windows else 1
+        self.width, self.span = config.state_groups + 1, _SPAN if config.numbers_windows else 1
         self.chains: dict[int, int] = {}
         self.run_keys, self.run_starts, self.run_ends, self.run_users, self.run_rests = [0], [0], [0], [0], [0]
         self.older, self.newer, self.earlier, self.later = [0], [0], [0], [0]

@@ -37,6 +37,7 @@ from simserve.engine.block_runs import (
     add_state,
     cut_piece,
     drop_pieces,
+    drop_unseen,
     find_run,
     keep_open,
     keep_piece,
@@ -74,8 +75,12 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     if start >= prefill_end:
         return chunk
     end = start + chunk
-    kept = (prompt - 1) // block_size * block_size
+    drops = int(config.drops_last_block)
+    kept = ((prompt - 1) // block_size - drops) * block_size
+    extended = (prompt // block_size - 1) * block_size if drops else kept
     last = (known if config.keeps_last_state else known - 1) // block_size * block_size
+    if config.drops_last_block:
+        last = max(known // block_size - 1, 0) * block_size
     if _exports(replica, start, end, prefill_end, prefill_end):
         last = 0
     if config.aligns_plainly:
@@ -98,7 +103,9 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     replica.exported_states = int(_exports(replica, start, stop, prefill_end, stop))
     place = stop
     for _ in range(1 + replica.exported_states):
-        is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
+        is_kept = place in (kept, extended, junction)
+        if config.keeps_every_state:
+            is_kept = place % wide == 0
         if cache is not None and is_kept and not cache.paths.next_state[index]:
             cache.paths.next_state[index] = place // wide
         place = (stop - 1) // block_size * block_size
@@ -133,12 +140,19 @@ def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
             break
         entry += 1
     # The last place that has all that it needs before it, or as much as there are blocks.
-    entry = min(entry, until - 1)
-    place = lowest = found
-    while lowest > 0 and place - lowest < cache.num_needed:
+    entry, place, num_needed = min(entry, until - 1), found, cache.num_needed
+    if cache.drops_last:
+        found = max(found - 1, 0)
+        if cache.has_windows:
+            num_needed += 1
+        else:
+            # Up to 0.25 a state is looked for one block further, whether or not its block is used.
+            place = found + (cache.looks_further and limit > 0 and first < until)
+    lowest = place
+    while lowest > 0 and place - lowest < num_needed:
         while entry > first and paths.ends[entry - 1] >= lowest:
             entry -= 1
-        low = max(paths.ends[entry - 1] if entry > first else 0, place - cache.num_needed)
+        low = max(paths.ends[entry - 1] if entry > first else 0, place - num_needed)
         has_all = True
         for group in range(1, cache.width):
             has_all, start = reach_down(cache, key_of(cache, paths.segments[entry], lowest, group), lowest)
@@ -147,14 +161,16 @@ def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
                 place = low
                 break
         lowest = low
-    paths.junctions[index] = found if found > place else 0
-    while cache.found_runs and cache.found_starts[-1] >= place:
+    place = max(place - num_needed + cache.num_needed, 0)
+    paths.junctions[index], cache.num_reused = found if found > place else 0, min(found, place)
+    while cache.found_runs and cache.found_starts[-1] >= cache.num_reused:
         cache.found_runs.pop()
         cache.found_starts.pop()
         cache.found_ends.pop()
     if not place:
         return 0, 0
-    cache.found_ends[-1] = min(cache.found_ends[-1], place)
+    if cache.found_runs:
+        cache.found_ends[-1] = min(cache.found_ends[-1], cache.num_reused)
     if cache.fresh_states and key_of(cache, paths.segments[entry], place, 1) in cache.fresh_states:
         return place, _NOT_YET
     for group in range(1, cache.width):
@@ -194,16 +210,27 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
     assert cache is not None
     start = found * block_size
     known = requests.prompt_tokens[index] + requests.generated_tokens[index]
-    until, whole = -(-(start + chunk) // block_size), -(-known // block_size)
-    states = until - found if cache.has_windows else 1 + replica.exported_states
-    need = until + replica.window_weight * states
+    until, whole = _blocks_until(replica, start + chunk, first_ahead(replica)), -(-known // block_size)
+    states = until - found if cache.has_windows else 1 + replica.exported_states + cache.num_drafts
+    need = until + cache.state_weight * states
     if config.reserve_full_prompt:
-        states = 1 + _exports(replica, start, known, known, known)
+        states = 1 + _exports(replica, start, known, known, known) + cache.num_drafts
         if cache.has_windows:
             states = max(min(whole, cache.most_admitted) - found, 0)
-        need = max(need, whole + replica.window_weight * states)
-    need += idle - found
+        need = max(need, whole + cache.state_weight * states)
+    need += idle - cache.num_reused
     return need + (config.watermark_blocks if replica.num_running or replica.departing else 0) <= replica.free_blocks
+
+
+def first_ahead(replica: Replica) -> int:
+    """Return the slots beyond its tokens that the first chunk of a request takes: up to 0.24 none."""
+    config = replica.config
+    return 0 if config.aligns_plainly else config.num_lookahead_tokens
+
+
+def _blocks_until(replica: Replica, tokens: int, num_ahead: int) -> int:
+    """Return the blocks that hold tokens and ``num_ahead`` slots beyond them, at most those of the longest request."""
+    return -(-min(tokens + num_ahead, max(replica.config.max_model_len, tokens)) // replica.block_size)
 
 
 def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int, tokens: int) -> None:
@@ -212,18 +239,28 @@ def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int,
     assert cache is not None
     paths = cache.paths
     paths.passed_blocks[index] = max(found - cache.num_needed, 0)
-    paths.last_reused[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
-    paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = found, found, 0
+    paths.last_reused[index] = paths.last_extended[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
+    if cache.drops_last:
+        # Of whole blocks, it is found by itself up to one, and by longer prompts up to the next.
+        paths.last_reused[index] = max(paths.last_reused[index] - 1, 0)
+        paths.last_extended[index] = max(requests.prompt_tokens[index] // replica.block_size - 1, 0)
+    reused = cache.num_reused
+    paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = reused, reused, 0
     paths.tables[index] = new_table(cache)
-    first = column = paths.tables[index] * cache.width
+    first = paths.tables[index] * cache.width
+    column = first + (reused == 0)
     for position in range(len(cache.found_runs)):
         run, start, end = cache.found_runs[position], cache.found_starts[position], cache.found_ends[position]
         if column == first and cache.run_users[run]:
             cache.num_duplicates += end - start
         use_run(replica, cache, column, run, start, end)
-        # Group after group, each up to the same place.
-        column += end == found
-    if not take_blocks_for(replica, index, tokens):
+        # Group after group, each up to the same place; but blocks that are dropped.
+        column += end == (reused if column == first else found)
+    num_drafts = cache.num_drafts * cache.state_weight
+    if num_drafts > replica.free_blocks:
+        report_lack(replica, index)
+    take(replica, cache, num_drafts)
+    if not take_blocks_for(replica, index, tokens, first_ahead(replica)):
         report_lack(replica, index)
 
 
@@ -232,21 +269,25 @@ def report_lack(replica: Replica, index: int) -> None:
     raise InvariantError(f"request {index} needs more blocks than the {replica.free_blocks} that are free")
 
 
-def take_blocks_for(replica: Replica, index: int, tokens: int) -> bool:
-    """Give a request blocks for ``tokens`` tokens, its last state and one written amid a chunk; False: they lack."""
+def take_blocks_for(replica: Replica, index: int, tokens: int, num_ahead: int) -> bool:
+    """Give a request blocks for ``tokens`` tokens, its last state and one written amid a chunk; False: they lack.
+
+    Blocks with tokens also for ``num_ahead`` slots beyond.
+    """
     cache = replica.cache
     assert cache is not None
     paths = cache.paths
     held, place, column = paths.blocks_held[index], -(-tokens // replica.block_size), paths.tables[index] * cache.width
-    num_blocks = max(place - held, 0)
+    until = _blocks_until(replica, tokens, num_ahead) if num_ahead else place
+    num_blocks = max(until - held, 0)
     if cache.has_windows:
         if cache.width * num_blocks > replica.free_blocks:
             return False
         if num_blocks:
             take(replica, cache, cache.width * num_blocks)
             for group in range(cache.width):
-                add_open(cache, column + group, held, place)
-            paths.blocks_held[index] = place
+                add_open(cache, column + group, held, until)
+            paths.blocks_held[index] = until
         return True
     last = cache.columns[column + 1]
     has_state, has_earlier = int(not last or place > cache.piece_ends[last]), replica.exported_states
@@ -255,8 +296,8 @@ def take_blocks_for(replica: Replica, index: int, tokens: int) -> bool:
         return False
     take(replica, cache, needed)
     if num_blocks:
-        add_open(cache, column, held, place)
-        paths.blocks_held[index] = place
+        add_open(cache, column, held, until)
+        paths.blocks_held[index] = until
     for earlier in range(has_earlier, -has_state, -1):
         for group in range(1, cache.width):
             add_state(cache, column + group, place - earlier)
@@ -274,6 +315,9 @@ def pass_states(replica: Replica, index: int, known: int) -> None:
     kept = cache.columns[column + 1]
     if not cache.piece_below[kept] and cache.piece_ends[kept] - cache.piece_starts[kept] <= 1:
         return
+    if replica.config.aligns_plainly:
+        # As if none of the drafts under way held.
+        known -= cache.num_drafts
     last = (known - cache.reach) // replica.block_size
     if cache.has_windows:
         if last <= cache.paths.passed_blocks[index]:
@@ -309,8 +353,9 @@ def keep_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
             keep_open(cache, index, group, before, until)
         elif cache.has_windows:
             # Those of the last one before the end of the prompt, and where prompts part.
-            for end in (paths.last_reused[index], paths.junctions[index]):
-                low, high = max(end - cache.num_needed, before), min(end, until)
+            last, junction = paths.last_reused[index], paths.junctions[index]
+            for end in (last, paths.last_extended[index], junction if junction else last):
+                low, high = max(end - cache.num_needed, before), min(end + cache.drops_last, until)
                 if low < high:
                     keep_open(cache, index, group, low, high)
         else:
@@ -340,6 +385,7 @@ def leave_pool(replica: Replica, index: int) -> None:
     if table:
         for group in range(cache.width):
             column = table * cache.width + group
+            drop_unseen(replica, cache, cache.num_drafts if group else 0)
             num_used = drop_pieces(replica, cache, cache.columns[column])
             cache.num_duplicates -= 0 if group else num_used
             cache.columns[column] = 0
@@ -381,18 +427,23 @@ def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
     """Return whether a decoding request that computes up to ``tokens`` tokens takes, gives back and caches nothing."""
     paths = cache.paths
     size = paths.block_size
-    has_kept = not cache.piece_below[cache.columns[paths.tables[index] * cache.width + 1]]
+    last = cache.columns[paths.tables[index] * cache.width + 1]
+    has_kept = not cache.piece_below[last]
     if cache.has_windows:
         # As many tokens as it computes are known at most.
         has_kept = (tokens - cache.reach) // size <= paths.passed_blocks[index]
-    return has_kept and tokens // size <= paths.shared_blocks[index] and tokens <= paths.blocks_held[index] * size
+    elif tokens > cache.piece_ends[last] * size:
+        return False
+    tokens_held = paths.blocks_held[index] * size
+    return has_kept and tokens // size <= paths.shared_blocks[index] and tokens + cache.num_ahead <= tokens_held
 
 
 def keep_decoded(replica: Replica, requests: RequestTable, index: int, step: int) -> None:
     """Cache the blocks that a decoding request fills in a step; scheduled ahead, as far as tokens are known."""
     cache = replica.cache
     assert cache is not None
-    keep_blocks(cache, index, context_of(replica, requests, index, step - replica.config.async_scheduling) + 1)
+    known = context_of(replica, requests, index, step - replica.config.async_scheduling) + 1
+    keep_blocks(cache, index, known - cache.num_hidden)
 
 
 def learn(replica: Replica, requests: RequestTable, step: int, num_seats: int) -> None:
@@ -421,10 +472,14 @@ def asks_again(replica: Replica) -> bool:
 
 def steps_in_pool(replica: Replica, num_steps: int) -> int:
     """Return how many steps, at most ``num_steps``, a leap may last; the first has its blocks already."""
+    cache = replica.cache
+    assert cache is not None
+    # States are opened by tokens, blocks by the slots beyond them, at most one of a request apart.
+    spare = 0 if cache.has_windows or not cache.num_ahead else cache.state_weight * replica.num_decoding
     low, high = 1, num_steps
     while low < high:
         middle = (low + high + 1) // 2
-        if (1 + replica.window_weight) * _opened(replica, middle - 1) <= replica.free_blocks:
+        if spare + (1 + cache.state_weight) * _opened(replica, middle - 1) <= replica.free_blocks:
             low = middle
         else:
             high = middle - 1
@@ -465,7 +520,7 @@ def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
             if is_settled(cache, index, tokens):
                 continue
             pass_states(replica, index, context_of(replica, requests, index, step - late))
-            if not take_blocks_for(replica, index, tokens):
+            if not take_blocks_for(replica, index, tokens, cache.num_ahead):
                 report_lack(replica, index)
             keep_decoded(replica, requests, index, step)
         learn(replica, requests, step, len(running))

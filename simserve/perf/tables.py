@@ -41,6 +41,7 @@ from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.context_parallel import context_exchange_seconds, context_gather_seconds, head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.latent_context import expansion_of
 from simserve.perf.launches import (
     graphed_prompt_tokens,
     launch_wait,
@@ -270,6 +271,7 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
             pair += index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers * index_share(model, layers)
         else:
             pair += (index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers + on_cpu) * growing
+    key += expansion_of(stage).seconds * stage.shape.pipeline_parallel_size
     return request, pair, attended, key
 
 
@@ -307,6 +309,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
         window = stage.num_layers * runs.lengths * window_keys(shape.model, each.layers, shape.contexts) * pair
         seconds.add_row("attention", COMPUTE, window)
         seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, runs.lengths, pair))
+    expansion_of(stage).take_own(seconds, runs.lengths)
     seconds.scale(_prompt_factor(stage))
     is_eager = runs.lengths > graphed_prompt_tokens(shape)
     in_run = _gpu_seconds(stage, seconds.parts, runs.lengths)

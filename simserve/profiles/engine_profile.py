@@ -123,6 +123,8 @@ class Scheduling(UbatchRules):
     """`ends_pass`: whether the request after one that takes a finished request's blocks computes nothing either."""
     pads_lone_token: bool = False
     """Drafts: whether an admitted request with one token left to compute computes as many as a decoding one."""
+    caches_results: bool = False
+    """Drafts: whether blocks are cached once a step has filled them; those of a drafting layer, with the next token."""
     caches_decoded: bool = False
     """Whether requests can share blocks that a running request has decoded, not only those of a finished one."""
     evicts_by_block: bool = False

@@ -112,6 +112,9 @@ class KernelTraits(FrozenModel):
     """CUDA compute capability from which `block_scaled_gap` and `block_scaled_step` apply."""
     block_scaled_step: Seconds = Field(default=0, ge=0)
     """Least time of a tile of one of them per 128 columns of the reduction, seconds."""
+    block_scaled_steps: Mapping[str, PositiveFloat] = Field(default_factory=dict)
+    """CUDA compute capability -> that time where Triton's kernel multiplies by default tiles of 64 rows, which nobody
+    tuned for the GPU, seconds; absent: `block_scaled_step`."""
     block_scaled_columns: Mapping[str, PositiveInt] = Field(default_factory=dict)
     """CUDA compute capability -> the number that divides the columns of weights which the fitted kernels take. The four
     above then count there for other weights alone, whose inputs are first copied to padded rows, and on no other GPU;

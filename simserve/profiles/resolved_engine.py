@@ -119,6 +119,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     ends_pass: bool
     misses_next: bool
     pads_lone_token: bool
+    caches_results: bool
     caches_decoded: bool
     evicts_by_block: bool
     ages_empty_blocks: bool

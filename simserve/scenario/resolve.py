@@ -745,6 +745,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         transfer_prompt_seconds=launching,
         num_speculative_tokens=shape.num_speculative_tokens,
+        hashes_next_token=engine.caches_results and shape.speculation is not None and shape.speculation.is_layer,
         api_token_seconds=engine.api_server_seconds_per_token / api_servers,
     )
 
@@ -763,6 +764,15 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
 
 
+def _draft_fields(shape: ReplicaShape) -> dict[str, int]:
+    """Return what drafts hold and find where blocks are counted one by one: slots ahead, unless they are n-grams."""
+    drafting = shape.speculation
+    if drafting is None or drafting.method == "ngram":
+        return {}
+    drops = drafting.is_layer and not shape.engine.caches_results
+    return {"num_lookahead_tokens": drafting.num_speculative_tokens, "drops_last_block": drops}
+
+
 def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
     """Return how the blocks of windows are counted and cached, where the engine does so one by one."""
     rules, window = shape.windowed_kv, shape.model.sliding_window
@@ -772,7 +782,7 @@ def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
         "window_tokens": window,
         "keeps_every_state": not rules.keeps_last_windows,
         "aligns_plainly": not rules.counts_steps_ahead,
-    }
+    } | _draft_fields(shape)
 
 
 def _state_fields(shape: ReplicaShape) -> dict[str, int]:
@@ -787,7 +797,8 @@ def _state_fields(shape: ReplicaShape) -> dict[str, int]:
         "aligns_plainly": rules.aligns_plainly,
         "exports_states": exports_states(shape),
         "state_block_size": shape.engine.block_size // shape.decode_context_parallel_size,
-    }
+        "num_draft_states": shape.num_speculative_tokens,
+    } | _draft_fields(shape)
 
 
 def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
