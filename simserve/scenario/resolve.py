@@ -18,6 +18,7 @@ from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
 from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
+from simserve.perf.tree_states import tree_fields
 from simserve.profiles import catalog
 from simserve.profiles.catalog import Itself, load_model
 from simserve.profiles.cuda_graphs import PromptGraphs
@@ -741,7 +742,7 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     """Return the scheduler's fields if layers keep only their window, or a state."""
     layout = memory.windows
     if layout is None:
-        return {}
+        return tree_fields(shape) if shape.model.num_linear_layers else {}
     return {
         "full_groups": layout.full_groups,
         "window_groups": layout.window_groups,
