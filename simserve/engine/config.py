@@ -192,7 +192,7 @@ class EngineConfig:
         api_token_seconds: Seconds that the API server takes per token of a request (`simserve.engine.kernel`); 0:
             clients get tokens immediately.
         num_lookahead_tokens: Slots of KV beyond those of a step's tokens: of the drafts that a layer with a KV cache of
-            its own makes next (vLLM, EAGLE and MTP); effective if `has_state_cache`.
+            its own makes next (vLLM, EAGLE and MTP); effective if `has_state_cache`, without ``priority_preemption``.
         num_draft_states: ``keeps_states``: states of drafts that a request has beside its own in each group of layers;
             ``window_groups`` counts them.
         hashes_next_token: Whether a block is cached with the token behind it, so that it is found only where prompts go
@@ -419,7 +419,7 @@ class EngineConfig:
     @property
     def num_slots_ahead(self) -> int:
         """``num_lookahead_tokens`` where they are counted."""
-        return self.num_lookahead_tokens if self.has_state_cache else 0
+        return self.num_lookahead_tokens if self.has_state_cache and not self.priority_preemption else 0
 
     @property
     def leaves_results(self) -> bool:

@@ -224,8 +224,7 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
 
 def first_ahead(replica: Replica) -> int:
     """Return the slots beyond its tokens that the first chunk of a request takes: up to 0.24 none."""
-    config = replica.config
-    return 0 if config.aligns_plainly else config.num_lookahead_tokens
+    return 0 if replica.config.aligns_plainly or replica.cache is None else replica.cache.num_ahead
 
 
 def _blocks_until(replica: Replica, tokens: int, num_ahead: int) -> int:

@@ -262,7 +262,7 @@ class StateCache:
     def blocks_until(self, tokens: int, *, is_first: bool) -> int:
         """Return the blocks that hold tokens and what the drafter writes next, up to 0.24 not of the first chunk."""
         config = self.config
-        ahead = 0 if is_first and config.aligns_plainly else config.num_lookahead_tokens
+        ahead = 0 if is_first and config.aligns_plainly else config.num_slots_ahead
         return self.scheduler.blocks_of(min(tokens + ahead, max(config.max_model_len, tokens)))
 
     def is_served(self, request: Request, tokens: int) -> bool:
