@@ -382,9 +382,12 @@ class EngineConfig:
 
     @property
     def has_state_cache(self) -> bool:
-        """Whether blocks are counted one by one, for cached states or windows; chunks end where states are cached."""
-        is_cached = self.enable_prefix_caching and self.enable_chunked_prefill and self.evicts_by_block
-        has_states = self.caches_states and self.keeps_states and is_cached
+        """Whether blocks are counted one by one, for windows, cached states, or uncached ones with slots ahead."""
+        is_cached = self.enable_prefix_caching and self.evicts_by_block
+        is_ahead = self.num_lookahead_tokens > 0 and not self.enable_prefix_caching
+        has_states = (
+            self.caches_states and self.keeps_states and (is_cached or is_ahead) and self.enable_chunked_prefill
+        )
         return self.numbers_windows or (has_states and self._may_number_blocks)
 
     @property
@@ -413,8 +416,8 @@ class EngineConfig:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether a step computes prompts beside decodes, and requests come and go between steps."""
-        return self.batching == "continuous" and self.scheduler == "mixed"
+        """Whether a step computes prompts beside decodes, with paged KV, and requests come and go between steps."""
+        return self.batching == "continuous" and self.scheduler == "mixed" and self.kv_allocation == "paged"
 
     @property
     def num_slots_ahead(self) -> int:
@@ -441,7 +444,7 @@ class EngineConfig:
     @property
     def has_padding(self) -> bool:
         """Whether lone tokens are padded: in mixed steps, and without windows unless blocks are counted one by one."""
-        is_plain = self.kv_allocation == "paged" and (self.window_blocks == 0 or self.has_state_cache)
+        is_plain = not self.window_blocks or self.keeps_states or self.has_state_cache
         return self.pads_lone_token and self.num_speculative_tokens > 0 and self.is_mixed and is_plain
 
     @property
