@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import math
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.errors import InfeasibleError, UsageError
+from simserve.errors import InfeasibleError, SimserveError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -180,7 +181,9 @@ def write_all(texts: Mapping[Path, str], *, force: bool) -> None:
             else:
                 write_text(path, text)
         except OSError as failure:
-            raise UsageError(f"cannot be written: {failure.strerror}", file=path) from None
+            is_full = failure.errno in (errno.ENOSPC, errno.EDQUOT)
+            kind = SimserveError if is_full else UsageError  # as everywhere: 1 for a full disk, 2 for a wrong --out
+            raise kind(f"cannot be written: {failure.strerror}", file=path) from None
 
 
 def make_folder(folder: Path, names: Iterable[str], *, force: bool) -> None:

@@ -22,8 +22,9 @@ from simserve.observe.scrapes import START, Sample, Scrape
 ENGINES = {"vllm:": "vllm", "sglang:": "sglang", "trtllm_": "tensorrt-llm"}
 
 _NAMES = read_mapping(Path(__file__).with_name("metric_names.yaml"))
-COUNTERS, GAUGES, HISTOGRAMS = (
-    {what: tuple(names) for what, names in _NAMES[kind].items()} for kind in ("counters", "gauges", "histograms")
+COUNTERS, GAUGES, HISTOGRAMS, POSITIONS = (
+    {what: tuple(names) for what, names in _NAMES[kind].items()}
+    for kind in ("counters", "gauges", "histograms", "positions")
 )
 """Measured quantity -> the engines' names for it, counters without ``_total``; of an engine's names the first one
 present is used."""
@@ -172,6 +173,10 @@ class _Growth:
             if name is not None:
                 grown = [self._grown(before, after, key)[0] for key in after.by_name[name]]
                 counters[what] = sum(grown)
+        for what, names in POSITIONS.items():
+            for key in after.by_name.get(after.name_of(names) or "", ()):
+                place = f"{what}_{dict(key[1]).get('position', '')}"
+                counters[place] = counters.get(place, 0.0) + self._grown(before, after, key)[0]
         histograms: dict[str, Counts] = {}
         for what, names in HISTOGRAMS.items():
             name = after.name_of(names, "_count")

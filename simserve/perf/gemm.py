@@ -331,12 +331,15 @@ def block_scaled_curve(
     See ``block_scaled_speed`` and the fields after it in `simserve.profiles.kernel_traits.KernelTraits`.
     """
     columns = engine.block_scaled_columns.get(compute_capability or "")
+    if (least := engine.block_scaled_steps.get(compute_capability or "")) is not None:
+        curve = curve.model_copy(update={"step_latency": least})
     if engine.block_scaled_columns and (columns is None or out_features % columns == 0):
         return curve, False
     curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
     is_late = float(compute_capability or 0.0) >= engine.block_scaled_gap_since
     start = curve.start_latency + engine.block_scaled_gap * is_late
-    changed = {"start_latency": start, "step_latency": engine.block_scaled_step * is_late}
+    step = engine.block_scaled_step * is_late if least is None else least
+    changed = {"start_latency": start, "step_latency": step}
     return curve.model_copy(update=changed), columns is not None
 
 

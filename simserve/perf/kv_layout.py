@@ -263,7 +263,10 @@ def _slots(shape: ReplicaShape, multiple: int, kv_bytes: float, draft_bytes_per_
     held = -(-min(windows * window + piece, context) // multiple) * multiple
     apart = buffers * held * windowed * of_window
     a_token = full * layer + draft_bytes_per_token
-    num_blocks = fitting = max(int((kv_bytes - apart) // (a_token * engine.block_size)), 0)
+    if a_token:
+        num_blocks = fitting = max(int((kv_bytes - apart) // (a_token * engine.block_size)), 0)
+    else:  # every layer that keeps its whole context is on the CPU
+        num_blocks = fitting = slots * _longest_blocks(shape) if kv_bytes >= apart else 0
     if engine.shares_buffer:
         num_blocks = min(fitting, _longest_blocks(shape))
     taken = f", of which one buffer takes {num_blocks * engine.block_size:,}" if num_blocks < fitting else ""

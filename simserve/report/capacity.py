@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simserve.planner.capacity import answer as capacity_answer
 from simserve.planner.plan.explain import plan_command
+from simserve.profiles.expected_errors import CALIBRATED
 from simserve.report import answer_plots
 from simserve.report.answer import Verdict, share_asked, warning_lines
 from simserve.report.brief import LOAD_KEYS, STORED, Brief, Fact, Way, about, deployed_brief, fact_text
@@ -134,7 +135,8 @@ def _answer_lines(capacity: capacity_answer.Capacity) -> list[str]:
             far = f"at less than {share(_LEAST_SHARE)} of that"
         else:
             far = f"up to {_load(capacity, sustained.load)} {unit}"
-        lines.append(f"On 90% of real servers it holds {far} ({sustained.basis.removeprefix('foreign: ')}).")
+        whose = "90% sure, this server holds it" if _is_fitted(sustained) else "On 90% of real servers it holds"
+        lines.append(f"{whose} {far} ({sustained.basis.removeprefix('foreign: ')}).")
     failing = found.level(found.largest.fails_at)
     if failing is not None:
         parts = ", ".join(f"{TERM_LABELS[name]} {share(part)}" for name, part in failing.by_metric.items())
@@ -264,7 +266,12 @@ def _on_real_servers(capacity: capacity_answer.Capacity) -> str:
     if real is None or not real.load or not most:
         return ""
     held = _load(capacity, real.load) if real.load >= _LEAST_SHARE * most else f"less than {share(_LEAST_SHARE)} of it"
-    return f"90% of real servers hold {held}"
+    return f"this server holds {held}, 90% sure" if _is_fitted(real) else f"90% of real servers hold {held}"
+
+
+def _is_fitted(real: capacity_answer.Sustained) -> bool:
+    """Return whether the load is that of a server whose own loads were fitted, not of any server of its kind."""
+    return real.basis.startswith(CALIBRATED)
 
 
 def _ways(capacity: capacity_answer.Capacity, reference: Sequence[str], *, is_held: bool) -> list[Way]:

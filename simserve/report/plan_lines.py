@@ -240,11 +240,12 @@ def miss_lines(summary: Mapping[str, Any]) -> list[str]:
             head += f" {name} comes nearest to its limit: {near}"
     lines = [head]
     if miss.get("label"):
-        bound = miss["bound"]
-        lines.append(
-            f"Nearest: {miss['label']}. On it, whatever the number of replicas: TTFT at least "
-            f"{latency(bound['ttft_ms'])}, TPOT {latency(bound['tpot_ms'])}, E2E {latency(bound['e2e_ms'])} (bounds)."
-        )
+        known = [(term(each), miss["bound"][f"{each}_ms"]) for each in ("ttft", "tpot", "e2e")]
+        bounds = [f"{each} {latency(value)}" for each, value in known if value]
+        if bounds:
+            bounds[0] = bounds[0].replace(" ", " at least ", 1)
+        least = f" On it, whatever the number of replicas: {', '.join(bounds)} (bounds)." if bounds else ""
+        lines.append(f"Nearest: {miss['label']}.{least}")
         if miss.get("attainment") is not None:
             values = ", ".join(
                 f"{term(each)} {number(miss[f'p95_{LATENCIES[each]}_ms'])} ms"

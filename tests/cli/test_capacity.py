@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,28 @@ def test_an_interrupt_after_the_search_keeps_its_answer(
     assert outcome.stderr.splitlines()[-1] == (
         "simserve: error: interrupted; the answer is complete, the run of the deployment is missing"
     )
+
+
+def test_a_fitted_server_is_told_apart_from_all_others(simserve: Simserve, small: str, folder: Path) -> None:
+    """Its ranges are its own: "90% of real servers" was said of the one server that had been measured."""
+    found = ss.run(ss.load(small)).summary
+    for rate in (2.0, 4.0):
+        figures = {key: value for key, value in found.items() if key.endswith(("_ms", "throughput", "tokens", "ed"))}
+        bench = {
+            **figures,
+            "request_rate": rate,
+            "burstiness": 1.0,
+            "duration": found["duration"],
+            "date": "20261130-120000",
+        }
+        (folder / f"rate-{rate:g}.json").write_text(json.dumps(bench), encoding="utf-8")
+    simserve("calibrate", "serving", "rate-2.json", "rate-4.json", "--scenario", small, "--out", "mine.yaml")
+    ask = ("capacity", small, "--set", _SLO, *_FAST, "--max", "7", "-v")
+
+    fitted, plain = simserve(*ask, "--set", "deployment.engine.name=mine.yaml"), simserve(*ask)
+
+    assert re.search(r"this server holds \S+, 90% sure", fitted.stdout)
+    assert "90% sure, this server holds it up to" in fitted.stdout
+    assert "calibrated on 2 loads of 2026-11-30 of this server" in " ".join(fitted.stdout.split())
+    assert "On 90% of real servers it holds up to" in plain.stdout
+    assert "this server" not in plain.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import typing
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typer.models import OptionInfo
 
 from simserve.cli import options
 from simserve.cli.app import app_of
-from simserve.errors import UsageError
+from simserve.errors import SimserveError, UsageError
 
 _LINE = "  the cheapest of all that hold"
 
@@ -107,3 +108,21 @@ def test_files_are_written_whole_or_refused(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_text() == "text"
     assert not Path(os.devnull).is_file()
     assert [each.name for each in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 1), (errno.EACCES, 2)])
+def test_a_full_disk_is_not_a_wrong_flag(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 and 2, as for every other command; nothing of the file is left."""
+
+    def fail(*arguments: object, **keywords: object) -> None:
+        raise OSError(number, "cannot")
+
+    monkeypatch.setattr("os.replace", fail)
+
+    with pytest.raises(SimserveError, match="cannot be written") as refused:
+        options.write_all({tmp_path / "new": "text"}, force=False)
+
+    assert refused.value.exit_code == code
+    assert not [*tmp_path.iterdir()]

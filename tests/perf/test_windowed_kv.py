@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import simserve as ss
+from simserve.errors import InfeasibleError
 from simserve.perf.kv_layout import WindowLayout, window_layout, with_windowed_kv
 from simserve.perf.memory import plan_memory, with_room_for_context
 from simserve.perf.shape import ReplicaShape
@@ -418,3 +420,14 @@ def test_the_scarcer_of_two_pools_bounds_the_requests_of_full_length() -> None:
 
     assert long.max_concurrent_full_length == long.num_blocks / 131072
     assert short.max_concurrent_full_length == short.num_window_blocks / 128
+
+
+@pytest.mark.parametrize("layers", [1, 2, 10])
+def test_a_gpu_that_holds_only_layers_with_windows_holds_any_context(layers: int) -> None:
+    """gpt-oss-20b under Ollama on 8 GB: with one layer on the GPU a division by zero ended every command."""
+    card = {"engine": "ollama", "concurrency": 1, "prompt_tokens": 300, "output_tokens": 50, "num_requests": 2}
+    held = ss.load("gpt-oss-20b", {"deployment.engine.num_gpu": layers}, gpus="RTX 3070", **card)
+
+    assert ss.run(held).summary["completed"] == 2
+    with pytest.raises(InfeasibleError, match="num_gpu="):
+        ss.run(ss.load("gpt-oss-20b", gpus="RTX 3070", **card))

@@ -13,6 +13,7 @@ from simserve.report.plan_lines import (
     front,
     gpus_of,
     left_out,
+    miss_lines,
     robustness_lines,
     runners_up,
     sensitivity,
@@ -270,3 +271,23 @@ def test_a_spare_replica_without_a_price_has_none() -> None:
     (line,) = [each for each in robustness_lines(summary) if each.startswith("One replica")]
 
     assert line == "One replica: while it is down, nothing answers; --spare-replicas 1 plans a spare one."
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        ({"ttft_ms": 40.0, "tpot_ms": 8.0, "e2e_ms": 900.0},
+         "Nearest: 2 x h100. On it, whatever the number of replicas: TTFT at least 40.0 ms, TPOT 8.00 ms, E2E 900 ms "
+         "(bounds)."),
+        ({"ttft_ms": 0.0, "tpot_ms": 8.0, "e2e_ms": None},
+         "Nearest: 2 x h100. On it, whatever the number of replicas: TPOT at least 8.00 ms (bounds)."),
+        ({"ttft_ms": 0.0, "tpot_ms": 0.0, "e2e_ms": 0.0}, "Nearest: 2 x h100."),
+    ],
+)  # fmt: skip
+def test_the_nearest_miss_has_the_bounds_that_say_something(bound: dict[str, Any], said: str) -> None:
+    """A latency of at least nothing was told of fleets whose prompts may be cached."""
+    miss = {"metric": "ttft", "is_bound": False, "reached": 2.0, "asked": 1.0, "label": "2 x h100", "bound": bound}
+
+    lines = miss_lines({"nearest_miss": {**miss, "relax": "allow more GPUs"}})
+
+    assert lines[1] == said

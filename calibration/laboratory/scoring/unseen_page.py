@@ -245,6 +245,16 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   borrow; drafts of Hy4-preview take a fifth longer than simulated, and twice as long where nothing is captured; GLM-5.3
   in FP8 on MI355X is faster with one client; tensor parallelism over two RTX 4090 whose host copies 1.8 GB/s; products
   by rows in FP8 on an MI300X stay a quarter too fast.
+- Thirteen files more, of thirteen laboratories that were not there, were predicted blind on 2026-11-30, 130 loads of
+  RTX 3090, 4090, 5060 Ti, 5090, PRO 6000 and A6000, GB10, Strix Halo, Arc Pro B60 and B70, V100 and A10 under vLLM,
+  SGLang, llama.cpp, Ollama and TensorRT-LLM, from one client to 200, prompts of up to 131,071 tokens. 121 ran, and nine
+  more once a key stood in its place and MXFP4 was known to run on Arc Pro. Throughput 17 % in the median of 51 figures,
+  TTFT 29 % of 60, TPOT 17 % of 108, E2E 21 % of 9; ranges of 90 % held 76, 85 and 84 %. What came to light:
+  llama.cpp's and Ollama's prompts of dense models were a third to a half too slow on RTX cards, as weights are no
+  longer written out in 16 bit first; products of FP8 by blocks are slower on Ada, where nobody tuned their tiles; a
+  prefix that all requests share is read once a step by vLLM 0.8 to 0.16, which is not simulated; experts of Ollama
+  before llama.cpp sorted tokens on the GPU, Gemma under its own engine, long prompts on V100, drafts over two RTX
+  3090, and small experts on Arc Pro.
 
 calibration/LOG.md says what moved.
 """

@@ -13,7 +13,9 @@ from simserve.planner.importers.draft import Draft, Imported, scenario_name
 from simserve.planner.importers.lengths import WORST_DISTANCE, drawn_text, fitted_block, lognormal
 from simserve.planner.importers.model_names import find_model
 from simserve.planner.one_line import gpu_and_count
+from simserve.profiles.catalog import load_model
 from simserve.profiles.model_names import KV_CACHE_DTYPES
+from simserve.scenario.speculative import MAX_SPECULATIVE_TOKENS
 
 MOST_STEPS = 96  # Most rates over time in a scenario: one per quarter of an hour in a day.
 FEWEST_A_STEP = 50  # Fewest requests in a period; with fewer, its rate is mostly chance.
@@ -70,6 +72,9 @@ def import_metrics(
     named = find_model(model or seen.model, where)
     notes = _Notes()
     deployment = _deployment(seen, notes, gpu, count, version)
+    drafts = _speculative(seen, notes, has_own_layer=bool(load_model(named.model).num_mtp_layers))
+    if drafts is not None:
+        deployment["speculative"] = drafts
     if named.quantization is not None:
         deployment["quantization"] = named.quantization
         notes.derived.append(f"the format of the weights, {named.quantization}, from the name of the model.")
@@ -141,6 +146,33 @@ def _deployment(seen: Observed, notes: _Notes, gpu: str, count: int | None, vers
     engines = "1 engine" if seen.num_engines == 1 else f"{seen.num_engines} engines"
     notes.assumed.append(f"{engines} on {count or 1} x {gpu}, {how}.")
     return deployment
+
+
+def _speculative(seen: Observed, notes: _Notes, *, has_own_layer: bool) -> dict[str, Any] | None:
+    """Return how the engine drafts and how many drafts it accepts, by position; None: it counts no drafts.
+
+    Args:
+        has_own_layer: Whether the model has layers that predict several tokens.
+    """
+    counters = seen.whole.counters
+    drafts, tokens = counters.get("drafts", 0.0), counters.get("draft_tokens", 0.0)
+    if not drafts or not tokens:
+        return None
+    length = min(max(round(tokens / drafts), 1), MAX_SPECULATIVE_TOKENS)
+    if "accepted_at_0" not in counters:
+        notes.assumed.append(f"no drafts: {length} a step were counted, and not how many are accepted by position.")
+        return None
+    shares, most = [], 1.0
+    for place in range(length):
+        most = min(most, counters.get(f"accepted_at_{place}", 0.0) / drafts)
+        shares.append(float(f"{most:.4g}"))
+    method, what = ("mtp", "the model's own layer") if has_own_layer else ("eagle", "an EAGLE layer")
+    accepted = ", ".join(f"{each:.1%}" for each in shares)
+    notes.derived.append(
+        f"{length} drafts a step, of which {accepted} are accepted, first to last ({drafts:,.0f} steps)."
+    )
+    notes.assumed.append(f"{what} drafts: metrics do not say what does (deployment.speculative.method).")
+    return {"method": method, "num_speculative_tokens": length, "acceptance_per_position": shares}
 
 
 def _seats(seen: Observed) -> tuple[int | None, int]:

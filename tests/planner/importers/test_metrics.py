@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from simserve.observe.windows import Counts, Observed, Window, together
+from simserve.observe.scrapes import scrapes_of
+from simserve.observe.windows import Counts, Observed, Window, observed, together
 from simserve.planner.importers.metrics import import_metrics
+from simserve.scenario.load import from_mapping
 
 
 def counted(mean: float, count: int = 1000) -> Counts:
@@ -110,3 +112,35 @@ def test_what_the_engine_reports_and_the_models_name_are_written_out() -> None:
     assert draft.mapping["name"] == "Llama-3.3-70B-Instruct-FP8-dynamic-as-observed"
     assert "Reported by the engine: block_size 16." in draft.notes
     assert any("as a lognormal distribution that is off the histogram by at most" in note for note in draft.notes)
+
+
+def test_drafts_that_were_counted_are_in_the_scenario() -> None:
+    """The scenario had none, and a server with MTP was taken for one that makes a token a step."""
+    pages = "\n".join(
+        f"# scraped_at {at}\n"
+        'vllm:request_success_total{model_name="Qwen/Qwen3.5-35B-A3B"} %d\n'
+        "vllm:prompt_tokens_total %d\nvllm:generation_tokens_total %d\nvllm:num_requests_running 1\n"
+        "vllm:spec_decode_num_drafts_total %d\nvllm:spec_decode_num_draft_tokens_total %d\n"
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} %d\n'
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="1"} %d'
+        % tuple(step * each for each in (10, 4000, 900, 400, 800, 340, 250))
+        for step, at in ((1, 1_763_876_400), (3, 1_763_876_460))
+    )
+    seen = observed(scrapes_of(pages, "x"), "x")
+
+    found = import_metrics(seen, "x", gpus="2xH100")
+
+    speculative = found.draft.mapping["deployment"]["speculative"]
+    assert speculative == {"method": "mtp", "num_speculative_tokens": 2, "acceptance_per_position": [0.85, 0.625]}
+    assert from_mapping(found.draft.mapping).deployment.speculative is not None
+    notes = [each for each in found.draft.notes if "draft" in each]
+    assert notes == [
+        "Derived: 2 drafts a step, of which 85.0%, 62.5% are accepted, first to last (800 steps).",
+        "Assumed: the model's own layer drafts: metrics do not say what does (deployment.speculative.method).",
+    ]
+    assert (
+        "speculative"
+        not in import_metrics(
+            observed(scrapes_of(pages.replace("spec_decode", "other"), "x"), "x"), "x", gpus="H100"
+        ).draft.mapping["deployment"]
+    )
