@@ -237,7 +237,7 @@ class PrefixCache:
         self.num_fresh = config.num_blocks if self.ages_empty or config.has_state_cache else 0
         self.num_duplicates = 0
         self.has_states, self.state_weight = config.has_state_cache, config.state_groups
-        self.num_ahead, self.num_drafts = config.num_lookahead_tokens, config.num_draft_states
+        self.num_ahead, self.num_drafts = config.num_slots_ahead, config.num_draft_states
         self.drops_last, self.num_hidden = config.drops_last_block, int(config.hashes_next_token)
         self.leaves_results, self.max_model_len = config.leaves_results, config.max_model_len
         self.looks_further, self.num_reused = config.drops_last_block and config.aligns_plainly, 0

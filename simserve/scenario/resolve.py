@@ -42,7 +42,7 @@ from simserve.scenario.combinations import (
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
 from simserve.scenario.schema import Scenario
-from simserve.scenario.speculative import with_speculation
+from simserve.scenario.speculative import draft_fields, with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.distributions import length_distribution
@@ -719,9 +719,8 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     launching = model.num_hidden_layers * (engine.eager_seconds_per_layer if layer is None else layer)
     launching += model.num_moe_layers * engine.eager_seconds_per_expert_layer
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
-    derived = (
-        _window_fields(shape, memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
-    )
+    derived = _window_fields(shape, memory) | _checkpoint_fields(shape)
+    derived |= {name: getattr(shape, name) for name in _OF_STAGES}
     return EngineConfig(
         **({name: getattr(engine, name) for name in _OF_ENGINE} | derived),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
@@ -733,7 +732,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         transfer_prompt_seconds=launching,
         num_speculative_tokens=shape.num_speculative_tokens,
-        hashes_next_token=engine.caches_results and shape.speculation is not None and shape.speculation.is_layer,
+        hashes_next_token=shape.hashes_next_token,
         api_token_seconds=engine.api_server_seconds_per_token / api_servers,
     )
 
@@ -752,15 +751,6 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
 
 
-def _draft_fields(shape: ReplicaShape) -> dict[str, int]:
-    """Return what drafts hold and find where blocks are counted one by one: slots ahead, unless they are n-grams."""
-    drafting = shape.speculation
-    if drafting is None or drafting.method == "ngram":
-        return {}
-    drops = drafting.is_layer and not shape.engine.caches_results
-    return {"num_lookahead_tokens": drafting.num_speculative_tokens, "drops_last_block": drops}
-
-
 def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
     """Return how the blocks of windows are counted and cached, where the engine does so one by one."""
     rules, window = shape.windowed_kv, shape.model.sliding_window
@@ -770,7 +760,7 @@ def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
         "window_tokens": window,
         "keeps_every_state": not rules.keeps_last_windows,
         "aligns_plainly": not rules.counts_steps_ahead,
-    } | _draft_fields(shape)
+    } | draft_fields(shape)
 
 
 def _state_fields(shape: ReplicaShape) -> dict[str, int]:
@@ -786,7 +776,7 @@ def _state_fields(shape: ReplicaShape) -> dict[str, int]:
         "exports_states": exports_states(shape),
         "state_block_size": shape.engine.block_size // shape.decode_context_parallel_size,
         "num_draft_states": shape.num_speculative_tokens,
-    } | _draft_fields(shape)
+    } | draft_fields(shape)
 
 
 def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:
