@@ -48,6 +48,7 @@ STRICT = 'slo={ttft: "1 s", tpot: "40 ms", attainment: 0.95}'
 LAX = 'slo={ttft: "3 s", tpot: "80 ms", attainment: 0.95}'
 SMALL_GPU = 'slo={ttft: "3 s", tpot: "120 ms", attainment: 0.95}'
 PLAIN = ("deployment.quantization=none", "deployment.kv_cache_dtype=auto")
+NEWEST = "deployment.engine.version=null"
 AS_STORED = ("deployment.quantization=auto", "deployment.kv_cache_dtype=auto")
 Case = tuple[str, tuple[str, ...]]
 PlanCase = tuple[Case, tuple[str, ...]]
@@ -55,10 +56,15 @@ PLAN_TRIALS = 0
 """Engine knobs that a plan of the table samples: none, which leaves the shapes and the replicas."""
 
 
-def on(model: str, hardware: str, gpus: int, num_requests: int, *more: str) -> Case:
-    """Return the traffic of `chatbot` on another deployment."""
+def on(model: str, hardware: str, gpus: int, num_requests: int, *more: str, traffic: str = "chatbot") -> Case:
+    """Return the traffic of a bundled scenario on another deployment."""
     deployed = (f"deployment.hardware={hardware}", f"deployment.tensor_parallel_size={gpus}")
-    return "chatbot", (f"model={model}", *deployed, f"workload.num_requests={num_requests}", *more)
+    return traffic, (f"model={model}", *deployed, f"workload.num_requests={num_requests}", *more)
+
+
+def talks(model: str, hardware: str, *more: str) -> Case:
+    """Return the conversations of `multi-turn` on one GPU, or ranks of it, under the newest engine."""
+    return on(model, hardware, 1, 3000, NEWEST, *more, traffic="multi-turn")
 
 
 CAPACITIES: tuple[Case, ...] = (
@@ -182,6 +188,49 @@ CONVERSATIONS: tuple[PlanCase, ...] = (
 )
 """Traffic of conversations, and the GPUs on which it is planned."""
 
+TEN_PREFIXES = "workload.shared_prefix={num_groups: 10, tokens: 4000}"
+APART = (
+    "deployment.pools=[{name: prefill, role: prefill, replicas: 1}, {name: decode, role: decode, replicas: 1}]",
+    'deployment.disaggregation={transfer_bandwidth: "50 GB/s"}',
+    "workload.prompt_tokens.mean=4000",
+)
+RANKS = ("deployment.data_parallel_size=8", "deployment.enable_expert_parallel=true")
+URGENT = (
+    "deployment.engine.scheduling_policy=priority",
+    "workload.classes=[{name: urgent, share: 0.3, priority: 0}, {name: other, share: 0.7, priority: 1}]",
+)
+SCALED = "deployment.autoscaling={metric: running, target: 60, max_replicas: 3}"
+CLIENTS = "workload.arrivals={process: closed_loop, concurrency: 30}"
+DRAFTS = "deployment.speculative={method: mtp, num_speculative_tokens: 2, acceptance_rate: 0.7}"
+MECHANISMS: tuple[Case, ...] = (
+    on("gpt-oss-120b", "h200-sxm-141gb", 1, 2000, *AS_STORED, NEWEST, STRICT),
+    talks("gpt-oss-20b", "l40s-48gb"),
+    on("gpt-oss-120b", "b200-sxm-180gb", 1, 2000, *AS_STORED, NEWEST, TEN_PREFIXES, STRICT),
+    on("gpt-oss-120b", "h100-sxm-80gb", 1, 2000, *AS_STORED, NEWEST, *APART, LAX),
+    on("qwen3.5-35b-a3b", "h100-sxm-80gb", 2, 2000, *AS_STORED, NEWEST, STRICT),
+    talks("qwen3.5-9b", "l40s-48gb"),
+    on("qwen3.5-35b-a3b", "h200-sxm-141gb", 1, 2000, *AS_STORED, NEWEST, TEN_PREFIXES, LAX),
+    on("qwen3.5-27b", "h100-sxm-80gb", 2, 2000, *AS_STORED, NEWEST, "deployment.engine.name=sglang", LAX),
+    on("qwen3.5-122b-a10b", "b200-sxm-180gb", 4, 2000, *AS_STORED, NEWEST, DRAFTS, STRICT),
+    on("deepseek-v3", "h200-sxm-141gb", 1, 2000, *AS_STORED, NEWEST, *RANKS, LAX),
+    talks("deepseek-v3.2", "b200-sxm-180gb", *RANKS),
+    on("qwen3-235b-a22b", "h200-sxm-141gb", 1, 2000, *AS_STORED, NEWEST, *RANKS, TEN_PREFIXES, LAX),
+    on("qwen3.5-9b", "l40s-48gb", 1, 2000, *AS_STORED, NEWEST, *URGENT, LAX),
+    on("gpt-oss-20b", "l40s-48gb", 1, 6000, *AS_STORED, NEWEST, SCALED, LAX),
+    on("gpt-oss-20b", "l40s-48gb", 1, 2000, *AS_STORED, NEWEST, CLIENTS, LAX),
+    ("coding-agents", ()),
+    ("coding-agents", ("model=qwen3.5-122b-a10b", "deployment.hardware=b200-sxm-180gb", AS_STORED[0], NEWEST)),
+    ("urgent-first", ()),
+    ("interactive-and-batch", ()),
+    ("two-pools", ()),
+    ("kv-offload", ()),
+    ("cold-start", ()),
+    ("hundred-tenants", ()),
+    ("speculative-decoding", ()),
+    ("reasoning", ()),
+)
+"""Windows, states, ranks, workers apart, conversations, agents, prefixes, priorities and scaling, under new engines."""
+
 
 SHARES = (0.95, 1.03, 1.1, 1.3)
 """Of what a long run finishes, the loads that short runs are to judge."""
@@ -283,7 +332,7 @@ class Row:
         brute: The capacity by brute force, requests/s; NaN where the search was stopped below it.
         requests: Of one trial.
         short: Fresh runs of that length that hold.
-        long: Fresh runs ten times as long that hold.
+        long: Fresh runs ten times as long that hold; None where a run lasts as long as the scenario says.
         answer: What was planned; empty of a capacity.
         planned: Of a plan, fresh runs of the scenario's own rate that hold, and long ones.
     """
@@ -295,7 +344,7 @@ class Row:
     brute: float
     requests: int
     short: int
-    long: int
+    long: int | None
     answer: str = ""
     planned: tuple[int, int] = (0, 0)
 
@@ -313,17 +362,18 @@ class Row:
 def capacity_row(name: str, overrides: tuple[str, ...]) -> Row:
     """Return what `capacity` promises of a case, and what fresh runs make of it."""
     answer = ss.capacity(ss.load(name, list(overrides))).summary
-    promised, requests, interval = answer["max_rate"], answer["requests"]["per_run"], answer["confidence_interval"]
+    promised = answer["max_rate"] if "max_rate" in answer else answer["max_concurrency"]
+    requests, interval = answer["requests"]["per_run"], answer["confidence_interval"] or {}
     runs = runs_of(name, overrides, answer["asked"])
     return Row(
         name=" ".join([name, *overrides]),
         promised=promised,
-        low=interval["low"],
-        high=interval["high"],
-        brute=runs.brute_force(promised),
+        low=interval.get("low", math.nan),
+        high=interval.get("high", math.nan),
+        brute=runs.brute_force(promised) if runs.has_any_length else math.nan,
         requests=requests,
         short=runs.num_holding(promised, requests, SHORT_RUNS),
-        long=runs.num_holding(promised, min(10 * requests, LONGEST), LONG_RUNS),
+        long=runs.num_holding(promised, min(10 * requests, LONGEST), LONG_RUNS) if runs.has_any_length else None,
     )
 
 
@@ -389,6 +439,11 @@ class Runs:
     asked: float
     brute_seeds: tuple[int, ...] = BRUTE_SEEDS
 
+    @property
+    def has_any_length(self) -> bool:
+        """Whether a run may be longer than the scenario says."""
+        return True
+
     def num_holding(self, rate: float, num_requests: int, count: int) -> int:
         """Return how many of the first fresh seeds hold the objective."""
         return sum(self._holds(rate, num_requests, seed) for seed in range(FIRST_SEED, FIRST_SEED + count))
@@ -415,13 +470,20 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class GrownRuns(Runs):
-    """Runs of conversations at a rate that is reached: measured from when as many of them end as begin.
+class ProbedRuns(Runs):
+    """Runs as the search makes them, with requests that it has not seen.
 
-    A `run` of the scenario begins at a lower rate, and may end before its own is reached.
+    A `run` of conversations begins at a lower rate, and may end before its own is reached: these are measured from when
+    as many of them end as begin. Patterns in time, clients, and classes with limits of their own are not at one rate.
     """
 
     probe: LoadProbe | None = None
+
+    @property
+    def has_any_length(self) -> bool:
+        """Whether a run may be longer than the scenario says."""
+        assert self.probe is not None  # see runs_of
+        return self.probe.is_steady
 
     def _run(self, rate: float, num_requests: int, seed: int) -> tuple[float, str]:
         assert self.probe is not None  # see runs_of
@@ -430,11 +492,13 @@ class GrownRuns(Runs):
 
 
 def runs_of(name: str, overrides: tuple[str, ...], asked: float, brute_seeds: tuple[int, ...] = BRUTE_SEEDS) -> Runs:
-    """Return what runs a case at any rate; what draws conversations draws them from a seed of its own."""
+    """Return what runs a case at any rate; where that is a probe, it draws requests from a seed of its own."""
     scenario = ss.load(name, [*overrides, f"run.seed={FIRST_SEED}"])
-    if not scenario.workload.has_sessions:
+    has_own_limits = any(each.slo is not None for each in scenario.workload.classes or ())
+    probe = probe_of(scenario)
+    if probe.is_steady and not scenario.workload.has_sessions and not has_own_limits:
         return Runs(name, overrides, asked, brute_seeds)
-    return GrownRuns(name, overrides, asked, brute_seeds, probe=probe_of(scenario))
+    return ProbedRuns(name, overrides, asked, brute_seeds, probe=probe)
 
 
 def _conversations(cases: int, kept: Rows) -> None:
@@ -442,6 +506,11 @@ def _conversations(cases: int, kept: Rows) -> None:
     _print_capacities([case for case, _ in CONVERSATIONS[:cases]], kept)
     print()
     _print_plans(CONVERSATIONS[:cases], kept)
+
+
+def _mechanisms(cases: int, kept: Rows) -> None:
+    """Print the table of capacities with today's engines and what they have beside plain prompts and answers."""
+    _print_capacities(MECHANISMS[:cases], kept)
 
 
 def _capacities(cases: int, kept: Rows) -> None:
@@ -457,13 +526,16 @@ def _print_capacities(cases: Iterable[Case], kept: Rows) -> None:
         row = kept.row(" ".join(["capacity", name, *overrides]), partial(capacity_row, name, overrides))
         assert row is not None
         rows.append(row)
+        is_known = row.long is not None
+        knee, below = (f"{row.brute:.3g}", f"{row.below:.1%}") if is_known else ("", "")
         print(
-            f"| `{row.name}` | {row.promised:.3g} | {row.low:.3g} to {row.high:.3g} | {row.brute:.3g} "
-            f"| {row.below:.1%} | {row.requests:,} | {row.short} of {SHORT_RUNS} | {row.long} of {LONG_RUNS} |",
+            f"| `{row.name}` | {row.promised:.3g} | {row.low:.3g} to {row.high:.3g} | {knee} | {below} "
+            f"| {row.requests:,} | {row.short} of {SHORT_RUNS} | {f'{row.long} of {LONG_RUNS}' if is_known else ''} |",
             flush=True,
         )
     _sum_up(rows)
-    print(f"Intervals that cover brute force: {sum(row.is_covered for row in rows)} of {len(rows)}.")
+    known = [row for row in rows if row.long is not None]
+    print(f"Intervals that cover brute force: {sum(row.is_covered for row in known)} of {len(known)}.")
 
 
 def _plans(cases: int, kept: Rows) -> None:
@@ -502,9 +574,10 @@ def _print_plans(cases: Iterable[PlanCase], kept: Rows) -> None:
 
 def _sum_up(rows: list[Row]) -> None:
     known = [row.below for row in rows if not math.isnan(row.brute)]
+    long = [row.long for row in rows if row.long is not None]
     print(
         f"\nFresh runs that hold: {sum(row.short for row in rows)} of {SHORT_RUNS * len(rows)}; long ones: "
-        f"{sum(row.long for row in rows)} of {LONG_RUNS * len(rows)}; below brute force: "
+        f"{sum(long)} of {LONG_RUNS * len(long)}; below brute force: "
         f"{min(known):.1%} to {max(known):.1%}, {sum(below > 0.05 for below in known)} of {len(known)} more than 5%."
     )
 
@@ -641,6 +714,7 @@ TABLES: Mapping[str, Callable[[int, Rows], None]] = {
     "growths": _growths,
     "coverage": _coverage,
     "conversations": _conversations,
+    "mechanisms": _mechanisms,
 }
 
 

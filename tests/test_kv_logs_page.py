@@ -18,7 +18,6 @@ MISSES = {
     "apertus-70b-gh200-drafts: apertus-8b-drafts3",
     "bigbirdreturns-mi300x-llama-3.3-70b-fp8: aiter-fa",
     "bigbirdreturns-mi300x-llama-3.3-70b-fp8: auto",
-    "caiovicentino-b200-glm-5.3-flash-sglang: tp2",
     "commdata-4xpro6000-maxq-glm-5.3-flash: official-recipe",
     "dk9643-2xr9700-qwen3.5-gemma-4: vllm-tp2-gemma-4-31b-fp8",
     "etched-trtllm-llama-70b: tp8-fp8",

@@ -18,6 +18,8 @@ from simserve.engine.slots import slotted
 
 _SPARSE = 4
 """Segment numbers are compacted if fewer than one in this many is used."""
+_SPAN = 16
+"""Places of a segment whose windows are in one chain: those of decoded blocks are given back, and wait, one by one."""
 
 
 @slotted
@@ -42,7 +44,7 @@ class PrefixPaths:
             kept; 0: none.
         junctions: Likewise: the blocks that a request found when it was looked up last, if it found fewer states; or 0.
         blocks_held: Likewise: the blocks with its tokens.
-        last_entry, last_state: Likewise: the last of them, and of its states, as `PrefixCache` lists them; 0: none.
+        tables: Likewise: what it has, as `PrefixCache` lists it; 0: nothing.
         tokens_under_way: Likewise: its tokens in the last step, if that computed a chunk of its prompt.
     """
 
@@ -56,6 +58,7 @@ class PrefixPaths:
         num_levels: int = 0,
         store: KVTier | None = None,
         session: NDArray[np.int64] | None = None,
+        num_ahead: int = 0,
     ) -> None:
         """Lay out the paths in blocks; segments that contain no end of a block are dropped.
 
@@ -69,8 +72,9 @@ class PrefixPaths:
             store: The last of them, if replicas share it.
             session: For each request the conversation whose turns run one after another, shape [N]; None: any two
                 requests may run at the same time.
+            num_ahead: Tokens behind a block that belong to what it is found by (`EngineConfig.hashes_next_token`).
         """
-        blocks = ends // block_size
+        blocks = np.maximum(ends - num_ahead, 0) // block_size
         before = np.concatenate([[0], blocks[:-1]])
         firsts = offsets[:-1][np.diff(offsets) > 0]
         before[firsts] = 0
@@ -95,9 +99,10 @@ class PrefixPaths:
             self.shared_blocks, self.is_private = array("q", bytes(8 * num_requests)), bytearray(num_requests)
         self.cached_tokens = array("q", bytes(8 * num_requests))
         self.next_state, self.junctions = (array("q", bytes(8 * num_requests)) for _ in range(2))
-        self.last_entry, self.last_state = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.tables = array("q", bytes(8 * num_requests))
         self.blocks_held, self.tokens_under_way = (array("q", bytes(8 * num_requests)) for _ in range(2))
         self.passed_blocks, self.last_reused = (array("q", bytes(8 * num_requests)) for _ in range(2))
+        self.last_extended = array("q", bytes(8 * num_requests))
         self.num_levels, self.store = num_levels, store
         self.loaded_tokens = array("q", bytes(8 * num_requests * num_levels))
         self.promised_blocks = array("q", bytes(8 * num_requests if store is not None else 0))
@@ -105,8 +110,7 @@ class PrefixPaths:
     def forget(self, index: int) -> None:
         """Let a request use nothing: the replica that held its blocks is gone."""
         self.pinned_until[index] = self.starts[index]
-        self.shared_blocks[index] = self.is_private[index] = self.blocks_held[index] = 0
-        self.last_entry[index] = self.last_state[index] = 0
+        self.shared_blocks[index] = self.is_private[index] = self.blocks_held[index] = self.tables[index] = 0
 
 
 def _meet(segments: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -158,22 +162,30 @@ class PrefixCache:
         keeps_any: Whether anything is cached.
         reach, most_admitted: As in `EngineConfig`.
         num_needed: How many blocks before the end of a prefix hold that.
-        copies: Key of a segment, place and group of layers -> the first block that holds it, numbered from 1. With
-            states, blocks take the place of stretches in ``idle``, and nothing from ``slots`` to ``stretch_start`` and
-            of ``num_idle`` and ``num_empty`` is used.
-        block_keys: Block -> its key; 0: nobody else could find it.
-        block_users: Block -> how many running requests use it.
-        is_kept: Block -> whether it waits for its turn among the cached ones once nobody uses it.
-        next_copy: Block -> the next one with the same key.
-        empty_blocks: Blocks without users that hold nothing to share, and are given out first.
-        entry_block, entry_below: Entry of the blocks of a request -> its block, and the entry before it.
-        free_entries: Entries that are gone.
-        state_place, state_below: State of a request -> behind how many blocks it is, and the one before it.
-        state_blocks: State -> its ``state_weight`` blocks.
-        free_states: States that are gone.
+        width: Groups of layers: those that see every token are group 0, those with states or windows follow.
+        span: Places of a segment whose windows or states are in one chain; blocks of tokens are in one altogether.
+        chains: Key of a segment, group and span of places -> the first cached run of blocks, numbered from 1, in the
+            order in which they were cached (`simserve.engine.block_runs`). With states, runs take the place of
+            stretches, and nothing from ``slots`` to ``stretch_start`` and of ``num_idle`` is used; ``num_empty`` counts
+            blocks that hold nothing to share and are given out first.
+        run_keys: Run -> that key; 0: nobody could find it.
+        run_starts, run_ends: Run -> how many blocks of its group are before it in a request, and up to its end.
+        run_users: Run -> how many running requests use all of its blocks; nobody uses only some.
+        run_rests: Run -> the run that was cut off its beginning last.
+        older, newer: Run -> the ones before and after it in its chain; before the first one is the last.
+        earlier, later: Run without users -> those that are given out before and after it, from its last block to its
+            first; 0 joins the two ends.
+        free_runs: Runs that are gone.
+        columns: Table of a request and group -> the last piece of what the request has; a table has ``width`` of them.
+        free_tables: Tables that are gone.
+        piece_runs: Piece -> the run that it ends with, which others may use; it goes on with ``run_rests``. 0: blocks
+            that are not cached; -1: cached ones that only this request could find.
+        piece_starts, piece_ends: Piece -> how many blocks are before it, and up to its end.
+        piece_below: Piece -> the one before it; 0: none.
+        free_pieces: Pieces that are gone.
         fresh_states: Keys of the states that the step being planned computes.
-        found_blocks: The blocks that the last request to be looked up found, place after place, without those of states
-            or windows.
+        found_runs, found_starts, found_ends: What the last request to be looked up found: group after group the runs,
+            and from and up to which block.
         is_under_way: Whether the tokens of the last step are not known yet.
         tree: The tree that holds shared prefixes (`simserve.engine.radix_tree`), which leaves everything from ``slots``
             to ``num_fresh`` except ``num_idle`` unused; None: there is none.
@@ -224,7 +236,11 @@ class PrefixCache:
         self.num_idle = self.num_empty = 0
         self.num_fresh = config.num_blocks if self.ages_empty or config.has_state_cache else 0
         self.num_duplicates = 0
-        self.has_states, self.state_weight = config.has_state_cache, config.window_groups
+        self.has_states, self.state_weight = config.has_state_cache, config.state_groups
+        self.num_ahead, self.num_drafts = config.num_lookahead_tokens, config.num_draft_states
+        self.drops_last, self.num_hidden = config.drops_last_block, int(config.hashes_next_token)
+        self.leaves_results, self.max_model_len = config.leaves_results, config.max_model_len
+        self.looks_further, self.num_reused = config.drops_last_block and config.aligns_plainly, 0
         self.keeps_every_state, self.is_under_way = config.keeps_every_state, False
         self.has_windows, self.keeps_any, self.reach = (
             config.numbers_windows,
@@ -233,15 +249,19 @@ class PrefixCache:
         )
         self.most_admitted = config.most_admitted
         self.num_needed = max(-(-config.reach // config.block_size), 1)
-        self.copies: dict[int, int] = {}
-        self.block_keys, self.block_users, self.is_kept, self.next_copy = [0], [0], [0], [0]
-        self.empty_blocks: list[int] = []
-        self.entry_block, self.entry_below, self.state_place, self.state_below = [0], [0], [0], [0]
-        self.state_blocks = [0] * config.window_groups
-        self.free_entries: list[int] = []
-        self.free_states: list[int] = []
+        self.width, self.span = config.state_groups + 1, _SPAN if config.numbers_windows else 1
+        self.chains: dict[int, int] = {}
+        self.run_keys, self.run_starts, self.run_ends, self.run_users, self.run_rests = [0], [0], [0], [0], [0]
+        self.older, self.newer, self.earlier, self.later = [0], [0], [0], [0]
+        self.piece_runs, self.piece_starts, self.piece_ends, self.piece_below = [0], [0], [0], [0]
+        self.columns = [0] * self.width
+        self.free_runs: list[int] = []
+        self.free_pieces: list[int] = []
+        self.free_tables: list[int] = []
         self.fresh_states: list[int] = []
-        self.found_blocks: list[int] = []
+        self.found_runs: list[int] = []
+        self.found_starts: list[int] = []
+        self.found_ends: list[int] = []
 
 
 @slotted

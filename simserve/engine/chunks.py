@@ -429,7 +429,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if not takes_late:
                         evict(cache, free + set_aside)
                     if not (waits_for_prefix or suspends):
-                        cache_blocks(cache, index, cached + min(chunk, target))
+                        cache_blocks(cache, index, cached + min(chunk, target - (has_states and cache.num_hidden)))
                     if cache.num_decoders:
                         note_contests(cache, index)
         if loras is not None and loras.skipped:

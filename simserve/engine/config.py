@@ -191,6 +191,16 @@ class EngineConfig:
         transfer_prompt_seconds: ``async_output``: what launching prompts adds.
         api_token_seconds: Seconds that the API server takes per token of a request (`simserve.engine.kernel`); 0:
             clients get tokens immediately.
+        num_lookahead_tokens: Slots of KV beyond those of a step's tokens: of the drafts that a layer with a KV cache of
+            its own makes next (vLLM, EAGLE and MTP); effective if `has_state_cache`.
+        num_draft_states: ``keeps_states``: states of drafts that a request has beside its own in each group of layers;
+            ``window_groups`` counts them.
+        hashes_next_token: Whether a block is cached with the token behind it, so that it is found only where prompts go
+            on alike (vLLM from 0.33, EAGLE and MTP).
+        caches_results: With drafts and steps that are not scheduled ahead: whether blocks are cached as soon as a step
+            has filled them (vLLM 0.33), or only once the next one is scheduled.
+        drops_last_block: With drafts of such layers, whether a prompt computes the last block that it has found once
+            more (vLLM up to 0.32); effective if `has_state_cache`.
         num_speculative_tokens: Drafts that a step verifies for a decoding request; each takes a token of the budget and
             a slot of KV, and so does the token after them. 0: no speculative decoding.
         pads_lone_token: With drafts: whether a request admitted with a single token to compute computes as many as a
@@ -288,6 +298,11 @@ class EngineConfig:
     transfer_request_seconds: float = 0.0
     transfer_prompt_seconds: float = 0.0
     api_token_seconds: float = 0.0
+    num_lookahead_tokens: int = 0
+    num_draft_states: int = 0
+    hashes_next_token: bool = False
+    caches_results: bool = False
+    drops_last_block: bool = False
     num_speculative_tokens: int = 0
     pads_lone_token: bool = False
     recomputes_last_token: bool = False
@@ -397,6 +412,26 @@ class EngineConfig:
         return self.window_tokens - 1 if self.numbers_windows else 1
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether a step computes prompts beside decodes, and requests come and go between steps."""
+        return self.batching == "continuous" and self.scheduler == "mixed"
+
+    @property
+    def num_slots_ahead(self) -> int:
+        """``num_lookahead_tokens`` where they are counted."""
+        return self.num_lookahead_tokens if self.has_state_cache else 0
+
+    @property
+    def leaves_results(self) -> bool:
+        """Whether a request that leaves has cached all that it ever does, as its last step was scheduled."""
+        return self.num_speculative_tokens > 0 and not (self.async_scheduling or self.caches_results)
+
+    @property
+    def state_groups(self) -> int:
+        """Groups of layers with a window, or with states that others can find."""
+        return self.window_groups // (1 + self.num_draft_states)
+
+    @property
     def most_admitted(self) -> int:
         """Blocks of a window that admission counts at most (vLLM's ``max_admission_blocks_per_request``)."""
         num_batches = 1 if self.aligns_plainly else self.pipeline_parallel_size + self.async_scheduling
@@ -405,9 +440,9 @@ class EngineConfig:
 
     @property
     def has_padding(self) -> bool:
-        """Whether lone tokens are padded: in mixed steps, and without windows."""
-        is_plain = self.kv_allocation == "paged" and self.window_blocks == 0 and self.batching == "continuous"
-        return self.pads_lone_token and self.num_speculative_tokens > 0 and self.scheduler == "mixed" and is_plain
+        """Whether lone tokens are padded: in mixed steps, and without windows unless blocks are counted one by one."""
+        is_plain = self.kv_allocation == "paged" and (self.window_blocks == 0 or self.has_state_cache)
+        return self.pads_lone_token and self.num_speculative_tokens > 0 and self.is_mixed and is_plain
 
     @property
     def has_late_first_token(self) -> bool:

@@ -261,7 +261,8 @@ def leave_prefix(replica: Replica, index: int, tokens: int, blocks: int) -> None
     if cache.has_states:
         # A state that is still noted would have come from a chunk that is not computed.
         cache.paths.next_state[index] = 0
-        keep_blocks(cache, index, tokens)
+        if not cache.leaves_results:
+            keep_blocks(cache, index, tokens)
         leave_pool(replica, index)
         return
     if cache.num_decoders or cache.contested:

@@ -65,7 +65,7 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
         seat += 1
         if requests.status[index] != UNFINISHED or index in replica.departing:
             continue
-        done = requests.computed_tokens[index]
+        done, remaining = requests.computed_tokens[index], 0
         is_prompt = done > 0
         replica.exported_states = 0
         tokens = width
@@ -108,7 +108,7 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
             replica.prefill_tokens += tokens
             chunks.append(index)
             sizes.append(tokens)
-            keep_blocks(cache, index, done + tokens)
+            keep_blocks(cache, index, done + min(tokens, remaining - cache.num_hidden))
         else:
             keep_decoded(replica, requests, index, replica.step)
         if num_missed:
@@ -133,10 +133,12 @@ def _has_blocks(replica: Replica, requests: RequestTable, index: int, tokens: in
 
     One that is alone also gives back those that it has not: vLLM would preempt it forever.
     """
+    cache = replica.cache
+    assert cache is not None
     pass_states(replica, index, known_context(replica, requests, index))
-    if take_blocks_for(replica, index, tokens):
+    if take_blocks_for(replica, index, tokens, cache.num_ahead):
         return True
-    if len(replica.running) > 1 or (replica.cache is not None and replica.cache.has_windows):
+    if len(replica.running) > 1 or cache.has_windows:
         return False
     pass_states(replica, index, _ALL)
-    return take_blocks_for(replica, index, tokens)
+    return take_blocks_for(replica, index, tokens, cache.num_ahead)

@@ -322,7 +322,7 @@ class Replica:
         self.has_padding = config.has_padding
         self.progress: Progress | None = None
         if config.num_speculative_tokens:
-            self.progress = Progress(config.num_speculative_tokens, config.block_size)
+            self.progress = Progress(config.num_speculative_tokens + config.num_slots_ahead, config.block_size)
         self.decode_base = times.decode_base
         self.decode_slope = times.decode_slope
         self.token_seconds = times.token_seconds

@@ -14,11 +14,11 @@ tokens; up to 0.28 a state elsewhere is found by nobody, later ones stand for th
 A state takes a block of every group of layers that keep states. Up to 0.28, those at the ends of blocks that are
 decoded are kept too. In the step that computes a state no other request can go on behind it.
 
-Here every block of the pool has a number, as a pool with states has few of them, each with hundreds of tokens. Blocks
-that are computed once more are kept beside the copies that there are, and the oldest copy is found. When a request is
-looked at (`simserve.engine.seats`), it gives back the states behind which its known tokens go on, and takes what it
-opens at once (``allocate_slots``, ``MambaManager`` and ``BlockPool`` of vLLM). Blocks that hold nothing to share are
-given out first, or in their turn among the cached ones (`EngineConfig.ages_empty_blocks`).
+Blocks are counted in runs (`simserve.engine.block_runs`), with the outcome of counting each alone. Those that are
+computed once more are kept beside the copies that there are, and the oldest copy is found. When a request is looked at
+(`simserve.engine.seats`), it gives back the states behind which its known tokens go on, and takes what it opens at once
+(``allocate_slots``, ``MambaManager`` and ``BlockPool`` of vLLM). Blocks that hold nothing to share are given out first,
+or in their turn among the cached ones (`EngineConfig.ages_empty_blocks`).
 
 Layers with a window (`EngineConfig.window_tokens`) have a block for each place in the window of a request, as a state
 has one for the last place: both are called a state here. A request gives back those before its window when it is looked
@@ -31,13 +31,27 @@ Not modelled: 0.24 and 0.25 also end the first chunk where a request has found m
 
 from __future__ import annotations
 
+from simserve.engine.block_runs import (
+    OPEN,
+    add_open,
+    add_state,
+    cut_piece,
+    drop_pieces,
+    drop_unseen,
+    find_run,
+    keep_open,
+    keep_piece,
+    key_of,
+    new_table,
+    reach_down,
+    take,
+    use_run,
+)
 from simserve.engine.cache_state import PrefixCache
-from simserve.engine.kv_tier import give_up, least_recent
 from simserve.engine.progress import GRID
 from simserve.engine.state import BLOCKED_BY_SEATS, UNFINISHED, Replica, RequestTable, sum_around
 from simserve.errors import InvariantError
 
-_PLACE_BITS = 24
 _NOT_YET = 1 << 40
 """Blocks that nobody finds: a state that is being computed."""
 
@@ -61,8 +75,12 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     if start >= prefill_end:
         return chunk
     end = start + chunk
-    kept = (prompt - 1) // block_size * block_size
+    drops = int(config.drops_last_block)
+    kept = ((prompt - 1) // block_size - drops) * block_size
+    extended = (prompt // block_size - 1) * block_size if drops else kept
     last = (known if config.keeps_last_state else known - 1) // block_size * block_size
+    if config.drops_last_block:
+        last = max(known // block_size - 1, 0) * block_size
     if _exports(replica, start, end, prefill_end, prefill_end):
         last = 0
     if config.aligns_plainly:
@@ -85,7 +103,9 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     replica.exported_states = int(_exports(replica, start, stop, prefill_end, stop))
     place = stop
     for _ in range(1 + replica.exported_states):
-        is_kept = place % wide == 0 if config.keeps_every_state else place in (kept, junction)
+        is_kept = place in (kept, extended, junction)
+        if config.keeps_every_state:
+            is_kept = place % wide == 0
         if cache is not None and is_kept and not cache.paths.next_state[index]:
             cache.paths.next_state[index] = place // wide
         place = (stop - 1) // block_size * block_size
@@ -101,60 +121,84 @@ def _exports(replica: Replica, start: int, end: int, prefill_end: int, last: int
     return start + size <= (last - 1) // size * size and -(-end // size) - 2 > (start - 1) // size
 
 
-def _key(cache: PrefixCache, segment: int, place: int, group: int) -> int:
-    """Return the key of the block of a group of layers that ends the first ``place`` blocks of requests."""
-    return (segment << _PLACE_BITS | place) * (cache.state_weight + 1) + group
-
-
 def find_state(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     """Look up a request that has ``tokens`` to compute, as `find_prefix` does: up to its last cached state or window.
 
     Notes where the request will keep a state if it finds more blocks than states.
     """
-    paths, copies, blocks = cache.paths, cache.copies, cache.found_blocks
+    paths = cache.paths
     limit = (tokens - 1) // paths.block_size
     first, found = paths.starts[index], 0
-    entry = first
-    blocks.clear()
-    while entry < paths.starts[index + 1] and found < limit:
-        copy = copies.get(_key(cache, paths.segments[entry], found + 1, 0), 0)
-        if not copy:
+    entry, until = first, paths.starts[index + 1]
+    cache.found_runs.clear()
+    cache.found_starts.clear()
+    cache.found_ends.clear()
+    while entry < until and found < limit:
+        end = min(paths.ends[entry], limit)
+        found = _note_found(cache, paths.segments[entry], 0, found, end)
+        if found < end:
             break
-        blocks.append(copy)
-        found += 1
-        if found == paths.ends[entry]:
-            entry += 1
+        entry += 1
     # The last place that has all that it needs before it, or as much as there are blocks.
-    place = lowest = found
-    while lowest > 0 and place - lowest < cache.num_needed:
+    entry, place, num_needed = min(entry, until - 1), found, cache.num_needed
+    if cache.drops_last:
+        found = max(found - 1, 0)
+        if cache.has_windows:
+            num_needed += 1
+        else:
+            # Up to 0.25 a state is looked for one block further, whether or not its block is used.
+            place = found + (cache.looks_further and limit > 0 and first < until)
+    lowest = place
+    while lowest > 0 and place - lowest < num_needed:
         while entry > first and paths.ends[entry - 1] >= lowest:
             entry -= 1
-        has_state = _has_state(cache, paths.segments[entry], lowest)
-        lowest -= 1
-        if not has_state:
-            place = lowest
-    paths.junctions[index] = found if found > place else 0
+        low = max(paths.ends[entry - 1] if entry > first else 0, place - num_needed)
+        has_all = True
+        for group in range(1, cache.width):
+            has_all, start = reach_down(cache, key_of(cache, paths.segments[entry], lowest, group), lowest)
+            low = max(low, start)
+            if not has_all:
+                place = low
+                break
+        lowest = low
+    place = max(place - num_needed + cache.num_needed, 0)
+    paths.junctions[index], cache.num_reused = found if found > place else 0, min(found, place)
+    while cache.found_runs and cache.found_starts[-1] >= cache.num_reused:
+        cache.found_runs.pop()
+        cache.found_starts.pop()
+        cache.found_ends.pop()
     if not place:
         return 0, 0
+    if cache.found_runs:
+        cache.found_ends[-1] = min(cache.found_ends[-1], cache.num_reused)
+    if cache.fresh_states and key_of(cache, paths.segments[entry], place, 1) in cache.fresh_states:
+        return place, _NOT_YET
+    for group in range(1, cache.width):
+        start, position = lowest, entry
+        while start < place:
+            end = min(paths.ends[position], place, (start // cache.span + 1) * cache.span)
+            start = _note_found(cache, paths.segments[position], group, start, end)
+            position += start == paths.ends[position]
     idle = 0
-    for position in range(place):
-        idle += not cache.block_users[blocks[position]]
-    for block in range(lowest + 1, place + 1):
-        segment = paths.segments[entry]
-        if _key(cache, segment, block, 1) in cache.fresh_states:
-            return place, _NOT_YET
-        for group in range(1, cache.state_weight + 1):
-            idle += not cache.block_users[copies.get(_key(cache, segment, block, group), 0)]
-        if block == paths.ends[entry]:
-            entry += 1
+    for position in range(len(cache.found_runs)):
+        if not cache.run_users[cache.found_runs[position]]:
+            idle += cache.found_ends[position] - cache.found_starts[position]
     return place, idle
 
 
-def _has_state(cache: PrefixCache, segment: int, place: int) -> bool:
-    num_found = 0
-    for group in range(1, cache.state_weight + 1):
-        num_found += cache.copies.get(_key(cache, segment, place, group), 0) > 0
-    return num_found == cache.state_weight
+def _note_found(cache: PrefixCache, segment: int, group: int, start: int, end: int) -> int:
+    """Note the runs in which blocks of a segment are found from one place on; return up to where they are found."""
+    key = key_of(cache, segment, start + 1, group)
+    while start < end:
+        run, until = find_run(cache, key, start + 1)
+        if not run:
+            break
+        until = min(until, end)
+        cache.found_runs.append(run)
+        cache.found_starts.append(start)
+        cache.found_ends.append(until)
+        start = until
+    return start
 
 
 def has_room_for_state(replica: Replica, requests: RequestTable, index: int, found: int, idle: int, chunk: int) -> bool:
@@ -166,16 +210,27 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
     assert cache is not None
     start = found * block_size
     known = requests.prompt_tokens[index] + requests.generated_tokens[index]
-    until, whole = -(-(start + chunk) // block_size), -(-known // block_size)
-    states = until - found if cache.has_windows else 1 + replica.exported_states
-    need = until + replica.window_weight * states
+    until, whole = _blocks_until(replica, start + chunk, first_ahead(replica)), -(-known // block_size)
+    states = until - found if cache.has_windows else 1 + replica.exported_states + cache.num_drafts
+    need = until + cache.state_weight * states
     if config.reserve_full_prompt:
-        states = 1 + _exports(replica, start, known, known, known)
+        states = 1 + _exports(replica, start, known, known, known) + cache.num_drafts
         if cache.has_windows:
             states = max(min(whole, cache.most_admitted) - found, 0)
-        need = max(need, whole + replica.window_weight * states)
-    need += idle - found
+        need = max(need, whole + cache.state_weight * states)
+    need += idle - cache.num_reused
     return need + (config.watermark_blocks if replica.num_running or replica.departing else 0) <= replica.free_blocks
+
+
+def first_ahead(replica: Replica) -> int:
+    """Return the slots beyond its tokens that the first chunk of a request takes: up to 0.24 none."""
+    config = replica.config
+    return 0 if config.aligns_plainly else config.num_lookahead_tokens
+
+
+def _blocks_until(replica: Replica, tokens: int, num_ahead: int) -> int:
+    """Return the blocks that hold tokens and ``num_ahead`` slots beyond them, at most those of the longest request."""
+    return -(-min(tokens + num_ahead, max(replica.config.max_model_len, tokens)) // replica.block_size)
 
 
 def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int, tokens: int) -> None:
@@ -184,24 +239,28 @@ def enter_pool(replica: Replica, requests: RequestTable, index: int, found: int,
     assert cache is not None
     paths = cache.paths
     paths.passed_blocks[index] = max(found - cache.num_needed, 0)
-    paths.last_reused[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
-    paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = found, found, 0
-    entry = paths.starts[index]
-    for place in range(1, found + 1):
-        segment = paths.segments[entry]
-        block = cache.found_blocks[place - 1]
-        cache.num_duplicates += cache.block_users[block] > 0
-        _use(replica, cache, block)
-        _push(cache, index, block)
-        if place > found - cache.num_needed:
-            state = _new_state(cache, index, place)
-            for group in range(1, cache.state_weight + 1):
-                block = cache.copies.get(_key(cache, segment, place, group), 0)
-                _use(replica, cache, block)
-                cache.state_blocks[state * cache.state_weight + group - 1] = block
-        if place == paths.ends[entry]:
-            entry += 1
-    if not take_blocks_for(replica, index, tokens):
+    paths.last_reused[index] = paths.last_extended[index] = (requests.prompt_tokens[index] - 1) // replica.block_size
+    if cache.drops_last:
+        # Of whole blocks, it is found by itself up to one, and by longer prompts up to the next.
+        paths.last_reused[index] = max(paths.last_reused[index] - 1, 0)
+        paths.last_extended[index] = max(requests.prompt_tokens[index] // replica.block_size - 1, 0)
+    reused = cache.num_reused
+    paths.blocks_held[index], paths.shared_blocks[index], paths.tokens_under_way[index] = reused, reused, 0
+    paths.tables[index] = new_table(cache)
+    first = paths.tables[index] * cache.width
+    column = first + (reused == 0)
+    for position in range(len(cache.found_runs)):
+        run, start, end = cache.found_runs[position], cache.found_starts[position], cache.found_ends[position]
+        if column == first and cache.run_users[run]:
+            cache.num_duplicates += end - start
+        use_run(replica, cache, column, run, start, end)
+        # Group after group, each up to the same place; but blocks that are dropped.
+        column += end == (reused if column == first else found)
+    num_drafts = cache.num_drafts * cache.state_weight
+    if num_drafts > replica.free_blocks:
+        report_lack(replica, index)
+    take(replica, cache, num_drafts)
+    if not take_blocks_for(replica, index, tokens, first_ahead(replica)):
         report_lack(replica, index)
 
 
@@ -210,107 +269,39 @@ def report_lack(replica: Replica, index: int) -> None:
     raise InvariantError(f"request {index} needs more blocks than the {replica.free_blocks} that are free")
 
 
-def _use(replica: Replica, cache: PrefixCache, block: int) -> None:
-    if not cache.block_users[block]:
-        del cache.idle[block]
-        replica.free_blocks -= 1
-    cache.block_users[block] += 1
+def take_blocks_for(replica: Replica, index: int, tokens: int, num_ahead: int) -> bool:
+    """Give a request blocks for ``tokens`` tokens, its last state and one written amid a chunk; False: they lack.
 
-
-def _push(cache: PrefixCache, index: int, block: int) -> None:
-    """Add a block to those of a request."""
-    if cache.free_entries:
-        entry = cache.free_entries.pop()
-    else:
-        entry = len(cache.entry_block)
-        cache.entry_block.append(0)
-        cache.entry_below.append(0)
-    cache.entry_block[entry], cache.entry_below[entry] = block, cache.paths.last_entry[index]
-    cache.paths.last_entry[index] = entry
-
-
-def _new_state(cache: PrefixCache, index: int, place: int) -> int:
-    """Add a state behind its first ``place`` blocks to those of a request, without its blocks; return it."""
-    if cache.free_states:
-        state = cache.free_states.pop()
-    else:
-        state = len(cache.state_place)
-        cache.state_place.append(0)
-        cache.state_below.append(0)
-        for _ in range(cache.state_weight):
-            cache.state_blocks.append(0)
-    cache.state_place[state], cache.state_below[state] = place, cache.paths.last_state[index]
-    cache.paths.last_state[index] = state
-    return state
-
-
-def take_blocks_for(replica: Replica, index: int, tokens: int) -> bool:
-    """Give a request blocks for ``tokens`` tokens, its last state and one written amid a chunk; False: they lack."""
+    Blocks with tokens also for ``num_ahead`` slots beyond.
+    """
     cache = replica.cache
     assert cache is not None
     paths = cache.paths
-    place, last = -(-tokens // replica.block_size), paths.last_state[index]
-    num_blocks = max(place - paths.blocks_held[index], 0)
-    num_states, num_before = int(not last or place > cache.state_place[last]), replica.exported_states
+    held, place, column = paths.blocks_held[index], -(-tokens // replica.block_size), paths.tables[index] * cache.width
+    until = _blocks_until(replica, tokens, num_ahead) if num_ahead else place
+    num_blocks = max(until - held, 0)
     if cache.has_windows:
-        num_states, num_before = min(num_blocks, 1), max(num_blocks - 1, 0)
-    if num_blocks + cache.state_weight * (num_states + num_before) > replica.free_blocks:
+        if cache.width * num_blocks > replica.free_blocks:
+            return False
+        if num_blocks:
+            take(replica, cache, cache.width * num_blocks)
+            for group in range(cache.width):
+                add_open(cache, column + group, held, until)
+            paths.blocks_held[index] = until
+        return True
+    last = cache.columns[column + 1]
+    has_state, has_earlier = int(not last or place > cache.piece_ends[last]), replica.exported_states
+    needed = num_blocks + cache.state_weight * (has_state + has_earlier)
+    if needed > replica.free_blocks:
         return False
-    for _ in range(num_blocks):
-        _push(cache, index, _take(replica, cache))
-    paths.blocks_held[index] += num_blocks
-    for earlier in range(num_before, -num_states, -1):
-        state = _new_state(cache, index, place - earlier)
-        for group in range(cache.state_weight):
-            cache.state_blocks[state * cache.state_weight + group] = _take(replica, cache)
+    take(replica, cache, needed)
+    if num_blocks:
+        add_open(cache, column, held, until)
+        paths.blocks_held[index] = until
+    for earlier in range(has_earlier, -has_state, -1):
+        for group in range(1, cache.width):
+            add_state(cache, column + group, place - earlier)
     return True
-
-
-def _take(replica: Replica, cache: PrefixCache) -> int:
-    """Give out the next free block; what it held is evicted."""
-    replica.free_blocks -= 1
-    if cache.empty_blocks:
-        block = cache.empty_blocks.pop()
-    elif cache.num_fresh:
-        cache.num_fresh -= 1
-        block = len(cache.block_users)
-        for column in (cache.block_users, cache.block_keys, cache.is_kept, cache.next_copy):
-            column.append(0)
-    else:
-        block = least_recent(cache.idle)
-        del cache.idle[block]
-        _forget(cache, block)
-    cache.block_users[block] = 1
-    return block
-
-
-def _forget(cache: PrefixCache, block: int) -> None:
-    """Let nobody find a block."""
-    key, behind = cache.block_keys[block], cache.next_copy[block]
-    cache.block_keys[block] = cache.is_kept[block] = cache.next_copy[block] = 0
-    if not key:
-        return
-    other = cache.copies.get(key, 0)
-    if other != block:
-        while cache.next_copy[other] != block:
-            other = cache.next_copy[other]
-        cache.next_copy[other] = behind
-    elif behind:
-        cache.copies[key] = behind
-    else:
-        del cache.copies[key]
-
-
-def _give_back(replica: Replica, cache: PrefixCache, block: int) -> None:
-    """Let one request fewer use a block; a cached one waits for its turn."""
-    cache.block_users[block] -= 1
-    if cache.block_users[block]:
-        return
-    replica.free_blocks += 1
-    if cache.is_kept[block] or cache.ages_empty:
-        give_up(cache.idle, block)
-    else:
-        cache.empty_blocks.append(block)
 
 
 def pass_states(replica: Replica, index: int, known: int) -> None:
@@ -320,31 +311,30 @@ def pass_states(replica: Replica, index: int, known: int) -> None:
     """
     cache = replica.cache
     assert cache is not None
-    kept = cache.paths.last_state[index]
-    if not kept or not cache.state_below[kept]:
+    column = cache.paths.tables[index] * cache.width
+    kept = cache.columns[column + 1]
+    if not cache.piece_below[kept] and cache.piece_ends[kept] - cache.piece_starts[kept] <= 1:
         return
+    if replica.config.aligns_plainly:
+        # As if none of the drafts under way held.
+        known -= cache.num_drafts
     last = (known - cache.reach) // replica.block_size
     if cache.has_windows:
         if last <= cache.paths.passed_blocks[index]:
             return
         cache.paths.passed_blocks[index] = last
-    passed = cache.state_below[kept]
-    while passed and cache.state_place[passed] > last:
-        kept, passed = passed, cache.state_below[passed]
-    cache.state_below[kept] = 0
-    _drop_states(replica, cache, passed)
-
-
-def _drop_states(replica: Replica, cache: PrefixCache, last: int) -> None:
-    """Give back the blocks of a state and of all before it."""
-    for group in range(cache.state_weight):
-        state = last
-        while state:
-            _give_back(replica, cache, cache.state_blocks[state * cache.state_weight + group])
-            state = cache.state_below[state]
-    while last:
-        cache.free_states.append(last)
-        last = cache.state_below[last]
+        last = min(last, cache.piece_ends[kept] - 1)
+    for group in range(1, cache.width):
+        kept = cache.columns[column + group]
+        if cache.has_windows and cache.piece_starts[kept] < last:
+            cut_piece(cache, kept, last)
+        passed = cache.piece_below[kept]
+        while passed and cache.piece_starts[passed] >= last:
+            kept, passed = passed, cache.piece_below[passed]
+        if passed and cache.piece_ends[passed] > last:
+            kept, passed = passed, cut_piece(cache, passed, last)
+        cache.piece_below[kept] = 0
+        drop_pieces(replica, cache, passed)
 
 
 def keep_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
@@ -354,58 +344,36 @@ def keep_blocks(cache: PrefixCache, index: int, tokens: int) -> None:
     paths.next_state[index] = 0
     if until <= before and not noted:
         return
-    if not cache.keeps_any:
-        paths.shared_blocks[index] = until
-        return
-    entry = paths.last_entry[index]
-    for place in range(paths.blocks_held[index], before, -1):
-        if place <= until:
-            _keep(cache, index, cache.entry_block[entry], place, 0)
-        entry = cache.entry_below[entry]
-    state = paths.last_state[index]
-    while state:
-        place, first = cache.state_place[state], state * cache.state_weight
-        is_noted = place == noted or (cache.keeps_every_state and before < place <= until)
-        if cache.has_windows:
-            is_noted = before < place <= until and (cache.keeps_every_state or _is_reused(cache, index, place))
-        if is_noted and not cache.is_kept[cache.state_blocks[first]]:
-            for group in range(1, cache.state_weight + 1):
-                key = _keep(cache, index, cache.state_blocks[first + group - 1], place, group)
-                if group == 1 and key and not cache.has_windows:
-                    cache.fresh_states.append(key)
-        state = cache.state_below[state]
     paths.shared_blocks[index] = max(before, until)
-
-
-def _is_reused(cache: PrefixCache, index: int, place: int) -> bool:
-    """Return whether a block of a window is of the last one before the end of the prompt, or where prompts part."""
-    last, junction = cache.paths.last_reused[index], cache.paths.junctions[index]
-    return last - cache.num_needed < place <= last or junction - cache.num_needed < place <= junction
-
-
-def _keep(cache: PrefixCache, index: int, block: int, place: int, group: int) -> int:
-    """Let others find a block of a request, the last of ``place``; return its key, 0 where nobody else has it."""
-    paths, key = cache.paths, 0
-    low, high = paths.starts[index], paths.starts[index + 1]
-    end = high
-    while low < high:
-        middle = (low + high) // 2
-        if paths.ends[middle] < place:
-            low = middle + 1
+    if not cache.keeps_any:
+        return
+    keep_open(cache, index, 0, before, until)
+    for group in range(1, cache.width):
+        if cache.has_windows and cache.keeps_every_state:
+            keep_open(cache, index, group, before, until)
+        elif cache.has_windows:
+            # Those of the last one before the end of the prompt, and where prompts part.
+            last, junction = paths.last_reused[index], paths.junctions[index]
+            for end in (last, paths.last_extended[index], junction if junction else last):
+                low, high = max(end - cache.num_needed, before), min(end + cache.drops_last, until)
+                if low < high:
+                    keep_open(cache, index, group, low, high)
         else:
-            high = middle
-    if low < end:
-        key = _key(cache, paths.segments[low], place, group)
-    cache.block_keys[block], cache.is_kept[block], cache.next_copy[block] = key, 1, 0
-    if key:
-        other = cache.copies.get(key, 0)
-        if other:
-            while cache.next_copy[other]:
-                other = cache.next_copy[other]
-            cache.next_copy[other] = block
-        else:
-            cache.copies[key] = block
-    return key
+            _keep_states(cache, index, group, before, until, noted)
+
+
+def _keep_states(cache: PrefixCache, index: int, group: int, before: int, until: int, noted: int) -> None:
+    """Cache the states of a group of layers that are kept; in the step that computes them nobody finds them."""
+    piece = cache.columns[cache.paths.tables[index] * cache.width + group]
+    while piece:
+        place, below = cache.piece_ends[piece], cache.piece_below[piece]
+        is_kept = place == noted or (cache.keeps_every_state and before < place <= until)
+        if is_kept and cache.piece_runs[piece] == OPEN:
+            keep_piece(cache, index, piece, group)
+            run = cache.piece_runs[piece]
+            if group == 1 and run > 0:
+                cache.fresh_states.append(cache.run_keys[run])
+        piece = below
 
 
 def leave_pool(replica: Replica, index: int) -> None:
@@ -413,15 +381,16 @@ def leave_pool(replica: Replica, index: int) -> None:
     cache = replica.cache
     assert cache is not None
     paths = cache.paths
-    entry = paths.last_entry[index]
-    while entry:
-        block = cache.entry_block[entry]
-        _give_back(replica, cache, block)
-        cache.num_duplicates -= cache.block_users[block] > 0
-        cache.free_entries.append(entry)
-        entry = cache.entry_below[entry]
-    _drop_states(replica, cache, paths.last_state[index])
-    paths.last_entry[index] = paths.last_state[index] = paths.blocks_held[index] = paths.shared_blocks[index] = 0
+    table = paths.tables[index]
+    if table:
+        for group in range(cache.width):
+            column = table * cache.width + group
+            drop_unseen(replica, cache, cache.num_drafts if group else 0)
+            num_used = drop_pieces(replica, cache, cache.columns[column])
+            cache.num_duplicates -= 0 if group else num_used
+            cache.columns[column] = 0
+        cache.free_tables.append(table)
+    paths.tables[index] = paths.blocks_held[index] = paths.shared_blocks[index] = 0
 
 
 def note_step(replica: Replica, cache: PrefixCache) -> None:
@@ -457,19 +426,24 @@ def known_context(replica: Replica, requests: RequestTable, index: int) -> int:
 def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
     """Return whether a decoding request that computes up to ``tokens`` tokens takes, gives back and caches nothing."""
     paths = cache.paths
-    last, size = paths.last_state[index], paths.block_size
-    has_kept = not cache.state_below[last]
+    size = paths.block_size
+    last = cache.columns[paths.tables[index] * cache.width + 1]
+    has_kept = not cache.piece_below[last]
     if cache.has_windows:
         # As many tokens as it computes are known at most.
         has_kept = (tokens - cache.reach) // size <= paths.passed_blocks[index]
-    return has_kept and tokens // size <= paths.shared_blocks[index] and tokens <= paths.blocks_held[index] * size
+    elif tokens > cache.piece_ends[last] * size:
+        return False
+    tokens_held = paths.blocks_held[index] * size
+    return has_kept and tokens // size <= paths.shared_blocks[index] and tokens + cache.num_ahead <= tokens_held
 
 
 def keep_decoded(replica: Replica, requests: RequestTable, index: int, step: int) -> None:
     """Cache the blocks that a decoding request fills in a step; scheduled ahead, as far as tokens are known."""
     cache = replica.cache
     assert cache is not None
-    keep_blocks(cache, index, context_of(replica, requests, index, step - replica.config.async_scheduling) + 1)
+    known = context_of(replica, requests, index, step - replica.config.async_scheduling) + 1
+    keep_blocks(cache, index, known - cache.num_hidden)
 
 
 def learn(replica: Replica, requests: RequestTable, step: int, num_seats: int) -> None:
@@ -498,10 +472,14 @@ def asks_again(replica: Replica) -> bool:
 
 def steps_in_pool(replica: Replica, num_steps: int) -> int:
     """Return how many steps, at most ``num_steps``, a leap may last; the first has its blocks already."""
+    cache = replica.cache
+    assert cache is not None
+    # States are opened by tokens, blocks by the slots beyond them, at most one of a request apart.
+    spare = 0 if cache.has_windows or not cache.num_ahead else cache.state_weight * replica.num_decoding
     low, high = 1, num_steps
     while low < high:
         middle = (low + high + 1) // 2
-        if (1 + replica.window_weight) * _opened(replica, middle - 1) <= replica.free_blocks:
+        if spare + (1 + cache.state_weight) * _opened(replica, middle - 1) <= replica.free_blocks:
             low = middle
         else:
             high = middle - 1
@@ -542,7 +520,7 @@ def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
             if is_settled(cache, index, tokens):
                 continue
             pass_states(replica, index, context_of(replica, requests, index, step - late))
-            if not take_blocks_for(replica, index, tokens):
+            if not take_blocks_for(replica, index, tokens, cache.num_ahead):
                 report_lack(replica, index)
             keep_decoded(replica, requests, index, step)
         learn(replica, requests, step, len(running))

@@ -29,6 +29,7 @@ from simserve.profiles.model_blocks import AttentionLayers
 
 Mask = NDArray[np.bool_]
 TILE = 128.0  # Tokens per tile of queries, and the head width to which constants refer (FlashAttention-3).
+NARROWER = 192.0  # Widest head whose pairs have no share of their own (``wide_compute``).
 ROW_TILE = 64.0  # Rows to which the tensor cores pad a decode step (wgmma m64; query heads of a group are rows).
 GROUP = 4.0  # Query heads per key-value head to which the time of a wave refers.
 L2_FILLED, L2_SPILLED = 0.7, 1.2
@@ -169,6 +170,8 @@ def pair_seconds(curve: PrefillAttentionCurve, heads: Heads, gpu: Gpu) -> Array:
     """Return the seconds per attended query-key pair for all heads."""
     width = np.asarray(heads.width, dtype=np.float64)
     seconds = (width + curve.extra_width) / curve.compute
+    if curve.wide_compute is not None:
+        seconds = np.where(width > NARROWER, np.maximum(seconds, width / curve.wide_compute), seconds)
     if curve.widest_compute is not None:
         seconds = np.where(width > WIDEST_SHARED, width / curve.widest_compute, seconds)
     return np.asarray(4.0 * np.asarray(heads.num_heads) * seconds / gpu.peak)

@@ -22,7 +22,7 @@ from simserve.perf.efficiency import (
     start_latency,
 )
 from simserve.perf.operators import HOST, PART_NAMES, WEIGHTS, Work, bound_parts
-from simserve.perf.quantization import PLAIN_TILE_ROWS, Precision
+from simserve.perf.quantization import GGUF_TILE_ROWS, PLAIN_TILE_ROWS, Precision
 from simserve.profiles.kernel_curves import GemmClass, GemmCurve, GroupedGemmCurve, TileCurve
 from simserve.profiles.model_blocks import Gemm
 from simserve.profiles.resolved_engine import ResolvedEngine
@@ -331,12 +331,15 @@ def block_scaled_curve(
     See ``block_scaled_speed`` and the fields after it in `simserve.profiles.kernel_traits.KernelTraits`.
     """
     columns = engine.block_scaled_columns.get(compute_capability or "")
+    if (least := engine.block_scaled_steps.get(compute_capability or "")) is not None:
+        curve = curve.model_copy(update={"step_latency": least})
     if engine.block_scaled_columns and (columns is None or out_features % columns == 0):
         return curve, False
     curve = slowed(curve, engine.block_scaled_speed, engine.block_scaled_bandwidth)
     is_late = float(compute_capability or 0.0) >= engine.block_scaled_gap_since
     start = curve.start_latency + engine.block_scaled_gap * is_late
-    changed = {"start_latency": start, "step_latency": engine.block_scaled_step * is_late}
+    step = engine.block_scaled_step * is_late if least is None else least
+    changed = {"start_latency": start, "step_latency": step}
     return curve.model_copy(update=changed), columns is not None
 
 
@@ -388,14 +391,27 @@ def gemm_seconds(
     if curve.narrow_rows is not None:
         total = np.maximum(total, _least_of_wide_calls(curve, device, rows, out_features, in_features, memory))
     if curve.vector_flops is not None:
-        further = np.clip(rows - 1.0, 0.0, curve.min_tile_rows - 1.0)  # the bandwidth share was measured with one row
+        most = curve.min_tile_rows if curve.matrix_tile_rows is None else GGUF_TILE_ROWS
+        further = np.clip(rows - 1.0, 0.0, most - 1.0)  # the bandwidth share was measured with one row
         vectors = 2.0 * further * out_features * in_features / curve.vector_flops
         total = np.maximum(total, curve.start_latency + overlapped(curve, vectors, memory))
+    if curve.matrix_tile_rows is not None:
+        tiles = _of_tiles(curve, curve.matrix_tile_rows)
+        wide = gemm_seconds(
+            tiles, device, rows=rows, out_features=out_features, in_features=in_features, num_bytes=num_bytes
+        ).total
+        total = np.where(rows > GGUF_TILE_ROWS, wide, np.minimum(total, wide))  # more rows may not take less time
     if curve.skinny_rows is not None:
         skinny = num_bytes / (device.bandwidth * (curve.skinny_memory_efficiency or curve.memory_efficiency))
         total = np.where(rows > curve.skinny_rows, total, curve.start_latency + skinny)
         memory = np.where(rows > curve.skinny_rows, memory, skinny)
     return GemmSeconds(arithmetic=flops / rate, memory=memory, total=total)
+
+
+def _of_tiles(curve: GemmCurve, tile_rows: int) -> GemmCurve:
+    """Return the curve of kernels that multiply whole tiles, and no rows one by one."""
+    fixed = {"min_tile_rows": tile_rows, "max_tile_rows": tile_rows}
+    return curve.model_copy(update={**fixed, "matrix_tile_rows": None, "vector_flops": None})
 
 
 def _least_of_wide_calls(
@@ -526,17 +542,24 @@ def unpacking_parts(precision: Precision, machine: Machine, num_weights: float, 
 
 
 def unpacked_parts(
-    precision: Precision, machine: Machine, num_weights: float, rows: Array, packed: Array, plain: Array
+    precision: Precision, machine: Machine, sizes: ProductSizes, rows: Array, packed: Array, plain: Array
 ) -> Array:
     """Return the seconds by part of a linear layer: packed kernel below the switch, unpacking and plain kernel above.
 
+    With `Precision.stored_flops`, another packed kernel above.
+
     Args:
-        num_weights: Weights of the matrix on the rank.
+        sizes: The matrix on the rank, and its number format.
         rows: Tokens m.
         packed: Parts of the kernel that unpacks internally, ``[5, rows]``.
         plain: Parts of the 16-bit kernel, ``[5, rows]``.
     """
-    above = unpacking_parts(precision, machine, num_weights, rows) + plain
+    if precision.stored_flops is None:
+        above = unpacking_parts(precision, machine, float(sizes.out_features * sizes.in_features), rows) + plain
+    else:
+        curve = gemm_curve(machine, None, precision.arithmetic, min_tile_rows=precision.min_tile_rows)
+        device = replace(device_of(machine, precision.arithmetic), peak=precision.stored_flops)
+        above = product_parts(curve, device, sizes, rows)
     return np.where(_is_unpacked(precision, rows), above, packed)
 
 

@@ -201,6 +201,10 @@ def _two_pools(shape: ReplicaShape, ratio: float, kv_bytes: float, draft_bytes_p
         )
         return _as_two_pools(num_blocks, num_window_blocks, window_blocks, peak, longest, line)
     a_token = full * layer + draft_bytes_per_token + ratio * windowed * of_window
+    rules = shape.windowed_kv
+    if rules is not None and shape.model.family.startswith(rules.counts_windows_twice or ("\0",)):
+        counted = (full + windowed) * layer + windowed * of_window
+        a_token = counted * (full + ratio * windowed) / (full + windowed) + draft_bytes_per_token
     num_blocks = max(int(kv_bytes // (a_token * block)), 0)
     num_window_blocks = int(ratio * num_blocks)
     line = (

@@ -19,9 +19,9 @@ from simserve.perf.speculation import draft_weights_bytes, verified_logit_bytes
 from simserve.profiles.resolved_engine import ResolvedEngine
 from simserve.units import format_bytes
 
-STATE_SHARE = 0.9 / 1.9
-"""Share of the memory left by weights for states of linear attention if nobody sets the seats: SGLang's
-``mamba_full_memory_ratio`` of 0.9 to 1 (docs.sglang.io, hybrid model memory)."""
+STATE_RATIO = 0.9
+"""Memory for states of linear attention, per byte for keys and values: the default of SGLang's
+``mamba_full_memory_ratio`` (docs.sglang.io, hybrid model memory)."""
 _LEAST_CONTEXT = 7
 """Least KV tokens with which SGLang starts: a prompt of one, five that it keeps free, and the last."""
 _CUT = ": the longest that fits in the KV cache"
@@ -301,23 +301,27 @@ def _state_plan(shape: ReplicaShape) -> tuple[int, int]:
 
     SGLang gives a prefix cache's states that share whatever the seats are, and from 0.5.9 on without one too, unless
     seats are set. A step that verifies drafts writes a state for each of its tokens: out of all memory (`first`), out
-    of the share (`joint`), or with each other state (`each`).
+    of the share (`joint`), or with each other state (`each`). A number that is set stands for what the share holds.
     """
     engine, kept, seats = shape.engine, _states_per_seat(shape), shape.engine.max_num_seqs
+    padding = engine.padding_states
     has_drafts = shape.speculation is not None and shape.model.num_linear_layers
     drafts = shape.tokens_per_decode if has_drafts and engine.draft_states is not None else 0
     room = max(_left_by_rule(shape, _needs_besides_states(shape) | {"draft_weights": 0.0})[1], 0.0) / state_bytes(shape)
+    ratio = engine.mamba_full_memory_ratio or STATE_RATIO
+    share, slots = ratio / (1.0 + ratio), engine.max_mamba_cache_size
     has_share = kept > 1 or (engine.shares_uncached_states and engine.sources["max_num_seqs"] != "scenario")
-    if not (engine.sizes_states_by_share and has_share):
-        return seats * (kept + drafts), int(STATE_SHARE * room / (kept + drafts))
+    if slots is None and not (engine.sizes_states_by_share and has_share):
+        return (seats + padding) * (kept + drafts), int(share * room / (kept + drafts))
     if engine.draft_states == "first":
-        slots = int(max(STATE_SHARE * (room - seats * drafts), 0.0))
+        slots = int(max(share * (room - seats * drafts), 0.0)) if slots is None else slots
         return slots + seats * drafts, slots // kept
     if engine.draft_states == "each":
-        slots = int(STATE_SHARE * room / (1 + drafts))
+        slots = int(share * room / (1 + drafts)) if slots is None else slots
         return slots * (1 + drafts), slots // kept
-    slots = int(STATE_SHARE * room / (1 + drafts / kept))
-    return slots + min(seats, slots // kept) * drafts, slots // kept
+    if slots is None:
+        slots = max(int((share * room - padding * (1 + drafts)) / (1 + drafts / kept)), 0)
+    return slots + padding + (min(seats, slots // kept) + padding) * drafts, slots // kept
 
 
 def _states_per_seat(shape: ReplicaShape) -> int:
@@ -358,7 +362,8 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     if not shape.model.has_states:
         return shape
     source, seats = shape.engine.sources["max_num_seqs"], state_seats(shape)
-    is_asked = source == "scenario" and (pools_states(shape) or _states_per_seat(shape) == 1)
+    is_fixed = pools_states(shape) or (_states_per_seat(shape) == 1 and shape.engine.max_mamba_cache_size is None)
+    is_asked = source == "scenario" and is_fixed
     if is_asked or seats == shape.engine.max_num_seqs:
         return shape
     sources = {**shape.engine.sources, "max_num_seqs": f"{source}{_SEATS_CUT}"}
@@ -481,7 +486,8 @@ def kv_bytes_per_token(shape: ReplicaShape) -> float:
     element = shape.kv_element_bytes
     divided = shape.decode_context_parallel_size
     target = layers * shape.model.kv_bytes_per_token_per_layer(element, shape.tensor_parallel_size // divided)
-    return target / divided + _unused_index_bytes(shape) + draft_kv_bytes_per_token(shape)
+    index = _unused_index_bytes(shape) + _unpooled_index_bytes(shape)
+    return target / divided + index + draft_kv_bytes_per_token(shape)
 
 
 def _unused_index_bytes(shape: ReplicaShape) -> float:
@@ -491,6 +497,16 @@ def _unused_index_bytes(shape: ReplicaShape) -> float:
         return 0.0
     unused = model.num_attention_layers - indexer.num_unsparse_layers - indexer.num_layers
     return unused * indexer.key_bytes * shape.num_layers_per_stage / model.num_hidden_layers
+
+
+def _unpooled_index_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes per token by which keys of the fullest stage's indexers count more than they are, if pooled."""
+    model, indexer = shape.model, shape.model.indexer
+    if indexer is None or not (indexer.has_pool_weights and shape.engine.counts_whole_index_keys):
+        return 0.0
+    num_layers = indexer.num_layers or model.num_attention_layers - indexer.num_unsparse_layers
+    kept = num_layers * shape.num_layers_per_stage / model.num_hidden_layers
+    return (indexer.pooled_tokens - 1) * indexer.key_bytes * kept
 
 
 def draft_kv_bytes_per_token(shape: ReplicaShape) -> float:

@@ -33,6 +33,16 @@ which the FP32 cores apply the scales. Set by Q4_0 on an RTX 3090 (llama.cpp pul
 to eight rows of Llama-3-8B). Rows of Q2_K there (5434) and of Q4_K on an RX 6800 (5351, an early build) give 0.14 to
 0.16, those of Q2_K on a V100 0.26 (28912), 16 of Q4_K in 8.2 ms on an RTX 4090 (7860) at least 0.2 for eight."""
 
+METAL_VECTOR_SHARE = 0.14
+"""The same on Apple's GPUs, whose kernels unpack the weights for every row again (ggml-metal-ops.cpp, mul_mv_ext):
+eight rows take 1.1 to 1.5 times as long as the tile of 32 that multiplies nine. Geometric mean of four: M1 Pro, Q8_0
+and Q4_0 0.18 (llama.cpp pull request 10581: LLaMA 7B in Q8_0 42, 54, 60, 112 ms for 1, 2, 4, 8 rows), M1 Max 0.11 and
+M4 Pro 0.17, Q3_K (20250), a Max of 2026, Q8_0 0.12 (29110)."""
+
+METAL_TILE_ROWS = 32
+"""Rows of a tile of their kernels for more than eight rows (there, mul_mm: 122 ms for five to eight rows of that model
+before mul_mv_ext, the time of 32 prompt tokens; 27441: ten rows take as long as 32 on M3 and M4)."""
+
 K_QUANT_UNPACKING_ROWS = 7
 """Cost of unpacking k-quants in rows of arithmetic, if rows are multiplied one by one (Apple's GPUs): fitted to Llama
 3.1 8B in Q4_K_M on M2 Pro and M4 of 2026, tested on other models and chips (calibration/LOG.md)."""
@@ -102,6 +112,12 @@ GGUF_UNPACKED_ROWS = 512
 """Rows after which llama.cpp unpacks weights again. Builds of spring 2024 wrote them out for each micro-batch, of 512;
 later ones unpack tile by tile, and dense models gain nothing from larger micro-batches: Qwen2.5-Coder-7B in Q8_0 takes
 0.424 s for 1,024 tokens in one and 0.880 s for 2,048 (llama.cpp benches/dgx-spark.md, b6918)."""
+
+GGUF_INT8_RATES: Mapping[str, float] = {"7.5": 1, "8.0": 1 / 2, "8.6": 1, "8.7": 1, "8.9": 1, "9.0": 1 / 4, "12.0": 1}
+"""CUDA compute capability -> 2,048 operations a clock and multiprocessor over those of its INT8 tensor cores. What
+ggml's kernels reach is alike for each multiprocessor and clock (`KernelTraits.max_share_of_int8`), with A100 and H100,
+whose tensor cores do two and four times as much. Not of 12.1: a GB10 reaches half of it (llama.cpp
+benches/dgx-spark.md), and is priced as before."""
 
 MXFP4_BITS = 4.0 + 8.0 / 32  # 4.25: 4-bit floats and an 8-bit exponent per 32 of them (OCP Microscaling formats 1.0).
 NVFP4_BITS = 4.0 + 8.0 / 16  # 4.5: 4-bit floats and an FP8 scale per 16 of them (NVIDIA, "Introducing NVFP4", 2025).
@@ -234,8 +250,13 @@ class Precision:
     overlap: float = 1.0  # Least exponent of the overlap of arithmetic and memory in those kernels.
     vector_flops: float | None = None
     """FLOP/s of the kernels that multiply fewer rows than a tile one by one; None: no such kernels."""
+    matrix_tile_rows: int | None = None
+    """Rows of a tile beyond `GGUF_TILE_ROWS` rows, which are multiplied one by one; None: as with fewer."""
     unpacked_from_rows: int | None = None  # Rows from which weights are first written out in 16 bit; None: never.
     unpacked_rows: int | None = None  # Rows after which they are written out again; None: once per step.
+    stored_flops: float | None = None
+    """FLOP/s at which kernels multiply weights as stored from `unpacked_from_rows` on, other than routed experts; None:
+    they are written out there."""
     is_block_scaled: bool = False
     """Whether FP8 weights have a scale per 128 x 128 of them, which has kernels of its own."""
     note: str  # How it differs from what its name says, or "".
@@ -244,6 +265,11 @@ class Precision:
     def unpacked_bits(self) -> float:
         """Bits of a weight written out for a plain product."""
         return DTYPE_BITS[self.wide_arithmetic]
+
+    @property
+    def kernels_of_rows(self) -> dict[str, float | int | None]:
+        """What the curve of its products says of kernels that multiply rows one by one."""
+        return {"vector_flops": self.vector_flops, "matrix_tile_rows": self.matrix_tile_rows}
 
     @property
     def has_packed_experts(self) -> bool:
@@ -345,6 +371,7 @@ def resolve_precision(
     tile_rows: int | None = None,
     is_ggml: bool = False,
     runs_cuda: bool = False,
+    int8_flops: float | None = None,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
 
@@ -371,6 +398,8 @@ def resolve_precision(
         tile_rows: Rows of the smallest tile of such kernels.
         is_ggml: Whether the engine uses the kernels of its GGUF formats for every format.
         runs_cuda: Whether the GPU runs CUDA kernels, directly or by HIP.
+        int8_flops: FLOP/s at which ggml's kernels multiply many rows by quantised weights as stored; None: weights are
+            written out in 16 bit first.
 
     Raises:
         InputError: The format is unknown, the engine does not run it, or the GPU has no arithmetic for it;
@@ -412,7 +441,10 @@ def resolve_precision(
     if unpacking is not None and arithmetic == wide and bits < DTYPE_BITS[wide]:
         smallest = max(tile_rows or smallest, chosen.vector_unpacking_rows)
         share, unpacked_from, unpacked_rows = unpacking, None, None
-    has_vectors = is_ggml and runs_cuda and unpacking is None and chosen.vector_share is not None and "fp32" in peaks
+    rate = GGUF_INT8_RATES.get(compute_capability or "") if unpacked_rows is not None else None
+    is_metal = unpacking is not None and not runs_cuda
+    vector_share = METAL_VECTOR_SHARE if is_metal else chosen.vector_share if unpacking is None and runs_cuda else None
+    has_vectors = is_ggml and chosen.vector_share is not None and "fp32" in peaks
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
             rule = f"needs {dtype} arithmetic under {engine_name}, and {hardware_name} has {', '.join(peaks)}"
@@ -429,9 +461,11 @@ def resolve_precision(
         compute_share=share,
         min_tile_rows=smallest,
         overlap=overlap,
-        vector_flops=chosen.vector_share * peaks["fp32"] if has_vectors and chosen.vector_share else None,
+        vector_flops=vector_share * peaks["fp32"] if has_vectors and vector_share is not None else None,
+        matrix_tile_rows=METAL_TILE_ROWS if has_vectors and is_metal else None,
         unpacked_from_rows=unpacked_from,
         unpacked_rows=unpacked_rows,
+        stored_flops=None if rate is None or int8_flops is None else rate * int8_flops,
         is_block_scaled=name == "fp8" and arithmetic == "fp8" and has_block_scales,
         note=note,
     )

@@ -677,7 +677,14 @@ class ReplicaShape:
             tile_rows=self.hardware.efficiency.tile_rows,
             is_ggml="gguf-q8_0" in self.engine.quantises_before_loading,
             runs_cuda=self.hardware.runs_cuda,
+            int8_flops=self._int8_of_ggml,
         )
+
+    @property
+    def _int8_of_ggml(self) -> float | None:
+        """FLOP/s at which ggml's kernels multiply rows by quantised weights as stored; None: they write them out."""
+        share, rate = self.engine.max_share_of_int8, self.hardware.compute.int8
+        return None if share is None or rate is None else share * rate
 
     @property
     def _has_wide_inputs(self) -> bool:

@@ -636,7 +636,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         precision.overlap,
     )
     if precision.vector_flops is not None:
-        curve = curve.model_copy(update={"vector_flops": precision.vector_flops})
+        curve = curve.model_copy(update=precision.kernels_of_rows)
     if precision.is_block_scaled:
         curve, is_padded = block_scaled_curve(curve, engine, gpu.compute_capability, gemm.out_features)
         if is_padded:
@@ -652,7 +652,7 @@ def _projection(stage: Stage, precision: Precision, gemm: Gemm, tokens: Array, *
         parts[HOST] -= unpacking
     if precision.unpacked_from_rows is not None:
         plain = wide_projection(stage, gemm, tokens, precision.unpacked_bits)
-        seconds.add("gemm", unpacked_parts(precision, machine, gemm.num_weights, tokens, parts, plain))
+        seconds.add("gemm", unpacked_parts(precision, machine, sizes, tokens, parts, plain))
         return seconds
     line, rounding = _gemm_line(stage, precision, gemm), _activation_quantisation(stage, precision, gemm, tokens)
     is_together = precision.arithmetic == "fp8"  # such products include the rounding of inputs

@@ -7,6 +7,7 @@ again, which costs only a look-up. Knows no requests.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
@@ -25,6 +26,7 @@ from simserve.perf.attention import (
     index_key_seconds,
     index_pair_seconds,
     index_share,
+    paged_key_seconds,
     prefill_key_seconds,
     prefill_pair_seconds,
     reads_keys_by_query_head,
@@ -39,6 +41,7 @@ from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.context_parallel import context_exchange_seconds, context_gather_seconds, head_ranks
 from simserve.perf.efficiency import Array
 from simserve.perf.gemm import ACTIVATION_BYTES
+from simserve.perf.latent_context import expansion_of
 from simserve.perf.launches import (
     graphed_prompt_tokens,
     launch_wait,
@@ -223,7 +226,7 @@ def _step_times(stage: Stage, parts: StepParts, slope: Array) -> StepTimes:
     return StepTimes(
         mixed_decode_factor=factor,
         decode_base=_sums(parts.decode),
-        decode_slope=(gpu * stage.shape.engine.batch_time_factor * slope).tolist(),
+        decode_slope=_column(gpu * stage.shape.engine.batch_time_factor * slope),
         token_seconds=_sums(parts.token),
         token_seconds_beyond=float(parts.token_beyond.sum()),
         sequence_seconds=_sums(parts.sequence),
@@ -268,6 +271,7 @@ def _prompt_seconds(stage: Stage) -> tuple[float, float, float, float]:
             pair += index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers * index_share(model, layers)
         else:
             pair += (index_pair_seconds(_indexer(stage, layers), stage.machine) * num_layers + on_cpu) * growing
+    key += expansion_of(stage).seconds * stage.shape.pipeline_parallel_size
     return request, pair, attended, key
 
 
@@ -305,6 +309,7 @@ def _token_rounds(stage: Stage, tokens: Array) -> OperatorSeconds:
         window = stage.num_layers * runs.lengths * window_keys(shape.model, each.layers, shape.contexts) * pair
         seconds.add_row("attention", COMPUTE, window)
         seconds.add_row("attention", COMPUTE, _sparse_seconds(stage, each, runs.lengths, pair))
+    expansion_of(stage).take_own(seconds, runs.lengths)
     seconds.scale(_prompt_factor(stage))
     is_eager = runs.lengths > graphed_prompt_tokens(shape)
     in_run = _gpu_seconds(stage, seconds.parts, runs.lengths)
@@ -500,7 +505,10 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     key = max(key, unshared)
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(_indexer(stage, each.layers), stage.machine)
-    least = 0.0 if each.layers.mla is None else triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
+    if each.layers.mla is None:
+        least = paged_key_seconds(stage.shape, each.layers, sequences)
+    else:
+        least = triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
     held = 1.0 / stage.shape.decode_context_parallel_size  # keys of the context that a rank reads
     return held * _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
 
@@ -641,12 +649,16 @@ def _monotone(parts: Array, *, may_fall: bool = False) -> Array:
     return np.asarray(parts * np.divide(raised, sums, out=np.ones_like(sums), where=sums > 0))
 
 
-def _sums(parts: Array) -> list[float]:
+def _column(seconds: Array) -> array[float]:
+    """Return a table that is read as fast as a list and taken over as an array without a copy, equal by value."""
+    return array("d", seconds.tobytes())
+
+
+def _sums(parts: Array) -> array[float]:
     """Return the sums over the parts without last-bit dips from summation; real dips stay."""
     sums = parts.sum(axis=0)
     raised = np.maximum.accumulate(sums)
-    kept: list[float] = np.where(raised - sums > LAST_BITS * raised, sums, raised).tolist()
-    return kept
+    return _column(np.where(raised - sums > LAST_BITS * raised, sums, raised))
 
 
 LAST_BITS = 1e-12  # Share of a sum below which a dip is rounding.

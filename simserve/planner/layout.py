@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simserve.scenario.deployment_spec import DeploymentSpec
 
 LAYER_ENGINES = ("llama", "ollama")  # Beginnings of the names of engines that give each GPU its own layers.
-_ROWS = re.compile(r"(?:-sm|--split-mode)[= ]row\b")
+_SPLIT = re.compile(r"(?:-sm|--split-mode)[= ](?:row|tensor)\b")  # Every layer is divided among the GPUs.
 _SERVER_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "replicas")
 """What a command line says about its server's GPUs; replicas: data parallelism of a model without experts."""
 
@@ -52,7 +52,7 @@ class OneLine:
 def laid_out(flags: OneLine, deployment: Mapping[str, Any], gpu: str | None, count: int | None) -> list[Override]:
     """Return the GPU and the layout on all of them: with ``--tp`` the rest are replicas, else tensor parallelism.
 
-    For llama.cpp and Ollama the rest are groups of layers, as both split a model by layers unless told to split by rows
+    For llama.cpp and Ollama the rest are groups of layers, as both split a model by layers unless told to split tensors
     (llama.cpp's tools/server/README.md, ``--split-mode`` layer).
 
     Args:
@@ -109,8 +109,8 @@ def _cuts_layers(flags: OneLine, deployment: Mapping[str, Any]) -> bool:
     engine = deployment.get("engine")
     named = flags.engine or (engine.get("name") if isinstance(engine, Mapping) else None) or ""
     is_said = flags.tp or flags.pp or {"tensor_parallel_size", "pipeline_parallel_size"} & deployment.keys()
-    is_row = flags.like is not None and _ROWS.search(flags.like) is not None
-    return re.sub(r"[^a-z]", "", named.casefold()).startswith(LAYER_ENGINES) and not (is_said or is_row)
+    is_split = flags.like is not None and _SPLIT.search(flags.like) is not None
+    return re.sub(r"[^a-z]", "", named.casefold()).startswith(LAYER_ENGINES) and not (is_said or is_split)
 
 
 def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:

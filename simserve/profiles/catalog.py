@@ -70,13 +70,18 @@ def folders(kind: Kind) -> list[Path]:
         return [_bundled(kind)]
     entries = [Path(entry) for entry in os.environ.get(PROFILE_PATH_VARIABLE, "").split(os.pathsep) if entry]
     user = [folder for entry in entries for folder in (entry / _FOLDERS[kind], entry)]
-    return [folder for folder in [*user, _bundled(kind)] if os.path.isdir(folder)]
+    return [*(folder for folder in user if os.path.isdir(folder)), *_shipped(kind)]
 
 
 @cache
 def _bundled(kind: Kind) -> Path:
     installed = _PACKAGE / "_bundled" / _FOLDERS[kind]
     return installed if installed.is_dir() else _PACKAGE.parent / _FOLDERS[kind]
+
+
+@cache
+def _shipped(kind: Kind) -> tuple[Path, ...]:
+    return tuple(folder for folder in [_bundled(kind)] if folder.is_dir())
 
 
 def bundled_file(path: str) -> Path:

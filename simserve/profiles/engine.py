@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from simserve.profiles.cuda_graphs import CudaGraphs
 from simserve.profiles.engine_options import (
     EngineOptions,
-    NewTokenRatio,
     UbatchRules,
     block_scaled_kernels,
     check_options,
@@ -32,6 +31,7 @@ from simserve.profiles.engine_profile import (
     EngineProfile,
     EngineVersion,
     Host,
+    NewTokenRatio,
     Scheduling,
     load_engine,
 )
@@ -269,6 +269,7 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_sh
 _OF_THE_RELEASE = (
     *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
+    "caches_results",
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "rotates_ranks"),
     "reserved_decode_tokens",
     *("delays_for_seats", "bounds_prompt_delay", "forgets_batches"),
@@ -285,7 +286,13 @@ def _caches_states(rules: Scheduling, place: _Place) -> bool:
     """Return whether prefixes are shared by default, given the model's layers; SGLang's drafts excluded it."""
     if not place.has_linear_layers:
         return True
-    return rules.state_caching == "on" or (rules.state_caching == "synchronous" and not place.drafter)
+    return rules.state_caching != "off" and not (place.drafter and _caches_states_alone(rules, place))
+
+
+def _caches_states_alone(rules: Scheduling, place: _Place) -> bool:
+    """Return whether states are cached only without steps that are scheduled ahead and without drafts."""
+    is_excepted = rules.state_caching == "on" and place.model_family in rules.synchronous_state_families
+    return rules.state_caching == "synchronous" or is_excepted
 
 
 def _limits(
@@ -653,7 +660,7 @@ def _is_async(choices: _Choices, rules: Scheduling, place: _Place, shares_prefix
         f"off with drafts by {place.drafter}": drafts,
         "off in a worker that only prefills": place.only_prefills and not rules.async_prefill,
         "off with a prefix cache of Mamba or linear attention": (
-            rules.state_caching == "synchronous" and place.has_linear_layers and shares_prefixes
+            _caches_states_alone(rules, place) and place.has_linear_layers and shares_prefixes
         ),
     }
     note = next((why for why, holds in excluded.items() if holds and rules.async_scheduling), "")

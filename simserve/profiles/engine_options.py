@@ -201,6 +201,14 @@ class EngineOptions(FrozenModel):
     """vLLM, SGLang: format of the states of Mamba and linear attention, vLLM's name; SGLang's `--mamba-ssm-dtype`.
     Sixteen bits halve their memory, and what a step moves of them, but not the arithmetic of linear attention. Absent:
     the checkpoint's."""
+    mamba_full_memory_ratio: Annotated[float, Field(gt=0)] | None = None
+    """SGLang: memory for states of Mamba and linear attention, per byte for keys and values
+    (`--mamba-full-memory-ratio`). More leaves room for more seats and states of prefixes, and for fewer tokens. Absent:
+    0.9."""
+    max_mamba_cache_size: Count | None = None
+    """SGLang: states of Mamba and linear attention in memory (`--max-mamba-cache-size`); with `data_parallel_size`, on
+    each rank. Beside a prefix cache a seat takes three, or five where steps are scheduled ahead. Absent: as many as
+    `mamba_full_memory_ratio` leaves room for; without a prefix cache one for each of the seats that are set."""
     flashinfer_sampler: bool | None = None
     """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
     the KV cache gets more memory. Absent: as in the version's official image; a wheel up to 0.11.0 without FlashInfer
@@ -652,6 +660,13 @@ class RuntimeMemory(FrozenModel):
     """Whether states have their share of memory with a prefix cache however few seats there are (SGLang)."""
     shares_uncached_states: bool = False
     """Whether they have it without a prefix cache too, unless `max_num_seqs` is set."""
+    padding_states: int = Field(default=0, ge=0)
+    """States kept for padded sequences of CUDA graphs, besides those of seats."""
+    keeps_float32_states: bool = False
+    """Whether states of Mamba are in 32 bit unless the engine is told otherwise, whatever the checkpoint says."""
+    counts_whole_index_keys: bool = False
+    """Whether each token counts as if it had an indexer's key of its own, where keys of several are pooled with
+    weights."""
     keeps_unused_index_keys: bool = False
     """Whether layers that use another's choice of keys have a cache of indexers' keys too."""
     draft_states: Literal["first", "joint", "each"] | None = None
@@ -708,6 +723,8 @@ class WindowedKV(FrozenModel):
     """Version from which this holds, until the next entry."""
     own_pool_ratio: float | None = Field(default=None, gt=0, le=1)
     """Tokens in the pool of window layers per token of the other pool; absent: all share one pool."""
+    counts_windows_twice: tuple[str, ...] = ()
+    """Model families whose layers with a window the size of both pools counts as layers that keep everything, too."""
     sizes_by_seats: bool = False
     """Whether that pool holds what as many requests as `max_num_seqs` need at most, whatever the ratio, if that is set,
     no prefix is cached and nothing drafts."""
@@ -779,22 +796,3 @@ PLAIN_TRANSFER = KVTransfer(
     since="0", source="an assumption: the first token comes with the cache, 1 ms after its last byte"
 )
 """For engines and versions of which nothing else is known."""
-
-
-class NewTokenRatio(FrozenModel):
-    """SGLang's decaying estimate of the share of `max_tokens` that a running request still needs."""
-
-    initial: float = Field(ge=0, le=1)
-    """Initial share."""
-    minimum_factor: float = Field(ge=0, le=1)
-    """The share stops decaying at this factor of `initial`."""
-    decay_steps: int = Field(ge=1)
-    """Decode steps from `initial` to the minimum."""
-    groups_factor: float = Field(default=1.0, gt=0, le=1)
-    """Factor on `initial` if there are several groups of data-parallel attention."""
-    source: str
-    """Where the constants come from."""
-
-    def first(self, groups: int) -> float:
-        """Return the initial share for that many groups of data-parallel attention."""
-        return self.initial * (self.groups_factor if groups > 1 else 1.0)

@@ -23,7 +23,6 @@ from simserve.profiles.engine_options import (
     KernelBlock,
     KVTransfer,
     MeasuredFactors,
-    NewTokenRatio,
     RuntimeMemory,
     TransformersBackend,
     UbatchRules,
@@ -48,6 +47,25 @@ UNSIMULATED_METHODS = ("medusa", "mlp_speculator", "suffix", "ngram_gpu", "paral
 _NOT_KNOWN = "defaults of"
 
 
+class NewTokenRatio(FrozenModel):
+    """SGLang's decaying estimate of the share of `max_tokens` that a running request still needs."""
+
+    initial: float = Field(ge=0, le=1)
+    """Initial share."""
+    minimum_factor: float = Field(ge=0, le=1)
+    """The share stops decaying at this factor of `initial`."""
+    decay_steps: int = Field(ge=1)
+    """Decode steps from `initial` to the minimum."""
+    groups_factor: float = Field(default=1.0, gt=0, le=1)
+    """Factor on `initial` if there are several groups of data-parallel attention."""
+    source: str
+    """Where the constants come from."""
+
+    def first(self, groups: int) -> float:
+        """Return the initial share for that many groups of data-parallel attention."""
+        return self.initial * (self.groups_factor if groups > 1 else 1.0)
+
+
 class Scheduling(UbatchRules):
     """Scheduling order in a step, admission rule, and allocation of KV memory."""
 
@@ -63,6 +81,8 @@ class Scheduling(UbatchRules):
     """Whether equal prefixes share KV blocks."""
     state_caching: Literal["off", "synchronous", "on"] = "on"
     """Prefix caching with Mamba or linear attention: off, on only without `async_scheduling` and drafts, or on."""
+    synchronous_state_families: tuple[str, ...] = ()
+    """Model families for which `on` means only without `async_scheduling` and drafts."""
     async_scheduling: bool
     """Whether the host prepares the next step while the GPU computes this one."""
     async_drafters: tuple[Literal["draft_model", "ngram", "eagle", "mtp"], ...] | None = None
@@ -103,6 +123,8 @@ class Scheduling(UbatchRules):
     """`ends_pass`: whether the request after one that takes a finished request's blocks computes nothing either."""
     pads_lone_token: bool = False
     """Drafts: whether an admitted request with one token left to compute computes as many as a decoding one."""
+    caches_results: bool = False
+    """Drafts: whether blocks are cached once a step has filled them; those of a drafting layer, with the next token."""
     caches_decoded: bool = False
     """Whether requests can share blocks that a running request has decoded, not only those of a finished one."""
     evicts_by_block: bool = False

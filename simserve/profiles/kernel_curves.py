@@ -92,6 +92,9 @@ class PrefillAttentionCurve(FrozenModel):
     """Share of one multiprocessor's peak at which the longest tile runs, for which a lone short prompt waits."""
     wave: Seconds
     """Time of a wave of tiles (128 tokens of a head) after the first."""
+    wide_compute: Positive | None = None
+    """Most of the 16-bit peak that pairs of heads wider than 192 to 256 reach, whose tiles are smaller; absent: as much
+    as ``compute`` gives them."""
     widest_compute: Positive | None = None
     """Share of the 16-bit peak for pairs of heads wider than 256, which have their own kernel (FlashAttention-4,
     Triton, FlashInfer); absent: as for other heads."""
@@ -291,6 +294,8 @@ class GemmCurve(TileCurve):
     """Share of the bandwidth that they reach; absent: as with more rows."""
     vector_flops: Positive | None = None
     """FLOP/s of kernels that multiply fewer rows than fill a tile one by one (ggml); absent: no such kernels."""
+    matrix_tile_rows: PositiveInt | None = None
+    """Rows of a tile beyond eight, which are multiplied one by one (ggml on Apple's GPUs); absent: as with fewer."""
 
     @model_validator(mode="after")
     def _falls_with_length(self) -> Self:

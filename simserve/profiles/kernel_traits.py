@@ -112,6 +112,9 @@ class KernelTraits(FrozenModel):
     """CUDA compute capability from which `block_scaled_gap` and `block_scaled_step` apply."""
     block_scaled_step: Seconds = Field(default=0, ge=0)
     """Least time of a tile of one of them per 128 columns of the reduction, seconds."""
+    block_scaled_steps: Mapping[str, PositiveFloat] = Field(default_factory=dict)
+    """CUDA compute capability -> that time where Triton's kernel multiplies by default tiles of 64 rows, which nobody
+    tuned for the GPU, seconds; absent: `block_scaled_step`."""
     block_scaled_columns: Mapping[str, PositiveInt] = Field(default_factory=dict)
     """CUDA compute capability -> the number that divides the columns of weights which the fitted kernels take. The four
     above then count there for other weights alone, whose inputs are first copied to padded rows, and on no other GPU;
@@ -130,6 +133,9 @@ class KernelTraits(FrozenModel):
     """CUDA compute capability from which `shown_start` applies."""
     attention_backends: Mapping[str, str] = Field(default_factory=dict)
     """Maker of the GPU -> default of `deployment.engine.attention_backend`."""
+    paged_decode_key: Seconds = Field(default=0, ge=0)
+    """Least time per key of a decoding sequence in one layer with heads of 256 on AMD's GPUs, seconds, of models with
+    recurrent layers, if no `attention_backend` is set: one program reads a head's keys one after another."""
     expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
     """Maker of the GPU -> `deployment.engine.moe_backend` if neither that nor AMD's attention is set."""
     has_flydsl_indexer: bool = False
@@ -173,6 +179,9 @@ class KernelTraits(FrozenModel):
     """Memory bandwidth beyond which the kernels gain nothing; absent: the GPU's."""
     max_share_of_fp16: float | None = Field(default=None, gt=0, le=1)
     """Share of the FP16 rate, accumulated in FP16, beyond which 16-bit products gain nothing; absent: all of it."""
+    max_share_of_int8: float | None = Field(default=None, gt=0, le=1)
+    """Share of the INT8 rate of an RTX 4090's multiprocessor at which each of a GPU's multiplies GGUF weights as stored
+    (`simserve.perf.quantization.GGUF_INT8_RATES`); absent: they are written out in 16 bit first."""
     max_flops: FlopsPerSecond | None = Field(default=None, gt=0)
     """FLOP/s of 16-bit products beyond which the kernels gain nothing; absent: the GPU's."""
 

@@ -81,6 +81,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     cudagraph_mode: CudagraphMode | None = None
     moe_backend: MoeBackend | None = None
     mamba_ssm_cache_dtype: StateDtype | None = None
+    mamba_full_memory_ratio: float | None = None
+    max_mamba_cache_size: int | None = None
     flashinfer_sampler: bool = False
     frontend_latency: float
     host_slowdown: float
@@ -117,6 +119,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     ends_pass: bool
     misses_next: bool
     pads_lone_token: bool
+    caches_results: bool
     caches_decoded: bool
     evicts_by_block: bool
     ages_empty_blocks: bool
@@ -170,6 +173,9 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     linear_states_to_overlap: int  # further ones with `async_scheduling`
     sizes_states_by_share: bool  # whether seats do not limit the memory of states beside a prefix cache
     shares_uncached_states: bool  # the same without a prefix cache, unless seats are set
+    padding_states: int  # states besides those of seats, for padded sequences
+    keeps_float32_states: bool  # states of Mamba in 32 bit whatever the checkpoint says
+    counts_whole_index_keys: bool  # an indexer's key for each token even if keys of several are pooled with weights
     keeps_unused_index_keys: bool  # a cache of indexers' keys also in layers without an indexer
     draft_states: Literal["first", "joint", "each"] | None  # states of drafts, see `RuntimeMemory`
     state_pool: StatePool | None  # how states share the KV pool; None: they are outside it

@@ -62,7 +62,9 @@ def check_space(scheduler: ContinuousScheduler, step: Step) -> None:
         computed = min(after, request.target) if chunk else after
         assert computed <= request.prompt_tokens + request.output_tokens - 1
         drafts = scheduler.config.num_speculative_tokens if request.is_decoding else 0
-        if scheduler.is_growing and drafts and request not in step.decoding:
+        if scheduler.states.is_used and scheduler.config.num_speculative_tokens:
+            assert request.blocks >= scheduler.blocks_of(computed + drafts * (request in step.decoding))
+        elif scheduler.is_growing and drafts and request not in step.decoding:
             assert scheduler.blocks_of(after) <= request.blocks <= scheduler.blocks_of(after + drafts)
         elif scheduler.config.has_whole_prompts and not request.is_decoding:
             assert request.blocks == scheduler.blocks_of(request.target)

@@ -479,7 +479,7 @@ class Scheduler(ABC):
         """Return blocks of a request from the ``first`` on, by segment and position of each block's last token."""
         found: list[tuple[int, int]] = []
         for segment, end in request.path if self.config.enable_prefix_caching else ():
-            last = min(end // self.config.block_size, num_blocks)
+            last = min((end - self.config.hashes_next_token) // self.config.block_size, num_blocks)
             found += [(segment, position) for position in range(first, last)]
             first = max(first, last)
         return found
@@ -502,7 +502,7 @@ class Scheduler(ABC):
     def cache(self, request: Request, tokens: int) -> None:
         """Cache the full blocks of the first ``tokens`` tokens, up to one that the cache has from another request.
 
-        In a tree, the other request's blocks are used instead.
+        In a tree, the other request's blocks are used.
         """
         num_blocks = tokens // self.config.block_size
         if self.tree is not None:
@@ -535,7 +535,7 @@ class Scheduler(ABC):
         blocks = self.blocks_on_path(request, tokens // self.config.block_size)
         found = next((place for place, one in enumerate(blocks) if one not in self.cached), len(blocks))
         if not self.config.has_prefix_waits or not len(request.shared) < found < len(blocks):
-            self.cache(request, tokens)
+            self.cache(request, self.states.kept_by_leaving(tokens))
             return
         # Up to what has outlasted the blocks before it.
         lacking = itertools.takewhile(lambda block: block not in self.cached, blocks[found:])

@@ -65,6 +65,7 @@ class Request:
     num_copies: int = 0
     next_state: int = 0
     junction: int = 0
+    reused: int = 0
     stored: list[tuple[int, int]] = field(default_factory=list)
     span: tuple[int, int] = (0, 0)
     is_swapped: bool = False

@@ -709,7 +709,7 @@ class ContinuousScheduler(Scheduler):
             request.computed += gained[request]
         for request, chunk in step.chunks:
             request.computed = min(request.computed + chunk, request.target)
-            if config.has_padding and self.is_growing:
+            if config.has_padding and self.is_growing and not self.states.is_used:
                 self.take(request, self.blocks_of(request.computed) - request.blocks, 0)
         if config.takes_lazily and config.enable_prefix_caching:
             self.reuse_for_taken()

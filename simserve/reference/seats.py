@@ -98,4 +98,4 @@ def known_after(scheduler: Seats, request: Request, tokens: int) -> int:
     if scheduler.config.async_scheduling:
         # The tokens of the running step are not there yet.
         computed += request.fraction - scheduler.tokens_gained(request)
-    return math.floor(computed) + 1
+    return math.floor(computed) + 1 - scheduler.config.hashes_next_token

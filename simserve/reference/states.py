@@ -72,12 +72,14 @@ class Table:
 
     A state has the number of blocks before it, and a block of a window its own number.
 
-    ``num_cached`` of its blocks are cached.
+    ``num_cached`` of its blocks are cached. In each group of layers it has states of its drafts besides.
     """
 
     blocks: list[KVBlock] = field(default_factory=list)
     states: list[tuple[int, list[KVBlock]]] = field(default_factory=list)
     num_cached: int = 0
+    drafts: list[list[KVBlock]] = field(default_factory=list)
+    has_begun: bool = False
 
 
 class StateCache:
@@ -97,6 +99,8 @@ class StateCache:
         self.is_used, self.has_windows = scheduler.config.has_state_cache, scheduler.config.numbers_windows
         # How many blocks before the end of a prefix hold what is needed behind it.
         self.num_needed = max(scheduler.blocks_of(scheduler.config.reach), 1)
+        self.groups = range(1, scheduler.config.state_groups + 1)
+        self.num_drafts = scheduler.config.num_draft_states
         self.free = deque(KVBlock() for _ in range(scheduler.capacity)) if self.is_used else deque()
         self.copies: dict[Name, list[KVBlock]] = {}
         self.tables: dict[Request, Table] = {}
@@ -134,6 +138,8 @@ class StateCache:
         if start >= until:
             return chunk
         last = known // size * size if config.keeps_last_state else (known - 1) // size * size
+        if config.drops_last_block:
+            last = max(known // size * size - size, 0)
         if config.aligns_plainly:
             is_cut = end < last and size <= config.max_chunk_tokens
             junction, end = 0, start + chunk // size * size if is_cut else end
@@ -152,11 +158,11 @@ class StateCache:
         # A chunk that is cut in spite of it may still end with the prompt, and write one before its last block.
         self.num_exported = int(self.exports(start, stop, until, stop))
         places = [stop, (stop - 1) // size * size] if self.num_exported else [stop]
-        last_kept = (prompt - 1) // size * size
+        drops = config.drops_last_block
+        ends = [((prompt - each) // size - drops) * size for each in ((1, 0) if drops else (1,))]
+        ends.append(junction)
         for place in places:
-            if not request.next_state and (
-                place % wide == 0 if config.keeps_every_state else place in (last_kept, junction)
-            ):
+            if not request.next_state and (place % wide == 0 if config.keeps_every_state else place in ends):
                 request.next_state = place // wide
         return stop - start
 
@@ -168,33 +174,44 @@ class StateCache:
 
     def find(self, request: Request, wanted: Sequence[Block]) -> list[Block]:
         """Return the blocks of those wanted before the last cached state or window, and note if there are more."""
-        found = next((place for place, one in enumerate(wanted) if (0, *one) not in self.copies), len(wanted))
-        places = range(found, 0, -1)
-        place = next((one for one in places if all(map(self.has_state, self.tail_of(wanted[:one])))), 0)
-        request.junction = found if found > place else 0
+        cached = next((place for place, one in enumerate(wanted) if (0, *one) not in self.copies), len(wanted))
+        drops = self.config.drops_last_block
+        found = most = max(cached - drops, 0)
+        if drops and (self.has_windows or self.config.aligns_plainly):
+            # One block further, which windows drop too; up to 0.25 a state there is taken, though its block is not.
+            most = cached if self.has_windows else min(found + 1, len(wanted))
+        places, further = range(most, 0, -1), drops and self.has_windows
+        place = next((one for one in places if all(map(self.has_state, self.tail_of(wanted[:one], further)))), 0)
+        place = max(place - further, 0)
+        request.junction, request.reused = found if found > place else 0, min(place, found)
         return list(wanted[:place])
 
     def has_state(self, block: Block) -> bool:
         """Whether the states behind a block are cached, of all groups of layers."""
-        return all((group, *block) in self.copies for group in range(1, self.config.window_groups + 1))
+        return all((group, *block) in self.copies for group in self.groups)
 
-    def tail_of(self, found: Sequence[Block]) -> Sequence[Block]:
-        """Return the blocks at whose places a layer with a window or a state holds what is needed behind them all."""
-        return found[max(len(found) - self.num_needed, 0) :]
+    def tail_of(self, found: Sequence[Block], num_dropped: int = 0) -> Sequence[Block]:
+        """Return the blocks at whose places a layer with a window or a state holds what is needed behind them all.
 
-    def found_blocks(self, found: Sequence[Block]) -> tuple[list[KVBlock], list[tuple[int, list[KVBlock]]]]:
-        """Return the blocks with tokens that a request finds, and the states or windows at their places."""
-        blocks = [self.copies[0, *each][0] for each in found]
-        groups, tail = range(1, self.config.window_groups + 1), self.tail_of(found)
+        And those at which it has to, for ``num_dropped`` of them to be dropped.
+        """
+        return found[max(len(found) - self.num_needed - num_dropped, 0) :]
+
+    def found_blocks(
+        self, found: Sequence[Block], num_reused: int | None = None
+    ) -> tuple[list[KVBlock], list[tuple[int, list[KVBlock]]]]:
+        """Return the blocks with tokens that a request finds, of them those reused, and states or windows there."""
+        blocks = [self.copies[0, *each][0] for each in found[:num_reused]]
+        tail = self.tail_of(found)
         first = len(found) - len(tail) + 1
-        held = [[self.copies[group, *each][0] for group in groups] for each in tail]
+        held = [[self.copies[group, *each][0] for group in self.groups] for each in tail]
         return blocks, list(enumerate(held, start=first))
 
-    def num_idle(self, found: Sequence[Block]) -> int:
+    def num_idle(self, found: Sequence[Block], num_reused: int | None = None) -> int:
         """Return how many of the blocks that a request finds nobody uses, with the states or windows."""
         if not self.is_used:
             return self.scheduler.cached.num_idle(found)
-        blocks, held = self.found_blocks(found)
+        blocks, held = self.found_blocks(found, num_reused)
         return sum(not each.num_users for each in itertools.chain(blocks, *(states for _, states in held)))
 
     def has_space(self, head: Request, chunk: int, found: Sequence[Block]) -> bool:
@@ -203,25 +220,25 @@ class StateCache:
             return False
         config, start = self.config, len(found) * self.config.block_size
         known = head.prompt_tokens + head.generated
-        until, whole = self.scheduler.blocks_of(start + chunk), self.scheduler.blocks_of(known)
-        num_states = until - len(found) if self.has_windows else 1 + self.num_exported
-        needed = until + config.window_groups * num_states
+        until, whole = self.blocks_until(start + chunk, is_first=True), self.scheduler.blocks_of(known)
+        num_states = until - len(found) if self.has_windows else 1 + self.num_exported + self.num_drafts
+        needed = until + len(self.groups) * num_states
         if config.reserve_full_prompt:
-            num_states = 1 + self.exports(start, known, known, known)
+            num_states = 1 + self.exports(start, known, known, known) + self.num_drafts
             if self.has_windows:
                 num_states = max(min(whole, config.most_admitted) - len(found), 0)
-            needed = max(needed, whole + config.window_groups * num_states)
-        needed += self.num_idle(found) - len(found)
+            needed = max(needed, whole + len(self.groups) * num_states)
+        needed += self.num_idle(found, head.reused) - head.reused
         return needed + (config.watermark_blocks if self.scheduler.running else 0) <= len(self.free)
 
     def enter(self, request: Request, found: Sequence[Block]) -> None:
         """Let a request that is admitted use what it has found."""
-        blocks, held = self.found_blocks(found)
+        blocks, held = self.found_blocks(found, request.reused)
         for each in itertools.chain(blocks, *(states for _, states in held)):
             if not each.num_users:
                 self.free.remove(each)
             each.num_users += 1
-        self.tables[request] = Table(blocks, held, len(found))
+        self.tables[request] = Table(blocks, held, len(blocks))
 
     def pass_by(self, request: Request, *, is_alone: bool = False) -> None:
         """Let a request give back what lies before the window of its last token whose result is known.
@@ -229,15 +246,24 @@ class StateCache:
         ``is_alone``: all but the last one, since nobody is left to make room for it; vLLM would preempt it forever.
         """
         table = self.tables[request]
-        known = request.computed if self.config.aligns_plainly else self.known.get(request, request.computed)
+        known = self.known.get(request, request.computed)
+        if self.config.aligns_plainly:
+            # As if none of the drafts under way held.
+            known = request.computed - self.num_drafts
         passed = [
             one for one in table.states if one[0] * self.config.block_size <= known - self.config.reach or is_alone
         ]
         if passed and passed[-1] is table.states[-1]:
             passed.pop()
         table.states = table.states[len(passed) :]
-        for group in range(self.config.window_groups):
+        for group in range(len(self.groups)):
             self.give_back([blocks[group] for _, blocks in reversed(passed)])
+
+    def blocks_until(self, tokens: int, *, is_first: bool) -> int:
+        """Return the blocks that hold tokens and what the drafter writes next, up to 0.24 not of the first chunk."""
+        config = self.config
+        ahead = 0 if is_first and config.aligns_plainly else config.num_lookahead_tokens
+        return self.scheduler.blocks_of(min(tokens + ahead, max(config.max_model_len, tokens)))
 
     def is_served(self, request: Request, tokens: int) -> bool:
         """Let a running request give back the states that it has passed, and take what ``tokens`` tokens need."""
@@ -252,16 +278,21 @@ class StateCache:
     def takes(self, request: Request, tokens: int) -> bool:
         """Give a request what ``tokens`` tokens need, of states the last one and those exported; False: they lack."""
         table, place = self.tables[request], self.scheduler.blocks_of(tokens)
-        num_blocks = max(place - len(table.blocks), 0)
+        until = self.blocks_until(tokens, is_first=not table.has_begun)
+        num_blocks = max(until - len(table.blocks), 0)
         places = [place] if not table.states or place > table.states[-1][0] else []
         if self.has_windows:
-            places = list(range(len(table.blocks) + 1, place + 1))
+            places = list(range(len(table.blocks) + 1, until + 1))
         if self.num_exported:
             places.insert(0, place - 1)
-        if num_blocks + self.config.window_groups * len(places) > len(self.free):
+        num_drafts = 0 if table.has_begun else self.num_drafts
+        if num_blocks + len(self.groups) * (len(places) + num_drafts) > len(self.free):
             return False
+        table.has_begun = True
         table.blocks += [self.take() for _ in range(num_blocks)]
-        taken = [[self.take() for _ in places] for _ in range(self.config.window_groups)]
+        taken = [[self.take() for _ in places] for _ in self.groups]
+        if num_drafts:
+            table.drafts = [[self.take() for _ in range(num_drafts)] for _ in self.groups]
         table.states += [(each, list(blocks)) for each, *blocks in zip(places, *taken, strict=True)]
         request.blocks, request.window_blocks = len(table.blocks), len(table.states)
         return True
@@ -289,6 +320,8 @@ class StateCache:
 
     def cache(self, request: Request, tokens: int) -> None:
         """Cache the full blocks of the first ``tokens`` tokens of a request, and the states or windows kept with it."""
+        if self.config.hashes_next_token:
+            tokens = min(tokens, request.prompt_tokens + request.generated - 1)
         table, num_blocks = self.tables[request], tokens // self.config.block_size
         if not self.config.enable_prefix_caching:
             return
@@ -297,8 +330,11 @@ class StateCache:
             self.name(table.blocks[place], (0, *path[place]) if place < len(path) else None)
         kept = [request.next_state] if request.next_state else []
         if self.has_windows:
-            ends = ((request.prompt_tokens - 1) // self.config.block_size, request.junction)
-            kept = [place for end in ends for place in range(end - self.num_needed + 1, end + 1)]
+            drops, size = self.config.drops_last_block, self.config.block_size
+            lengths = [request.prompt_tokens - each for each in ((1, 0) if drops else (1,))]
+            ends = [max(length // size - drops, 0) for length in lengths]
+            ends += [request.junction] if request.junction else []
+            kept = [place for end in ends for place in range(end - self.num_needed + 1, end + 1 + drops)]
             kept = [place for place in kept if table.num_cached < place <= num_blocks]
         if self.config.keeps_every_state:
             kept += range(table.num_cached + 1, num_blocks + 1)
@@ -310,6 +346,10 @@ class StateCache:
                 if not self.has_windows:
                     self.fresh |= set(path[place - 1 : place])
         table.num_cached = max(table.num_cached, num_blocks)
+
+    def kept_by_leaving(self, tokens: int) -> int:
+        """Return how many of the first ``tokens`` tokens of a request may be cached as it leaves."""
+        return 0 if self.is_used and self.config.leaves_results else tokens
 
     def name(self, block: KVBlock, name: Name | None) -> None:
         """Let others find what a block holds."""
@@ -328,8 +368,9 @@ class StateCache:
         table = self.tables.pop(request)
         self.known.pop(request, None)
         self.give_back(table.blocks[::-1])
-        for group in range(self.config.window_groups):
-            self.give_back([blocks[group] for _, blocks in reversed(table.states)])
+        for group in range(len(self.groups)):
+            drafts = table.drafts[group] if table.drafts else []
+            self.give_back([*drafts, *(blocks[group] for _, blocks in reversed(table.states))])
 
 
 def reuse_oldest(scheduler: Memory) -> None:

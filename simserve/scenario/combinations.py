@@ -445,6 +445,7 @@ def _has_switch(scenario: Scenario, hardware: HardwareProfile) -> bool:
     return has_curve and SWITCH_RANKS <= ranks <= hardware.intra_node.gpus_per_node
 
 
+_OF_STATES = ("mamba_ssm_cache_dtype", "mamba_full_memory_ratio", "max_mamba_cache_size")
 _OF_WINDOWS = ("swa_full_tokens_ratio", "disable_hybrid_kv_cache_manager")
 
 
@@ -472,8 +473,11 @@ def _of_engine(scenario: Scenario) -> list[str]:
         )
     found += _of_windows(scenario)
     states = load_model(scenario.model, scenario.folder).state_layers
-    if engine.mamba_ssm_cache_dtype is not None and (states is None or not states.state_elements):
-        found.append(f"{key}.mamba_ssm_cache_dtype has no effect: the model keeps no states of its past")
+    if states is None or not states.state_elements:
+        given = [each for each in _OF_STATES if getattr(engine, each) is not None]
+        found += [f"{key}.{each} has no effect: the model keeps no states of its past" for each in given]
+    elif engine.mamba_full_memory_ratio is not None and engine.max_mamba_cache_size is not None:
+        found.append(f"{key}.mamba_full_memory_ratio has no effect: max_mamba_cache_size sets the number of states")
     if engine.attention_backend is not None and not _has_choice_of_attention(scenario, hardware):
         found.append(
             f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"

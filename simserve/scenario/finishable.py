@@ -646,13 +646,18 @@ def _balanced(work: NDArray[np.float64], clients: int, seed: int) -> NDArray[np.
     count = len(work) // CANDIDATES
     chosen = by_work[: count * CANDIDATES].reshape(count, CANDIDATES)
     rows = chosen[np.arange(count), stream.integers(0, CANDIDATES, count)]
-    golden = (math.sqrt(5) - 1) / 2
-    order = np.argsort(np.argsort((np.arange(count) * golden) % 1.0, kind="stable"), kind="stable")
-    dealt = rows[order]
+    dealt = rows[_golden_order(count)]
     for begin in range(0, count, 2 * clients):
         stream.shuffle(dealt[begin : begin + 2 * clients])
     balanced: NDArray[np.int64] = dealt.astype(np.int64)
     return balanced
+
+
+@lru_cache(KEPT_DRAWS)
+def _golden_order(count: int) -> NDArray[np.int64]:
+    """Return the ranks of the multiples of the golden ratio, modulo 1: every stretch of them has all sizes."""
+    multiples = (np.arange(count) * ((math.sqrt(5) - 1) / 2)) % 1.0
+    return np.argsort(np.argsort(multiples, kind="stable"), kind="stable")
 
 
 def _engines(deployment: Deployment) -> list[tuple[EngineConfig, int]]:

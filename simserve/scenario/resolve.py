@@ -446,10 +446,12 @@ def _folder(asked: str | None, relative_to: Path | None) -> Path | None:
 
 def _with_state_format(model: ModelProfile, engine: ResolvedEngine) -> ModelProfile:
     """Return the model with the states of its layers in the format that the engine is told to keep."""
-    if engine.mamba_ssm_cache_dtype is None:
+    asked = engine.mamba_ssm_cache_dtype
+    if asked is None and not engine.keeps_float32_states:
         return model
-    num_bytes = 4.0 if engine.mamba_ssm_cache_dtype == "float32" else 2.0
-    layers = {name: getattr(model, name) for name in ("linear_attention", "mamba", "mamba1")}
+    num_bytes = 2.0 if asked in ("bfloat16", "float16") else 4.0
+    names = ("mamba", "mamba1") if asked is None else ("linear_attention", "mamba", "mamba1")
+    layers = {name: getattr(model, name) for name in names}
     kept = {"state_element_bytes": num_bytes}
     return model.model_copy(update={name: each and each.model_copy(update=kept) for name, each in layers.items()})
 
@@ -743,6 +745,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         transfer_prompt_seconds=launching,
         num_speculative_tokens=shape.num_speculative_tokens,
+        hashes_next_token=engine.caches_results and shape.speculation is not None and shape.speculation.is_layer,
         api_token_seconds=engine.api_server_seconds_per_token / api_servers,
     )
 
@@ -761,6 +764,15 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
 
 
+def _draft_fields(shape: ReplicaShape) -> dict[str, int]:
+    """Return what drafts hold and find where blocks are counted one by one: slots ahead, unless they are n-grams."""
+    drafting = shape.speculation
+    if drafting is None or drafting.method == "ngram":
+        return {}
+    drops = drafting.is_layer and not shape.engine.caches_results
+    return {"num_lookahead_tokens": drafting.num_speculative_tokens, "drops_last_block": drops}
+
+
 def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
     """Return how the blocks of windows are counted and cached, where the engine does so one by one."""
     rules, window = shape.windowed_kv, shape.model.sliding_window
@@ -770,7 +782,7 @@ def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
         "window_tokens": window,
         "keeps_every_state": not rules.keeps_last_windows,
         "aligns_plainly": not rules.counts_steps_ahead,
-    }
+    } | _draft_fields(shape)
 
 
 def _state_fields(shape: ReplicaShape) -> dict[str, int]:
@@ -785,7 +797,8 @@ def _state_fields(shape: ReplicaShape) -> dict[str, int]:
         "aligns_plainly": rules.aligns_plainly,
         "exports_states": exports_states(shape),
         "state_block_size": shape.engine.block_size // shape.decode_context_parallel_size,
-    }
+        "num_draft_states": shape.num_speculative_tokens,
+    } | _draft_fields(shape)
 
 
 def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:

@@ -268,14 +268,12 @@ class FleetRun:
     def tokens_before_decode(self, records: RequestRecords) -> NDArray[np.int64]:
         """Return how many tokens each request had before its first decode step, shape [N]; after `run`, with streaming.
 
-        The one that its prompt brings; none where its KV cache came to a replica that computes the last token again.
+        The one that its prompt brings; none at replicas that compute the last token of a prompt again. Those decode
+        what others prefill, so what they answer came with its KV cache.
         """
         again = [pool for pool in self._pools if pool.config.has_late_first_token]
         late = [number for pool in again for number, _ in pool.recorder.clocks or ()]
-        before = np.ones(len(records), dtype=np.int64)
-        if records.prefill_replica_id is not None:
-            before[(records.prefill_replica_id >= 0) & np.isin(records.replica_id, late)] = 0
-        return before
+        return np.where(np.isin(records.replica_id, late), 0, 1)
 
     @property
     def cached_tokens(self) -> NDArray[np.int64] | None:

@@ -216,6 +216,7 @@ def prefix_paths(config: EngineConfig, specs: RequestSpecs, as_lists: bool = Tru
         len(config.kv_tiers),
         store,
         session=specs.session if _takes_turns(specs) else None,
+        num_ahead=int(config.hashes_next_token),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
@@ -490,6 +490,7 @@ class LengthDistribution:
 
     values: NDArray[np.int64]  # Lengths that can occur, ascending, tokens, int64.
     probabilities: NDArray[np.float64]  # Probability of each, float64; sum to 1.
+    _looking: _Looking = field(default_factory=lambda: _Looking(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.values.flags.writeable = self.probabilities.flags.writeable = False
@@ -502,9 +503,9 @@ class LengthDistribution:
     def sample(self, generator: np.random.Generator, num_requests: int) -> NDArray[np.int64]:
         """Return independent lengths by inversion, one uniform each."""
         cumulative = np.cumsum(self.probabilities)
-        if num_requests < _GUIDE_SIZE:
+        guide = self._looking.guide(cumulative, num_requests)
+        if guide is None:
             return self._at(_search(cumulative, generator.random(num_requests) * cumulative[-1]))
-        guide = _Guide(cumulative)
         lengths = np.empty(num_requests, dtype=np.int64)
         for start in range(0, num_requests, _GUIDE_SIZE):
             part = lengths[start : start + _GUIDE_SIZE]
@@ -541,6 +542,21 @@ class _Guide:
         others = np.flatnonzero(self._is_open[cells])
         ranks[others] = _search(self._cumulative, values[others])
         return ranks
+
+
+@dataclass(slots=True)
+class _Looking:
+    """The guide of a distribution, made once as many lengths were drawn from it as the guide has cells."""
+
+    num_drawn: int = 0
+    made: _Guide | None = None
+
+    def guide(self, cumulative: NDArray[np.float64], num_lengths: int) -> _Guide | None:
+        """Return the guide for the next lengths; None while looking them up without one is quicker."""
+        self.num_drawn += num_lengths
+        if self.made is None and self.num_drawn >= _GUIDE_SIZE:
+            self.made = _Guide(cumulative)
+        return self.made
 
 
 def length_distribution(spec: AnswerLength, base_path: Path | None = None) -> LengthDistribution:

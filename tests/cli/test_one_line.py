@@ -814,7 +814,7 @@ def test_gpus_are_parted_as_the_engine_parts_them(
     assert _sizes(flags, changes) == sizes
 
 
-@pytest.mark.parametrize(("mode", "sizes"), [("", (1, 2)), ("-sm layer", (1, 2)), ("--split-mode row", (2, 1))])
+@pytest.mark.parametrize(("mode", "sizes"), [("", (1, 2)), ("-sm layer", (1, 2)), ("--split-mode tensor", (2, 1))])
 def test_a_pasted_line_of_llama_cpp_cuts_what_it_says(mode: str, sizes: tuple[int, int]) -> None:
     """And it is not said to lack memory on the one GPU that the line alone stands for."""
     line = f"llama-server -hf bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M -c 8192 {mode}"
@@ -823,6 +823,21 @@ def test_a_pasted_line_of_llama_cpp_cuts_what_it_says(mode: str, sizes: tuple[in
 
     assert (deployment.tensor_parallel_size, deployment.pipeline_parallel_size) == sizes
     assert not [note for note in question.notes if "cannot be run" in note or "Not simulated" in note]
+
+
+@pytest.mark.parametrize(("build", "mode", "other"), [("b8000", "row", "tensor"), ("b9250", "tensor", "row")])
+def test_rows_of_llama_cpp_gave_way_to_tensors(build: str, mode: str, other: str) -> None:
+    """Which of the two is simulated depends on the build; the other is told, and either divides every layer."""
+    image = (
+        f"docker run ghcr.io/ggml-org/llama.cpp:server-cuda-{build} -hf bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M"
+    )
+    told = {}
+    for each in (mode, other):
+        question = ask(None, OneLine(like=f"{image} -sm {each}", gpus="2x4090"), needs_traffic=False)
+        assert question.scenario.deployment.tensor_parallel_size == 2
+        told[each] = any(f"Not simulated: --split-mode {each}" in note for note in question.notes)
+
+    assert told == {mode: False, other: True}
 
 
 def test_a_number_of_gpus_that_a_change_multiplies_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from simserve.api import load, verify
 from simserve.engine.config import EngineConfig
 from simserve.engine.progress import GRID
+from simserve.engine.seats import _pass_seats
+from simserve.engine.state import UNFINISHED
 from simserve.sim.records import RequestRecords
 from simserve.sim.simulate import replay
 from simserve.workload.prefixes import PrefixSegments
@@ -290,6 +293,16 @@ def test_a_pool_of_prompts_hands_over_the_blocks_of_its_requests() -> None:
     engine = [f"deployment.engine.{each}" for each in ("version=0.33.0", "enable_prefix_caching=true")]
 
     assert verify(load("disaggregation", [*hybrid, *engine]), accelerate="off").is_equal
+
+
+def test_seats_that_compute_nothing_are_those_of_decodes_that_go_on() -> None:
+    """Not that of a prompt, nor that of a request that leaves: one that goes on elsewhere has an unfinished row."""
+    replica = SimpleNamespace(running=[3, 0, 1, 2], departing=[1], passed_over=[])
+    requests = SimpleNamespace(computed_tokens=[0, 0, 8, 0], status=[UNFINISHED] * 4)
+
+    _pass_seats(replica, requests, 1, 4)  # type: ignore[arg-type]
+
+    assert replica.passed_over == [0]
 
 
 def test_a_state_that_has_been_found_is_not_cached_again() -> None:

@@ -117,3 +117,29 @@ def test_the_share_of_fp16_is_a_limit_of_cuda_kernels() -> None:
 
     assert mac.peak("fp16") == make_mac().hardware.peak_flops("fp16")
     assert cuda.peak("fp16") == pytest.approx(0.55 * 154.8e12, rel=0.01)
+
+
+def batch(rows: int, hardware: str, model: str, quantization: str) -> float:
+    """Return the seconds of a step in which all slots decode, without contexts."""
+    shape = make_shape(
+        hardware, model, engine="llama.cpp", max_num_seqs=rows, max_model_len=512, quantization=quantization
+    )
+    return price(shape, TABLE_TOKENS).step_times.decode_base[rows]
+
+
+@pytest.mark.parametrize("quantization", ["gguf-q8_0", "gguf-q4_0", "gguf-q4_k_m"])
+def test_up_to_eight_answers_are_multiplied_one_by_one_and_more_in_tiles(quantization: str) -> None:
+    """Nine take as long as 32, and no batch less time than a smaller one."""
+    steps = [batch(rows, "m3-pro-18gb", "qwen3-4b", quantization) for rows in (*range(1, 10), 32, 33)]
+
+    assert steps == sorted(steps)
+    assert steps[7] > 1.7 * steps[1]
+    assert steps[9] < 1.08 * steps[8]
+    assert steps[10] > 1.5 * steps[9]
+
+
+def test_few_answers_take_what_was_measured() -> None:
+    """LLaMA 7B in Q8_0 on an M1 Pro takes 42, 60 and 112 ms for one, four and eight rows (llama.cpp pull 10581)."""
+    steps = [batch(rows, "m1-pro-32gb", "llama-2-7b", "gguf-q8_0") for rows in (1, 4, 8)]
+
+    assert steps == pytest.approx([0.042, 0.060, 0.112], rel=0.12)

@@ -24,7 +24,9 @@ from simserve.perf.shape import Speculation, weights_bytes, weights_bytes_per_gp
 from simserve.perf.tables import price
 from simserve.profiles.catalog import load_model
 from simserve.profiles.state_blocks import LinearAttention
+from simserve.scenario.resolve import resolve
 from tests.perf.shapes import make_model, make_shape
+from tests.scenario.builders import make_scenario
 
 SHARE = 0.9 / 1.9
 SERVED = {"engine": "sglang", "tensor_parallel_size": 8, "quantization": "fp8", "max_num_seqs": 128}
@@ -242,13 +244,15 @@ def test_convolutions_are_launched_as_any_layer() -> None:
 def test_every_seat_holds_a_state() -> None:
     """24 MB a sequence and GPU: 64 x 128 x 128 FP32 and 3 inputs of the convolution in 45 layers, over 8 ranks.
 
+    One more is for padded sequences.
+
     Beside a prefix cache 0.9 parts to 1 of KV, however few the seats: handle_max_mamba_cache of 0.5.10, 0.5.16, 0.5.23.
     """
     plan = plan_memory(make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", enable_prefix_caching=False, **SERVED))
     cached = plan_memory(HYBRID)
 
     a_sequence = 45 * (64 * 128 * 128 * 4 + 12288 * 3 * 2) / 8
-    assert plan.states_bytes == plan.parts["states"] == pytest.approx(128 * a_sequence)
+    assert plan.states_bytes == plan.parts["states"] == pytest.approx(129 * a_sequence)
     assert cached.parts["states"] == pytest.approx(0.9 * cached.kv_bytes, rel=1e-3)
     assert cached.parts["states"] > 5 * 128 * a_sequence
     assert plan.kv_bytes - cached.kv_bytes == pytest.approx(cached.parts["states"] - plan.parts["states"])
@@ -275,7 +279,7 @@ def test_a_step_scheduled_ahead_needs_two_states_more(version: str, is_ahead: bo
         ("0.5.6", True, lambda room: 5 * int(SHARE * room / 5)),
         ("0.5.10", True, lambda room: 48 * 4 + int(SHARE * (room - 48 * 4))),
         ("0.5.13", True, lambda room: 48 * 4 + int(SHARE * room / (1 + 4 / 3))),
-        ("0.5.23", True, lambda room: 48 * 4 + int(SHARE * room / (1 + 4 / 5))),
+        ("0.5.23", True, lambda room: 49 * 4 + 1 + int((SHARE * room - 5) / (1 + 4 / 5))),
     ],
 )
 def test_a_step_that_verifies_drafts_writes_a_state_for_each_token(
@@ -290,6 +294,47 @@ def test_a_step_that_verifies_drafts_writes_a_state_for_each_token(
     plan, size = plan_memory(shape), state_bytes(shape)
     room = (plan.states_bytes + plan.kv_bytes) / size
     assert plan.states_bytes / size == pytest.approx(states(room), abs=1)
+
+
+def test_states_can_have_another_share_or_number() -> None:
+    """SGLang: --mamba-full-memory-ratio, --max-mamba-cache-size; from 0.5.17 on one more, for padded sequences."""
+    served = SERVED | {"async_scheduling": True}
+    shape = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", version="0.5.23", mamba_full_memory_ratio=0.3, **served)
+    told = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", version="0.5.16", max_mamba_cache_size=360, **served)
+    padded = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", version="0.5.17", max_mamba_cache_size=360, **served)
+
+    plan = plan_memory(shape)
+    assert plan.states_bytes / plan.kv_bytes == pytest.approx(0.3, rel=1e-3)
+    assert [state_slots(told), state_slots(padded)] == [360, 361]
+    assert [state_seats(each) for each in (told, padded)] == [72, 72]
+    assert [with_room_for_states(each).engine.max_num_seqs for each in (told, padded)] == [72, 72]
+
+
+def test_a_number_of_states_limits_seats_without_a_prefix_cache() -> None:
+    """A seat takes one state there: 40 states are 40 seats, whatever is asked for."""
+    served = SERVED | {"enable_prefix_caching": False, "max_mamba_cache_size": 40}
+    shape = make_shape("h200-sxm-141gb", "qwen3.5-397b-a17b", version="0.5.16", **served)
+
+    assert with_room_for_states(shape).engine.max_num_seqs == state_slots(shape) == 40
+
+
+def test_sglang_keeps_states_of_mamba_in_32_bit() -> None:
+    """38 states of Granite 4 Micro in 2.77 GiB (its log of 0.5.9), of 36 layers with 64 x 64 x 128, and one more.
+
+    vLLM keeps them as the checkpoint says, in 16 bit; SGLang does if it is told to.
+    """
+    models = {
+        name: resolve(make_scenario(["model=granite-4.0-h-micro", f"deployment.engine={engine}"])).shape.model
+        for name, engine in (
+            ("sglang", "{name: sglang, version: '0.5.9'}"),
+            ("told", "{name: sglang, version: '0.5.9', mamba_ssm_cache_dtype: bfloat16}"),
+            ("vllm", "{name: vllm}"),
+        )
+    }
+
+    sizes = {name: model.state_bytes() for name, model in models.items()}
+    assert sizes["sglang"] * 39 == pytest.approx(2.77 * 2**30, rel=0.01)
+    assert sizes["told"] == sizes["vllm"] == pytest.approx(sizes["sglang"] - 36 * 64 * 64 * 128 * 2)
 
 
 def test_seats_leave_room_for_keys() -> None:

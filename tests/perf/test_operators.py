@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from simserve.perf.attention import (
     attention_of,
     decode_key_seconds,
     growing_share,
+    paged_key_seconds,
     prefill_key_seconds,
     prefill_pair_seconds,
     triton_latent_seconds,
@@ -371,3 +373,37 @@ def test_tritons_latent_decodes_on_amd_compute_at_a_tenth_of_the_peak() -> None:
     assert one / full == pytest.approx(256 / 16)
     assert not triton_latent_seconds(own, own.machine, attention, np.array([1.0]))[0]
     assert not triton_latent_seconds(sparse, sparse.machine, attention, np.array([1.0]))[0]
+
+
+def test_one_program_reads_the_keys_of_wide_heads_of_recurrent_models_on_amd() -> None:
+    """A token of Qwen3.5-122B on an MI325X behind 200 and 12,000 tokens: 17.5 and 38.5 ms (vLLM issue 56945, 0.27)."""
+    options: dict[str, Any] = {
+        "quantization": "fp8",
+        "kv_cache_dtype": "fp8",
+        "max_num_seqs": 8,
+        "max_model_len": 32768,
+    }
+    shape = make_shape("mi325x-256gb", "qwen3.5-122b-a10b", version="0.27.0", **options)
+    steps = price(shape, 1024).step_times
+    layers = shape.model.attention_layers[0]
+    one, eight = paged_key_seconds(shape, layers, np.array([1.0, 8.0]))
+
+    assert 11_800 * steps.decode_slope[1] == pytest.approx(0.0385 - 0.0175, rel=0.5)
+    assert one == 8 * eight
+
+
+@pytest.mark.parametrize(
+    ("hardware", "model", "options"),
+    [
+        ("mi325x-256gb", "qwen3.5-122b-a10b", {"version": "0.18.0"}),
+        ("mi325x-256gb", "qwen3.5-122b-a10b", {"version": "0.27.0", "attention_backend": "aiter"}),
+        ("mi325x-256gb", "qwen3.5-122b-a10b", {"version": "0.27.0", "attention_backend": "triton"}),
+        ("mi325x-256gb", "llama-3.1-8b", {"version": "0.27.0"}),
+        ("h200-sxm-141gb", "qwen3.5-122b-a10b", {"version": "0.27.0"}),
+    ],
+)
+def test_other_kernels_split_the_keys_of_a_sequence(hardware: str, model: str, options: dict[str, Any]) -> None:
+    """Before 0.19, where a backend is asked for, in models whose pages AMD's own kernel reads, and on other GPUs."""
+    shape = make_shape(hardware, model, max_num_seqs=8, max_model_len=32768, **options)
+
+    assert not paged_key_seconds(shape, shape.model.attention_layers[0], np.ones(1))[0]

@@ -22,16 +22,16 @@ def decode_rate(gpu: str, model: str = "llama-2-7b", quantization: str = Q4_BITS
     return 1.0 / (times.decode_base[1] + context * times.decode_slope[1])
 
 
-def prompt_rate(gpu: str, model: str, quantization: str) -> float:
-    """Return tokens/s of one prompt of 512 tokens."""
-    times = price(make_gguf(gpu, model, quantization), TABLE_TOKENS).step_times
-    return PROMPT / (times.token_seconds[PROMPT] + times.prefill_pair_seconds * PROMPT * PROMPT / 2)
+def prompt_rate(gpu: str, model: str, quantization: str, version: str = "b4000", tokens: int = PROMPT) -> float:
+    """Return tokens/s of one prompt of so many tokens, computed together."""
+    times = price(make_gguf(gpu, model, quantization, version), TABLE_TOKENS).step_times
+    return tokens / (times.token_seconds[tokens] + times.prefill_pair_seconds * tokens * tokens / 2)
 
 
-def make_gguf(gpu: str, model: str, quantization: str) -> ReplicaShape:
+def make_gguf(gpu: str, model: str, quantization: str, version: str = "b4000") -> ReplicaShape:
     """Return a server with one slot of 4,096 tokens that samples nothing, as the tables' tools do."""
     settings = {"max_num_seqs": 1, "max_model_len": 4096, "sampling": "none"}
-    return make_shape(gpu, model, engine="llama.cpp", version="b4000", quantization=quantization, **settings)
+    return make_shape(gpu, model, engine="llama.cpp", version=version, quantization=quantization, **settings)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,54 @@ def test_a_prompt_on_radeon_has_the_limit_of_the_kernels_that_hip_compiles(
     assert prompt_rate(gpu, model, quantization) == pytest.approx(measured, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "measured"),
+    [
+        ("rtx-2080-ti-11gb", 3108.0),
+        ("rtx-3060-12gb", 2407.67),
+        ("rtx-3090-24gb", 5560.06),
+        ("rtx-a6000-48gb", 5662.39),
+        ("rtx-4070-ti-super-16gb", 7612.0),
+        ("rtx-4090-24gb", 14770.63),
+        ("rtx-5070-ti-16gb", 8420.0),
+        ("rtx-pro-4500-32gb", 7251.66),
+        ("rtx-pro-6000-ws-96gb", 16618.98),
+        ("rtx-5090-32gb", 14970.15),
+        ("a100-pcie-80gb", 5285.96),
+        ("h100-sxm-80gb", 11263.29),
+    ],
+)
+def test_a_prompt_of_builds_that_multiply_weights_as_stored(gpu: str, measured: float) -> None:
+    """Within 25 % of Llama-2-7B's pp512 with FlashAttention in discussion 15013, which nothing was fitted to."""
+    rate = prompt_rate(gpu, "llama-2-7b", Q4_BITS, "b6100")
+
+    assert rate == pytest.approx(measured, rel=0.25)
+
+
+@pytest.mark.parametrize(("tokens", "measured"), [(128, 7891.63), (256, 10224.32), (512, 11330.23)])
+def test_a_micro_batch_of_the_build_that_the_share_was_fitted_to(tokens: int, measured: float) -> None:
+    """Llama-3-8B in Q5_1 on an RTX 4090 (llama.cpp pull request 22298, April 2026), in prompts of 2,048 tokens."""
+    assert prompt_rate("rtx-4090-24gb", "llama-3-8b", "gguf-q5_k_m", "b8700", tokens) == pytest.approx(
+        measured, rel=0.25
+    )
+
+
+@pytest.mark.parametrize(("tokens", "measured"), [(128, 3390.37), (256, 5620.71), (512, 7589.73)])
+def test_earlier_builds_write_weights_out_for_each_micro_batch(tokens: int, measured: float) -> None:
+    """Llama-3-8B in Q5_0 on an RTX 4090 before pull request 8018 (June 2024)."""
+    assert prompt_rate("rtx-4090-24gb", "llama-3-8b", "gguf-q5_k_m", "b2700", tokens) == pytest.approx(
+        measured, rel=0.25
+    )
+
+
+@pytest.mark.parametrize("gpu", ["gb10-128gb", "v100-sxm-32gb", "w7900-48gb"])
+def test_weights_are_written_out_where_the_kernels_are_not_known_to_be_so_fast(gpu: str) -> None:
+    """Of a GB10 half the rate is known, Volta has no INT8 in its tensor cores, and HIP's share is of its own."""
+    before, after = (prompt_rate(gpu, "llama-2-7b", Q4_BITS, version) for version in ("b2700", "b6100"))
+
+    assert after == before
+
+
 def test_the_limit_is_not_of_metal() -> None:
     """Apple's kernels are others."""
     mac, radeon = (make_gguf(name, "llama-2-7b", F16_BITS).machine.peaks for name in ("m2-max-96gb", "w7900-48gb"))
@@ -100,7 +148,7 @@ def test_the_limit_is_not_of_metal() -> None:
 def test_three_hundred_watts_cost_prompts_a_fifth() -> None:
     """RTX PRO 6000 Max-Q over Workstation: 0.81 and 0.82 of gpt-oss (llama.cpp discussion 15396); memory 0.84, 0.92."""
     slow, fast = "rtx-pro-6000-maxq-96gb", "rtx-pro-6000-ws-96gb"
-    ratio = prompt_rate(slow, "llama-3-8b", "gguf-q4_k_m") / prompt_rate(fast, "llama-3-8b", "gguf-q4_k_m")
+    ratio = prompt_rate(slow, "gpt-oss-20b", "mxfp4", "b6100") / prompt_rate(fast, "gpt-oss-20b", "mxfp4", "b6100")
 
     assert ratio == pytest.approx(0.82, abs=0.03)
     assert decode_rate(slow) == pytest.approx(0.93 * decode_rate(fast), rel=0.02)

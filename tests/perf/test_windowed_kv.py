@@ -195,6 +195,20 @@ def test_pools_of_one_size_hold_what_sglang_logs() -> None:
     assert layout.num_window_blocks == layout.num_blocks
 
 
+def test_one_release_counts_the_windows_of_mimo_twice() -> None:
+    """0.5.8: 48 layers of 320 B and 39 of 640 B more, of which pools of 9 and 0.8 x 39 layers are made (SGLang 18039).
+
+    Its log: 375,360 and 300,288 tokens in 8.38 + 5.59 GiB of windows.
+    """
+    shape = windowed("mimo-v2-flash", "sglang", "0.5.8", quantization="none", tensor_parallel_size=4)
+    layout, later = laid_out(shape), laid_out(windowed("mimo-v2-flash", "sglang", "0.5.9", tensor_parallel_size=4))
+
+    full, of_window = 320 * 2, 2 * 320 * 2
+    assert layout.num_blocks == int(10 * GIB // ((48 * full + 39 * of_window) * (9 + 0.8 * 39) / 48))
+    assert layout.num_blocks < 0.7 * later.num_blocks
+    assert 300_288 * 39 * of_window == pytest.approx((8.38 + 5.59) * GIB, rel=1e-3)
+
+
 def test_drafts_count_as_layers_that_see_everything() -> None:
     """An EAGLE layer beside 12 + 12: 13 and 12, padded to two groups of 13 (vLLM's own example)."""
     layout = window_layout(windowed("gpt-oss-20b"), 10 * GIB, 2048.0)

@@ -230,6 +230,26 @@ def test_a_text_that_prompts_share_is_computed_once(
     assert together < 0.6 * alone
 
 
+def test_clients_may_begin_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once all prompts of a round are computed together; else each is computed beside the others' answers."""
+    kept = {**RUN, "clients": 16, "requests": 160, "prompt": 1000, "output": 200, "measured": {"ttft": "1 s"}}
+    runs = ({"name": "together"}, {"name": "apart", "ramp_up": "2 s"})
+    report(tmp_path, monkeypatch, servers=servers(*(kept | run for run in runs)))
+
+    together, apart = (predict(point, Pricer()).predicted["ttft"] for point in read_unseen())
+
+    assert apart < 0.4 * together
+
+
+def test_a_ramp_is_of_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests at a rate have their own times."""
+    load = {key: value for key, value in RUN.items() if key != "clients"} | {"rate": 2.0, "ramp_up": "2 s"}
+    report(tmp_path, monkeypatch, servers=servers(load))
+
+    with pytest.raises(ProfileError, match="needs clients beside ramp_up"):
+        read_unseen()
+
+
 @pytest.mark.parametrize(
     "load", [{"batch": 4}, {"clients": 2, "rows": {"path": "s.csv", "prompt": "a", "output": "b"}}]
 )

@@ -620,6 +620,12 @@ def test_vllm_pads_lone_tokens_from_0_30() -> None:
     assert not resolve("sglang").pads_lone_token
 
 
+def test_vllm_caches_what_drafts_have_filled_from_0_33() -> None:
+    """At once, and with the token behind it; SGLang does not."""
+    assert [resolve(version=version).caches_results for version in ("0.20.2", "0.32", "0.33")] == [False, False, True]
+    assert not resolve("sglang").caches_results
+
+
 def test_sglang_touches_what_those_who_wait_would_find_from_0_5_22() -> None:
     """The releases between 0.5.18 and that were read: none does."""
     assert [resolve("sglang", version).touches_waiting for version in ("0.5.21", "0.5.22", "0.5.23")] == [

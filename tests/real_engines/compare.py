@@ -77,6 +77,7 @@ RULES: dict[str, dict[str, Any]] = {
         "releases_late": True,
         "lifts_chunk_limit": True,
         "pads_lone_token": True,
+        "caches_results": True,
     },
 }
 """What `EngineConfig` holds of a release beyond what the case says."""
@@ -292,7 +293,12 @@ def config_of(case: Mapping[str, Any], rules: Mapping[str, Any]) -> EngineConfig
         watermark_blocks=int(case["watermark"] * case["num_gpu_blocks"]),
         async_scheduling=case["async_scheduling"],
         num_speculative_tokens=case["num_speculative_tokens"],
-        window_groups=case["window_groups"] or case["state_groups"],
+        num_lookahead_tokens=case["num_lookahead_tokens"],
+        num_draft_states=case["num_speculative_tokens"] if case["state_groups"] else 0,
+        # From 0.33 on, blocks that were found are told by the token behind them, and none is dropped.
+        hashes_next_token=case["num_lookahead_tokens"] > 0 and rules.get("caches_results", False),
+        drops_last_block=case["num_lookahead_tokens"] > 0 and not rules.get("caches_results", False),
+        window_groups=case["window_groups"] or case["state_groups"] * (1 + case["num_speculative_tokens"]),
         window_blocks=window_blocks_of(case),
         window_tokens=case["sliding_window"],
         keeps_states=case["state_groups"] > 0,

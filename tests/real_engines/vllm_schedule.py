@@ -58,6 +58,31 @@ MODEL = {
 }
 
 
+class Drafter:
+    """What vLLM's scheduler asks of a ``SpeculativeConfig`` of an EAGLE or MTP layer."""
+
+    method = "mtp"
+    num_speculative_tokens_per_batch_size = None
+    disable_eagle_block_drop = disable_lookahead_block_hashes = False
+    max_num_new_slots_for_drafting = 0
+    parallel_drafting = enable_adaptive_verification = use_heterogeneous_vocab = False
+    draft_lm_head_quantization = None
+
+    def __init__(self, num_speculative_tokens):
+        self.num_speculative_tokens = num_speculative_tokens
+
+    def yes(self):
+        """It reads the hidden states of the model that it drafts for."""
+        return True
+
+    def no(self):
+        """It is nothing else."""
+        return False
+
+    use_eagle = use_eagle_block_drop = needs_eagle_block_drop = yes
+    use_dflash = use_dspark = uses_draft_model = use_multi_module_mtp = is_xpress = no
+
+
 def make_scheduler(case, folder):
     """Return the scheduler of a case."""
     model = ModelConfig(
@@ -97,6 +122,8 @@ def make_scheduler(case, folder):
     cache.enable_prefix_caching = case["enable_prefix_caching"]
     cache.num_gpu_blocks = case["num_gpu_blocks"]
     kv = kv_cache_of(config, case)
+    if case["num_lookahead_tokens"]:
+        config.speculative_config = Drafter(case["num_speculative_tokens"])
     kind = AsyncScheduler if case["async_scheduling"] else Scheduler
     scheduler = kind(
         vllm_config=config,
@@ -105,8 +132,9 @@ def make_scheduler(case, folder):
         block_size=math.lcm(*(group.kv_cache_spec.block_size for group in kv.kv_cache_groups)),
         log_stats=False,
     )
-    # As with n-grams, which take no slots of KV memory beyond those of the drafts.
-    scheduler.num_spec_tokens = case["num_speculative_tokens"]
+    if not case["num_lookahead_tokens"]:
+        # As with n-grams, which take no slots of KV memory beyond those of the drafts.
+        scheduler.num_spec_tokens = case["num_speculative_tokens"]
     return scheduler
 
 
@@ -146,6 +174,7 @@ def with_states(config, case, layers):
             shapes=((page * 3 // 16,),),
             dtypes=(torch.float32,),
             page_size_padded=page,
+            num_speculative_blocks=case["num_speculative_tokens"],
             **more,
         )
     if hasattr(cache, "kv_cache_layout"):
@@ -170,7 +199,9 @@ class Run:
         self.steps = []
         self.generated = [0] * len(self.rows)
         self.fractions = [0] * len(self.rows)
-        self.hasher = get_request_block_hasher(case["block_size"], sha256)
+        ahead = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)
+        more = {"num_hash_lookahead_tokens": ahead} if ahead else {}
+        self.hasher = get_request_block_hasher(case["block_size"], sha256, **more)
 
     def receive(self, now):
         """Hand over the requests that have arrived."""

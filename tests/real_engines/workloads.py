@@ -15,12 +15,19 @@ SHARING = (
     *("prefix", "prefix_short", "conversations", "forks", "delayed_prefix"),
     *("states_prefix", "states_prefix_short", "states_conversations"),
     *("windows_prefix", "windows_prefix_short", "windows_conversations", "windows_drafts_prefix_short"),
+    *("states_drafts_prefix", "states_drafts_prefix_short", "states_drafts_conversations"),
+    *("windows_eagle_prefix", "windows_eagle_prefix_short", "windows_eagle_conversations"),
 )
 """Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
 """A class for engines that expect answers of ``max_tokens``: short of KV memory, and many end before."""
 DRAFTING = ("drafts", "drafts_short")
 """Classes whose engine verifies drafts, the second short of KV memory; each request has a pace at which they hold."""
+TURNS = (
+    *("conversations", "states_conversations", "windows_conversations", "states_drafts_conversations"),
+    "windows_eagle_conversations",
+)
+"""Classes in which a turn follows when the one before it has been answered."""
 RANKED = ("delayed", "delayed_short", "delayed_prefix")
 """Classes whose engine has ranks that step together, with prompts that wait for each other (SGLang's delayer)."""
 WINDOWED = ("windows", "windows_short")
@@ -34,6 +41,18 @@ PRIORITISED = ("states_priority", "windows_priority")
 """Classes of engines with states or windows that are short of memory and preempt by priority."""
 WINDOWED_DRAFTING = ("windows_drafts", "windows_drafts_short", "windows_drafts_prefix_short")
 """`DRAFTING` with windows; in the last one prefixes are shared too."""
+STATEFUL_DRAFTING = (
+    *("states_drafts", "states_drafts_short", "states_drafts_prefix", "states_drafts_prefix_short"),
+    "states_drafts_conversations",
+)
+"""`STATEFUL` with drafts of a layer of the model's own (MTP): a state for each of them, KV slots for the next ones."""
+WINDOWED_EAGLE = (
+    *("windows_eagle", "windows_eagle_short", "windows_eagle_prefix", "windows_eagle_prefix_short"),
+    "windows_eagle_conversations",
+)
+"""`WINDOWED` and `WINDOWED_CACHED` with drafts of a layer that reads the model's hidden states (EAGLE)."""
+OWN_DRAFTS = (*STATEFUL_DRAFTING, *WINDOWED_EAGLE)
+"""Classes whose drafts come from a layer with KV of its own; those of the others cost nothing, as n-grams."""
 SIXTEENTHS = 16
 """Parts of a token that a pace counts in."""
 UNIT = math.sqrt(2.0) / 997.0
@@ -44,7 +63,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
 
     Args:
         kind: One of `CLASSES`, `ENDING_EARLY`, or one of `DRAFTING`, `RANKED`, `WINDOWED`, `STATEFUL`,
-            `WINDOWED_CACHED`, `PRIORITISED` or `WINDOWED_DRAFTING`.
+            `WINDOWED_CACHED`, `PRIORITISED`, `WINDOWED_DRAFTING` or `OWN_DRAFTS`.
         seed: Of the draw.
         is_async: Whether steps are scheduled while the ones before them run.
     """
@@ -58,9 +77,12 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         *WINDOWED_CACHED,
         *PRIORITISED,
         *WINDOWED_DRAFTING,
+        *OWN_DRAFTS,
     )
+    has_states = kind in (*STATEFUL, "states_priority", *STATEFUL_DRAFTING)
+    has_windows = kind in (*WINDOWED, *WINDOWED_CACHED, *WINDOWED_DRAFTING, "windows_priority", *WINDOWED_EAGLE)
     rng = np.random.default_rng([every_kind.index(kind), seed])
-    block_size = int(rng.choice([4, 8, 16])) * (2 if kind in (*STATEFUL, "states_priority") else 1)
+    block_size = int(rng.choice([4, 8, 16])) * (2 if has_states else 1)
     num_ranks = int(rng.integers(2, 5)) if kind in RANKED else 1
     num_requests = int(rng.integers(20, 60)) * num_ranks
     max_num_seqs = int(rng.integers(2, 12))
@@ -77,10 +99,10 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         budget = max(max_num_seqs, int(rng.integers(8, 64)))
     blocks_of_one = math.ceil(max_model_len / block_size) + 1
     window, window_groups = 0, 0
-    if kind in (*WINDOWED, *WINDOWED_CACHED, *WINDOWED_DRAFTING, "windows_priority"):
+    if has_windows:
         window, window_groups = int(rng.integers(block_size, 3 * block_size + 20)), int(rng.integers(1, 4))
         blocks_of_one *= 1 + window_groups
-    state_groups = int(rng.integers(1, 5)) if kind in (*STATEFUL, "states_priority") else 0
+    state_groups = int(rng.integers(1, 5)) if has_states else 0
     # A state, and for a step the one at the last boundary.
     blocks_of_one += 2 * state_groups
     num_blocks = blocks_of_one * max_num_seqs * 2
@@ -100,14 +122,15 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         *WINDOWED_DRAFTING[1:],
         "states_short",
         "states_prefix_short",
-    ) or (kind in ("conversations", "forks", "windows_conversations") and rng.integers(2)):
+        *(each for each in OWN_DRAFTS if each.endswith("_short")),
+    ) or (kind in ("conversations", "forks", "windows_conversations", *TURNS[-2:]) and rng.integers(2)):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
     mean_step = step_seconds + 1e-4 * float(prompts.mean())
     per_request = float(outputs.mean()) * mean_step / (max_num_seqs * num_ranks)
     gaps = rng.exponential(per_request / rng.uniform(0.4, 1.6), num_requests)
-    if kind in ("conversations", "states_conversations", "windows_conversations"):
+    if kind in TURNS:
         # A turn follows when the one before it has been answered.
         gaps += 2.0 * float(outputs.max()) * mean_step
     arrivals = np.cumsum(gaps) + UNIT
@@ -121,16 +144,20 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     if kind == ENDING_EARLY:
         for request in requests:
             request["max_tokens"] = request["output"] + int(rng.integers(0, longest_output + 1))
-    drafts = int(rng.integers(1, 6)) if kind in (*DRAFTING, *WINDOWED_DRAFTING) else 0
+    drafts = int(rng.integers(1, 6)) if kind in (*DRAFTING, *WINDOWED_DRAFTING, *OWN_DRAFTS) else 0
+    lookahead = drafts if kind in OWN_DRAFTS else 0
     if drafts:
         budget = max(budget, max_num_seqs * (1 + drafts))
-        max_model_len += 1 + drafts
+        max_model_len += 1 + drafts + lookahead
         for request in requests:
             request["pace"] = int(rng.integers(SIXTEENTHS, SIXTEENTHS * (1 + drafts) + 1))
-    longest = (
-        max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests) + 8 + drafts
-    )
-    num_blocks = max(num_blocks, (1 + window_groups) * math.ceil(longest / block_size) + 2 + 3 * state_groups)
+    longest = max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests)
+    longest += 8 + drafts + lookahead
+    states_of_drafts = state_groups * drafts
+    if kind in OWN_DRAFTS and not kind.endswith("_short"):
+        num_blocks += states_of_drafts * max_num_seqs
+    least = (1 + window_groups) * math.ceil(longest / block_size) + 2 + 3 * state_groups + states_of_drafts
+    num_blocks = max(num_blocks, least)
     return {
         "kind": kind,
         "seed": seed,
@@ -142,6 +169,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "enable_chunked_prefill": is_chunked,
         "long_prefill_token_threshold": min(int(rng.integers(8, 64)), max_model_len) if kind == "threshold" else 0,
         "num_speculative_tokens": drafts,
+        "num_lookahead_tokens": lookahead,
         "sliding_window": window,
         "window_groups": window_groups,
         "state_groups": state_groups,
@@ -164,12 +192,13 @@ def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> 
     if kind in (
         *("prefix", "prefix_short", "delayed_prefix", "states_prefix", "states_prefix_short"),
         *("windows_prefix", "windows_prefix_short", "windows_drafts_prefix_short"),
+        *("states_drafts_prefix", "states_drafts_prefix_short", "windows_eagle_prefix", "windows_eagle_prefix_short"),
     ):
         beginnings = [
             [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)
         ]
         return [[*beginnings[int(rng.integers(4))], *tokens] for tokens in own]
-    if kind in ("conversations", "forks", "states_conversations", "windows_conversations"):
+    if kind in ("forks", *TURNS):
         num_sessions = max(2, len(own) // 5)
         histories: list[list[int]] = [[] for _ in range(num_sessions)]
         for index, tokens in enumerate(own):

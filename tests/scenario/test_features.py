@@ -442,6 +442,7 @@ _SGLANG_RANKS = [
 ]
 _DELAYING = [*_SGLANG_RANKS, "deployment.engine.enable_prefill_delayer=true"]
 _SGLANG_WINDOWS = ["model=gpt-oss-20b", "deployment.engine={name: sglang, version: '0.5.12'}"]
+_SGLANG_STATES = ["model=qwen3.5-9b", "deployment.engine={name: sglang, version: '0.5.15'}"]
 SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "batching": ("static", []),
     "scheduler": ("prefill_first", []),
@@ -485,6 +486,8 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "cuda_graph_padding": ("false", ["deployment.engine={name: tensorrt-llm, version: '1.2'}"]),
     "moe_backend": ("marlin", ["model=gpt-oss-20b"]),
     "mamba_ssm_cache_dtype": ("bfloat16", ["model=nemotron-3-nano-30b-a3b"]),
+    "mamba_full_memory_ratio": (0.3, _SGLANG_STATES),
+    "max_mamba_cache_size": (64, _SGLANG_STATES),
     "enable_nccl_nvls": ("true", ["deployment.engine={name: sglang}", "deployment.tensor_parallel_size=8"]),
     "fp8_gemm_backend": ("flashinfer_trtllm", SGLANG_B200),
     "attention_backend": ("triton", ["deployment.engine={name: sglang}", "deployment.hardware=mi300x-192gb"]),
@@ -642,6 +645,8 @@ def _sglang(version: str) -> str:
         ([_sglang("0.5.19"), "deployment.pipeline_parallel_size=2"], 0),
         ([_sglang("0.5.15"), "model=qwen3.5-397b-a17b", "deployment.tensor_parallel_size=8"], 0),
         ([_sglang("0.5.16"), "model=qwen3.5-397b-a17b", "deployment.tensor_parallel_size=8"], 8192),
+        ([_sglang("0.5.21"), "model=glm-5.3-flash", "deployment.tensor_parallel_size=8"], 0),
+        ([_sglang("0.5.22"), "model=glm-5.3-flash", "deployment.tensor_parallel_size=8"], 2048),
     ],
 )
 def test_sglang_captures_prompts_from_0_5_10_on(settings: list[str], tokens: int) -> None:

@@ -13,6 +13,7 @@ from calibration.laboratory.fits.attention_tables import GPUS, Calls, read_calls
 from simserve.calibrate.curve_regressor import soft_fit
 from simserve.perf.attention_curve import (
     CRITICAL_SHARE,
+    NARROWER,
     TILE,
     Gpu,
     Heads,
@@ -67,6 +68,9 @@ SAMPLE = 5000
 
 SOFT_ERROR = 0.05
 """Relative error beyond which a row counts linearly (soft L1): kernels switch, and rows are noisy."""
+
+WIDE_TOKENS = 8192.0
+"""Least tokens of the prompts that show what heads of 256 reach."""
 
 WIDEST_TOKENS = 2048.0
 """Prompt length from which pairs take most of the time of the widest heads."""
@@ -202,22 +206,38 @@ def fit_kernel(root: Path, system: str, kernel: Kernel, wide: DecodeAttentionCur
     if prefill is not None:
         found = fit(PrefillAttentionCurve, PREFILL_RANGES, prefill, GPUS[system], {})
         assert isinstance(found, PrefillAttentionCurve)
-        share = widest_share(root, system, kernel, found)
-        curves["prefill"] = found.model_copy(update={"widest_compute": share})
+        by_pairs = wide_share(prefill, GPUS[system], found) if kernel.kind == "heads" else None
+        widest = widest_share(root, system, kernel, found)
+        curves["prefill"] = found.model_copy(update={"wide_compute": by_pairs, "widest_compute": widest})
     return curves
 
 
 def widest_share(root: Path, system: str, kernel: Kernel, curve: PrefillAttentionCurve) -> float | None:
     """Return the share of the peak that pairs of heads wider than 256 reach; None without such calls.
 
-    The median of FLOP over peak and time, for calls of at least `WIDEST_TOKENS`; the starts, rows and tiles of the
-    other heads' curve are subtracted from the time.
+    For calls of at least `WIDEST_TOKENS`.
     """
     calls = widest_calls(root, system, kernel)
-    if calls is None:
+    return None if calls is None else pair_share(calls.where(calls.length >= WIDEST_TOKENS), GPUS[system], curve)
+
+
+def wide_share(calls: Calls, gpu: Gpu, curve: PrefillAttentionCurve) -> float | None:
+    """Return the share of the peak that pairs of heads of 193 to 256 reach in long prompts; None if it is no less.
+
+    For calls of at least `WIDE_TOKENS`, as servers meet it: the width's share of the curve, a straight line in the
+    width, is that of all lengths.
+    """
+    is_long = (np.asarray(calls.heads.width) > NARROWER) & (calls.length >= WIDE_TOKENS)
+    if not np.any(is_long):
         return None
-    gpu, long = GPUS[system], calls.where(calls.length >= WIDEST_TOKENS)
-    paired = curve.model_copy(update={"widest_compute": None})
+    long = calls.where(is_long)
+    share, width = pair_share(long, gpu, curve), float(np.max(np.asarray(long.heads.width)))
+    return share if share < curve.compute * width / (width + curve.extra_width) else None
+
+
+def pair_share(long: Calls, gpu: Gpu, curve: PrefillAttentionCurve) -> float:
+    """Return the median of FLOP over peak and time, without what else the curve has for these calls."""
+    paired = curve.model_copy(update={"wide_compute": None, "widest_compute": None})
     pairs = long.batch * long.length * (long.length + 1.0) / 2.0
     rest = predict(paired, long, gpu) - pairs * pair_seconds(paired, long.heads, gpu)
     flops = 4.0 * np.asarray(long.heads.num_heads) * np.asarray(long.heads.width) * pairs

@@ -33,8 +33,8 @@ TEXT_PROMPT = 300
 LLAMA_CPP_BUILD = "b2700"
 """Approximate build of the llama.cpp tables (May 2024)."""
 
-VLLM_OF_2023 = "0.2.1"
-"""The release at the time of MLC's comparison (October 2023)."""
+OF_2023 = {"vllm": "0.2.1", "llama.cpp": "b1400"}
+"""Engine -> its release at the time of MLC's comparison (October 2023); of llama.cpp about."""
 
 ITL_CONTEXTS = (1024, 16384, 65536)
 """Contexts at which a published line of ITL is compared, tokens."""
@@ -81,7 +81,7 @@ def _format_point(row: Row) -> MeasuredPoint:
         row,
         source="single_stream",
         engine=engine,
-        version=version_number(row.text("version")) or (VLLM_OF_2023 if engine == "vllm" else ""),
+        version=version_number(row.text("version")) or OF_2023.get(engine, ""),
         quantization=_FOUR_BIT.get(engine, "awq-int4") if precision == "INT4" else quantization_name(precision),
         sizes={"tensor_parallel_size": gpus},
         load=("batch", batch),

@@ -232,6 +232,29 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   100 and 86 %. What came to light: llama.cpp's tensors split over two cards are priced as its older split of rows;
   its decodes of 8B in four bits are a fifth too slow on an RTX 3090; experts in AWQ run at a tenth of the bandwidth
   on Strix Halo under vLLM; products in FP8 of one row take as long as in BF16 under TensorRT-LLM 0.21.
+- Eleven files more, of eleven laboratories, ten of which were not there, were predicted blind on 2026-11-30, 190 loads
+  of A100, L40S, B300, MI355X, GB10, RTX 4090, 5090 and 6000 Ada, R9700 and an M3 Pro: Hy4-preview in MXFP8 and GLM-5.3
+  under SGLang with and without drafts, Qwen3.8-27B in three formats on an A100 and over eight RTX 4090, Qwen2-7B with
+  prompts in chunks, whole and apart over two, Qwen3-8B in three formats up to 256 clients, Nemotron 3 Nano under
+  TensorRT-LLM 1.3, llama.cpp and Ollama on a Mac. 189 ran. Throughput 11 % in the median of 147 figures, TTFT 23 % of
+  130, TPOT 9 % of 133, E2E 8 % of 69; ranges of 90 % held 88, 83 and 94 %. Since then clients of one file begin one
+  after another, which could not be said, a prompt of another has a budget, slots of the Mac are as many as its clients,
+  and few rows of a Mac are multiplied one by one: 14, 19, 9 and 9 %; 86, 93 and 93 %. What came to light: on Macs that
+  swap, two to nine clients are predicted half as fast again as they are or more, where wrong slots had hidden it;
+  all-reduces over PCIe take four to five times as long between two and four R9700 as between V100s, whose times they
+  borrow; drafts of Hy4-preview take a fifth longer than simulated, and twice as long where nothing is captured; GLM-5.3
+  in FP8 on MI355X is faster with one client; tensor parallelism over two RTX 4090 whose host copies 1.8 GB/s; products
+  by rows in FP8 on an MI300X stay a quarter too fast.
+- Thirteen files more, of thirteen laboratories that were not there, were predicted blind on 2026-11-30, 130 loads of
+  RTX 3090, 4090, 5060 Ti, 5090, PRO 6000 and A6000, GB10, Strix Halo, Arc Pro B60 and B70, V100 and A10 under vLLM,
+  SGLang, llama.cpp, Ollama and TensorRT-LLM, from one client to 200, prompts of up to 131,071 tokens. 121 ran, and nine
+  more once a key stood in its place and MXFP4 was known to run on Arc Pro. Throughput 17 % in the median of 51 figures,
+  TTFT 29 % of 60, TPOT 17 % of 108, E2E 21 % of 9; ranges of 90 % held 76, 85 and 84 %. What came to light:
+  llama.cpp's and Ollama's prompts of dense models were a third to a half too slow on RTX cards, as weights are no
+  longer written out in 16 bit first; products of FP8 by blocks are slower on Ada, where nobody tuned their tiles; a
+  prefix that all requests share is read once a step by vLLM 0.8 to 0.16, which is not simulated; experts of Ollama
+  before llama.cpp sorted tokens on the GPU, Gemma under its own engine, long prompts on V100, drafts over two RTX
+  3090, and small experts on Arc Pro.
 
 calibration/LOG.md says what moved.
 """

@@ -73,7 +73,7 @@ PATHS = Record("paths", _kinds(_PATHS, **_READ, is_private=Column("b"), store=Po
 TREE = Record("tree", _kinds(RadixTree(), children=Index(), idle=Order(), nodes=Index()))
 _CACHE = _kinds(
     PrefixCache(_PATHS, _ENGINE),
-    copies=Index(),
+    chains=Index(),
     decoders=Index(),
     idle=Order(),
     paths=Pointer(PATHS),

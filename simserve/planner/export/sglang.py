@@ -40,6 +40,7 @@ _SWITCHES = {
     "enable_nccl_nvls": "--enable-nccl-nvls",
     "language_model_only": "--language-model-only",
     "swa_full_tokens_ratio": "--swa-full-tokens-ratio",
+    "mamba_full_memory_ratio": "--mamba-full-memory-ratio",
     "disable_hybrid_kv_cache_manager": "--disable-hybrid-swa-memory",
 }
 _ADMISSION = {
@@ -175,6 +176,9 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     if "async_scheduling" in says and not engine.async_scheduling and flags.has("--disable-overlap-schedule"):
         words += flags.render("--disable-overlap-schedule", True, key="deployment.engine.async_scheduling")
     words += option_words(deployment, flags, _SWITCHES)
+    if engine.max_mamba_cache_size is not None:
+        states = engine.max_mamba_cache_size * ranks
+        words += flags.render("--max-mamba-cache-size", states, key="deployment.engine.max_mamba_cache_size")
     deployment.take("engine.cuda_graph_padding")
     if not engine.cuda_graph_padding:
         words += flags.render("--disable-cuda-graph-padding", True, key="deployment.engine.cuda_graph_padding")

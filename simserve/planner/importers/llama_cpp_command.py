@@ -60,9 +60,12 @@ def _settle(reading: Reading) -> None:
     """Set the context per slot, the whole of it where slots share one buffer, and the GPU layers if not all of them."""
     if reading.model is None:
         return
-    options = reading.options
+    options, features = reading.options, load_engine("llama.cpp").features_of(reading.version, None)
+    split = options.pop("split", "layer")
+    if split not in ("layer", "tensor" if "tensor_split" in features else "row"):
+        reading.not_simulated.append(f"--split-mode {split}")
     context, seats = options.pop("context", 0), options.get("max_num_seqs")
-    has_buffer = "kv_unified" in load_engine("llama.cpp").features_of(reading.version, None)
+    has_buffer = "kv_unified" in features
     is_shared = options.get("kv_unified", seats is None) and has_buffer
     if seats is None and not has_buffer:
         options["max_num_seqs"] = seats = 1
@@ -149,6 +152,10 @@ def _drafting(reading: Reading, flag: str, value: Any) -> None:
             reading.not_simulated.append(f"{flag} {each}")
 
 
+def _split(reading: Reading, _: str, value: Any) -> None:
+    reading.options["split"] = str(value)
+
+
 def _tensors(reading: Reading, flag: str, value: Any) -> None:
     reading.options.setdefault("tensors", []).append((flag, str(value)))
 
@@ -224,6 +231,7 @@ LLAMA_CPP = Program(
         "--cache-type-v": _kv_value_type,
         "--n-cpu-moe": _count_unless("0", "n_cpu_moe"),
         "--override-tensor": _tensors,
+        "--split-mode": _split,
         "--spec-type": _drafting,
     },
 )

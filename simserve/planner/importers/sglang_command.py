@@ -48,7 +48,7 @@ def _settle(reading: Reading) -> None:
     elif (tokens := options.pop("unchunked_tokens", None)) is not None:
         options["max_num_batched_tokens"] = tokens
     _settle_delay(reading, ranks)
-    for key in ("max_num_seqs", "max_num_batched_tokens"):
+    for key in ("max_num_seqs", "max_num_batched_tokens", "max_mamba_cache_size"):
         if key in options:
             options[key] = max(options[key] // ranks, 1)
     tokens = options.pop("kv_tokens", None)

@@ -26,10 +26,16 @@ def listed(file: Path, column: str | None) -> dict[str, Any]:
 
 
 def closed_loop(
-    concurrency: int, prompt: Mapping[str, Any], output: Mapping[str, Any], num_requests: int | None = None
+    concurrency: int,
+    prompt: Mapping[str, Any],
+    output: Mapping[str, Any],
+    num_requests: int | None = None,
+    ramp_up: float | None = None,
 ) -> dict[str, Any]:
-    """Return clients that each send a request when the previous one is answered."""
-    arrivals = {"process": "closed_loop", "concurrency": concurrency}
+    """Return clients that each send a request when the previous one is answered, and begin within ``ramp_up`` s."""
+    arrivals: dict[str, Any] = {"process": "closed_loop", "concurrency": concurrency}
+    if ramp_up is not None:
+        arrivals["ramp_up"] = f"{ramp_up} s"
     return _sent(arrivals, num_requests or PROMPTS_PER_CLIENT * concurrency, prompt, output)
 
 

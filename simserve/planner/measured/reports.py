@@ -19,7 +19,7 @@ from simserve.errors import ProfileError
 from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
 from simserve.profiles import catalog
-from simserve.units import GIB, Seconds
+from simserve.units import GIB, PositiveSeconds, Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel, validate
 from simserve.workload.session_spec import SharedPrefixSpec
 from simserve.workload.traces.table import find_file
@@ -112,6 +112,8 @@ class _Run(FrozenModel):
     name: _Name
     clients: _Count | None = None
     """Requests in flight, each replaced when it is answered; as many as ``requests`` where all were sent at once."""
+    ramp_up: PositiveSeconds | None = None
+    """Time over which the clients begin, evenly, where their first requests are not all sent at once."""
     rate: Annotated[float, Field(gt=0)] | None = None
     """Requests/s, Poisson."""
     batch: _Count | None = None
@@ -133,6 +135,8 @@ class _Run(FrozenModel):
     def _one_load(self) -> Self:
         if sum(each is not None for each in (self.clients, self.rate, self.batch, self.queued)) != 1:
             raise ValueError("needs exactly one of clients, rate, batch and queued")
+        if self.ramp_up is not None and self.clients is None:
+            raise ValueError("needs clients beside ramp_up")
         if self.requests is None and (self.clients is not None or self.rate is not None):
             raise ValueError("needs requests: how many were sent")
         if any((each is None) == (self.rows is None) for each in (self.prompt, self.output)):
@@ -154,7 +158,7 @@ class _Run(FrozenModel):
         """Return the workload as in a scenario file; ``folder`` holds the measurements."""
         lengths = _block(self.prompt or 1, folder), _block(self.output or 1, folder)
         if self.clients is not None:
-            workload = build.closed_loop(self.clients, *lengths, self.requests)
+            workload = build.closed_loop(self.clients, *lengths, self.requests, self.ramp_up)
         elif self.rate is not None:
             workload = build.poisson(self.rate, self.requests or 1, *lengths)
         else:

@@ -138,7 +138,8 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
         tpot = further * np.maximum(output - 2, 0) / np.maximum(output - 1, 1)
         slo = None if slo is None else SLO(ttft=slo.ttft, tpot=None, e2e=slo.e2e, attainment=slo.attainment)
     share = SHOWN_SHARE if slo is None else slo.attainment
-    work, _ = least_replica_seconds(prompt, output, None, config, times)
+    steps = Steps(config, times)
+    work, _ = least_replica_seconds(prompt, output, None, steps)
     bound = Bound(
         out_of_reach=None,
         least_replicas=1,
@@ -158,7 +159,7 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
         return bound
     deadline, decoding = limits
     answers = np.minimum(output, 1.0) if decoding is None else output
-    work, _ = least_replica_seconds(prompt, answers, decoding, config, times)
+    work, _ = least_replica_seconds(prompt, answers, decoding, steps)
     work, ends = np.where(fails, np.inf, work), specs.arrival_time + deadline
     replicas = replicas_needed(slo.attainment, specs.arrival_time, work, ends, latest_start)
     return dataclasses.replace(bound, least_replicas=replicas)
@@ -316,12 +317,13 @@ def replicas_needed(attainment: float, arrival_time: Array, work: Array, ends: A
         ends: Deadline of each, seconds.
         latest_start: Last request that a measured window may begin with.
     """
-    least, count = math.inf, len(work)
+    least, count, order = math.inf, len(work), np.argsort(work)
     starts = np.unique(np.linspace(0, latest_start + 1, WINDOW_STARTS + 1).astype(np.int64))
     for first, after in itertools.pairwise(int(each) for each in starts):
         start = after - 1
         num_good = math.ceil(attainment * (count - first) - 1e-9) - (start - first)
-        least = min(least, _replicas_from(work[start:], ends[start:], float(arrival_time[start]), num_good))
+        cheapest = work[order[order >= start]]
+        least = min(least, _replicas_from(cheapest, ends[start:], float(arrival_time[start]), num_good))
     misses = count - math.ceil(attainment * count - 1e-9)
     busiest = _replicas_when_busiest(work, ends, arrival_time, latest_start, misses)
     least = max(least, busiest) if math.isfinite(least) else busiest
@@ -340,15 +342,16 @@ def _replicas_when_busiest(work: Array, ends: Array, arrival_time: Array, latest
         start, end = int(edges[place]), int(edges[place + length])
         if end > start:
             good = end - start - misses
-            most = max(most, _replicas_from(work[start:end], ends[start:end], float(arrival_time[start]), good))
+            cheapest = np.sort(work[start:end])
+            most = max(most, _replicas_from(cheapest, ends[start:end], float(arrival_time[start]), good))
     return most
 
 
-def _replicas_from(work: Array, ends: Array, start: float, num_good: int) -> float:
-    """Return the replicas that at least ``num_good`` of these requests need from ``start`` on."""
+def _replicas_from(cheapest: Array, ends: Array, start: float, num_good: int) -> float:
+    """Return the replicas that at least ``num_good`` requests need from ``start`` on; their seconds are ascending."""
     if num_good < 1:
         return 0.0
-    sums = np.cumsum(np.sort(work))
+    sums = np.cumsum(cheapest)
     seconds = float(np.max(ends)) - start
     return max(float(np.min(sums[num_good - 1 :])), 0.0) / seconds if seconds > 0 else 0.0
 
@@ -397,8 +400,7 @@ def least_replica_seconds(
     prompt: Array,
     output: Array,
     decode_limit: Array | None,
-    config: EngineConfig,
-    times: StepTimes,
+    steps: Steps,
     *,
     computes_prompts: bool = True,
 ) -> tuple[Array, float]:
@@ -426,15 +428,15 @@ def least_replica_seconds(
         prompt: Prompt tokens, shape [requests].
         output: Output tokens; 1 if only the first token counts.
         decode_limit: Seconds from first to last token that each request may take; None: no limit.
-        config: Seats, token budget, KV memory.
+        steps: Every step that the replica can take.
         computes_prompts: Whether prompts are computed here; otherwise their KV caches come from elsewhere.
 
     Returns:
         The seconds of each request, and the price of a prompt token.
     """
-    gaps = np.maximum(output - 1, 0.0)
+    gaps, times = np.maximum(output - 1, 0.0), steps.times
     contexts = gaps * prompt + gaps * np.maximum(gaps - 1, 0.0) / 2
-    stages = config.pipeline_parallel_size
+    stages = steps.config.pipeline_parallel_size
     computed = prompt if computes_prompts else np.zeros(len(prompt))
     fixed = (
         times.prefill_pair_seconds * computed * (computed + 1) / 2 + times.prefill_context_seconds * computed
@@ -443,29 +445,45 @@ def least_replica_seconds(
     num_gaps = float(gaps.sum())
     if decode_limit is not None and np.all(np.isfinite(decode_limit)) and num_gaps > 0:
         limit = decode_limit
-    steps = _Steps(config, times)
-    best, best_sum, best_price = fixed, float(fixed.sum()), 0.0
     typical_gap = None if limit is None else float(limit.sum() / num_gaps)
-    for token, memory, pace in _prices(steps, has_gaps=num_gaps > 0, typical_gap=typical_gap):
-        further = steps.further_token_price(token, memory, pace) if num_gaps else 0.0
-        each = np.minimum(further, (token - memory) * (prompt + 1))
-        seconds = fixed + token * computed + each * gaps + memory * contexts
-        if limit is not None and pace:
-            seconds = seconds - pace * limit
-        total = float(seconds.sum())
+    sums = (
+        float(fixed.sum()),
+        float(computed.sum()),
+        float(contexts.sum()),
+        0.0 if limit is None else float(limit.sum()),
+    )
+    shortest = float(prompt.min(initial=math.inf))
+    best_sum, best = sums[0], None
+    for prices in _prices(steps, has_gaps=num_gaps > 0, typical_gap=typical_gap):
+        token, memory, pace = prices
+        further = steps.further_token_price(*prices) if num_gaps else 0.0
+        if further <= (token - memory) * (shortest + 1):
+            of_gaps = further * num_gaps
+        else:
+            of_gaps = float((np.minimum(further, (token - memory) * (prompt + 1)) * gaps).sum())
+        total = sums[0] + token * sums[1] + of_gaps + memory * sums[2] - pace * sums[3]
         if total > best_sum:
-            best, best_sum, best_price = seconds, total, token
-    return best, best_price
+            best_sum, best = total, (prices, further)
+    if best is None:
+        return fixed, 0.0
+    (token, memory, pace), further = best
+    each = np.minimum(further, (token - memory) * (prompt + 1))
+    seconds = fixed + token * computed + each * gaps + memory * contexts
+    if limit is not None and pace:
+        seconds = seconds - pace * limit
+    return seconds, token
 
 
-class _Steps:
-    """Every step that a replica can take, as the prices need it.
+class Steps:
+    """Every step that a replica can take, as the prices of its tokens need it.
 
-    Args:
+    Attributes:
         config: Seats, token budget, KV memory.
+        times: What its steps take, with tables as arrays.
     """
 
     def __init__(self, config: EngineConfig, times: StepTimes) -> None:
+        self.config, self.times = config, times
         seats = min(config.max_num_seqs, len(times.decode_base) - 1)
         budget = max(config.max_num_batched_tokens * config.pipeline_parallel_size, seats + 1)
         if not config.enable_chunked_prefill:
@@ -486,23 +504,41 @@ class _Steps:
         self.capacity = float(blocks if config.full_groups else config.max_num_seqs * config.max_model_len)
         self.highest_token_price = float(((self.token[1:] + head[1]) / self.tokens[1:]).min())
         self._least_left: dict[float, Array] = {}
+        self._uncached: dict[tuple[float, float], Array] = {}
+        self._read: dict[tuple[float, float], Array] = {}
+        self._prices: dict[tuple[float, float, float], float] = {}
 
     def further_token_price(self, token: float, memory: float, pace: float) -> float:
         """Return the largest price of a further token that every step covers."""
-        if token not in self._least_left:
-            left = self.token - token * self.tokens
-            place = np.minimum(self.num.astype(np.int64) + 1, len(left) - 1)
-            self._least_left[token] = np.asarray(np.minimum.accumulate(left[::-1])[::-1][place])
-        least = self._least_left[token]
-        stretch = 1.0 + pace * self.num
-        held = np.minimum(0.0, self.slope * stretch - memory) * self.capacity
-        alone = self.decode * stretch
-        # (1 + l n) t - a x >= (1 + l n) (t - a x) + l n a n, as x > n.
-        beside = stretch * (least + self.mixed) + pace * self.num * token * self.num + token * self.num
-        return float(((np.minimum(alone, beside) + held) / self.num).min())
+        prices = token, memory, pace
+        if prices not in self._prices:
+            left = self._without_contexts(token, pace) + self._of_contexts(memory, pace)
+            self._prices[prices] = float((left / self.num).min())
+        return self._prices[prices]
+
+    def _without_contexts(self, token: float, pace: float) -> Array:
+        """Return what steps leave for their further tokens, by their number, before contexts are counted."""
+        if (token, pace) not in self._uncached:
+            if token not in self._least_left:
+                left = self.token - token * self.tokens
+                place = np.minimum(self.num.astype(np.int64) + 1, len(left) - 1)
+                self._least_left[token] = np.asarray(np.minimum.accumulate(left[::-1])[::-1][place])
+            stretch = 1.0 + pace * self.num
+            # (1 + l n) t - a x >= (1 + l n) (t - a x) + l n a n, as x > n.
+            mixed = stretch * (self._least_left[token] + self.mixed)
+            beside = mixed + pace * self.num * token * self.num + token * self.num
+            self._uncached[token, pace] = np.minimum(self.decode * stretch, beside)
+        return self._uncached[token, pace]
+
+    def _of_contexts(self, memory: float, pace: float) -> Array:
+        """Return what contexts that fill the KV memory leave of it, 0 at most, by the number of requests."""
+        if (memory, pace) not in self._read:
+            per_token = self.slope * (1.0 + pace * self.num) - memory
+            self._read[memory, pace] = np.minimum(0.0, per_token) * self.capacity
+        return self._read[memory, pace]
 
 
-def _prices(steps: _Steps, *, has_gaps: bool, typical_gap: float | None) -> Iterator[tuple[float, float, float]]:
+def _prices(steps: Steps, *, has_gaps: bool, typical_gap: float | None) -> Iterator[tuple[float, float, float]]:
     """Yield prices of a prompt token, a context token and a second of decoding."""
     highest = steps.highest_token_price
     if not has_gaps:

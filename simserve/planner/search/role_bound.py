@@ -20,6 +20,7 @@ from simserve.planner.overrides import with_overrides
 from simserve.planner.search.bound import (
     ROUNDING,
     Array,
+    Steps,
     first_token_seconds,
     further_token_seconds,
     is_covered,
@@ -120,10 +121,11 @@ def _work(
     prompt, output = lengths
     priced, is_prefill = _with_shared(times, config.data_parallel_size), role == PREFILL
     output = np.ones(len(prompt)) if is_prefill else output
-    anyhow, _ = least_replica_seconds(prompt, output, None, config, priced, computes_prompts=is_prefill)
+    steps = Steps(config, priced)
+    anyhow, _ = least_replica_seconds(prompt, output, None, steps, computes_prompts=is_prefill)
     if is_prefill or decode_limit is None:
         return anyhow, anyhow
-    paced, _ = least_replica_seconds(prompt, output, decode_limit, config, priced, computes_prompts=False)
+    paced, _ = least_replica_seconds(prompt, output, decode_limit, steps, computes_prompts=False)
     return paced, anyhow
 
 

@@ -232,7 +232,11 @@ def keep(scenario: Scenario, overrides: Overrides, resolved: ResolvedScenario) -
     Args:
         resolved: The scenario with the overrides, resolved.
     """
-    _resolved[_key(scenario, overrides)] = scenario, resolved.scenario, resolved, {}
+    _keep(scenario, overrides, resolved.scenario, resolved)
+
+
+def _keep(scenario: Scenario, overrides: Overrides, there: Scenario, resolved: ResolvedScenario) -> None:
+    _resolved[_key(scenario, overrides)] = scenario, there, resolved, {}
     if len(_resolved) > KEPT_DEPLOYMENTS:
         _resolved.popitem(last=False)
 
@@ -250,9 +254,7 @@ def fleet_of(scenario: Scenario, overrides: Overrides, replicas: int) -> Resolve
         return resolve_like(with_overrides(there, settings(there.deployment, replicas)), known)
     there = with_overrides(scenario, overrides)
     known = resolve(with_overrides(there, settings(there.deployment, replicas)))
-    _resolved[key] = scenario, there, known, {}
-    if len(_resolved) > KEPT_DEPLOYMENTS:
-        _resolved.popitem(last=False)
+    _keep(scenario, overrides, there, known)
     return known
 
 

@@ -46,6 +46,12 @@ def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm
             "model=qwen3-next-80b-a3b",
             "deployment.hardware=b200-sxm-180gb",
             "deployment.engine.mamba_ssm_cache_dtype=bfloat16",
+            "deployment.engine.mamba_full_memory_ratio=0.5",
+        ),
+        (
+            "model=qwen3.5-9b",
+            "deployment.engine.version=0.5.15",
+            "deployment.engine.max_mamba_cache_size=64",
         ),
         ("deployment.engine.async_scheduling=false", "deployment.engine.block_size=64"),
         (

@@ -16,6 +16,7 @@ from simserve.metrics.latency import SLO, attainment, request_latencies
 from simserve.perf.tables import price
 from simserve.planner.search.bound import (
     NO_BOUND,
+    Steps,
     first_token_seconds,
     fleet_bound,
     further_token_seconds,
@@ -88,8 +89,9 @@ def test_a_replica_works_at_least_as_long_as_the_bound(case: Case, slack: float)
     assume(done.any())
     decoding = np.where(done, records.finish_time - records.first_token_time, 0.0) * (1.0 + slack)
 
-    free, _ = least_replica_seconds(prompt[done], output[done], None, case.config, case.times)
-    paced, _ = least_replica_seconds(prompt[done], output[done], decoding[done], case.config, case.times)
+    steps = Steps(case.config, case.times)
+    free, _ = least_replica_seconds(prompt[done], output[done], None, steps)
+    paced, _ = least_replica_seconds(prompt[done], output[done], decoding[done], steps)
 
     assert free.sum() * TOLERANCE <= outcome.totals.busy_seconds
     assert paced.sum() <= outcome.totals.busy_seconds * (1 + 1e-9) + 1e-12

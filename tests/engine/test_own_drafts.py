@@ -1,0 +1,147 @@
+"""Drafts of a layer of the model's own (EAGLE, MTP) beside states and windows: what they hold, and what is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.engine.config import EngineConfig
+from simserve.engine.progress import GRID
+from simserve.sim.simulate import replay
+from simserve.workload.requests import RequestSpecs
+from tests.agreement import assert_agrees
+from tests.builders import constant_step_times, make_specs
+from tests.engine import test_state_cache, test_windows_in_blocks
+from tests.engine.test_prefix_cache import with_paths
+from tests.engine.test_state_cache import BESIDE_BLOCKS, served, stateful
+from tests.engine.test_windows_in_blocks import found_by, windowed
+from tests.real_engines.compare import RULES, as_vllm, config_of, requests_of, times_of
+from tests.real_engines.workloads import OWN_DRAFTS, draw_case
+
+DROPS: dict[str, Any] = {"drops_last_block": True, "keeps_every_state": True}
+TOGETHER = [each for each in OWN_DRAFTS if each not in ("states_drafts", "states_drafts_short")]
+"""Classes whose blocks are counted one by one."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, [0, 0, 8]),
+        ({"hashes_next_token": True}, [0, 0, 4]),
+        ({"drops_last_block": True}, [0, 0, 4]),
+        ({**DROPS, "max_num_batched_tokens": 8}, [0, 0, 4]),
+        # Up to 0.25 the state behind the block that is dropped is used all the same.
+        ({**DROPS, "max_num_batched_tokens": 8, "aligns_plainly": True}, [0, 8, 8]),
+    ],
+)
+def test_a_prefix_with_states_is_found_without_its_last_block(fields: dict[str, Any], found: list[int]) -> None:
+    """Of two blocks in common: both, one where the token behind them differs, or one where the last is dropped."""
+    records = served(stateful(**fields), [19, 19, 19], shared=8)
+
+    assert records.cached_tokens.tolist() == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "shared", "found"),
+    [
+        ({"hashes_next_token": True}, 12, [0, 0, 8]),
+        ({"hashes_next_token": True}, 13, [0, 0, 12]),
+        ({"drops_last_block": True}, 13, [0, 0, 8]),
+        (DROPS, 13, [0, 8, 8]),
+    ],
+)
+def test_a_prefix_with_windows_is_found_without_its_last_block(
+    fields: dict[str, Any], shared: int, found: list[int]
+) -> None:
+    """A window is looked for one block further and drops it too."""
+    assert found_by(windowed(**fields), 3, shared) == found
+
+
+def seated_at_once(config: EngineConfig) -> int:
+    """Return how many of four requests of 10 and 2 tokens begin in the first step."""
+    specs = replace(with_paths(make_specs([0.0] * 4, [10] * 4, [2] * 4), [[]] * 4), pace=np.full(4, GRID))
+    records = replay(config, constant_step_times(), specs).records
+    return int((records.scheduled_time == records.scheduled_time.min()).sum())
+
+
+@pytest.mark.parametrize(
+    ("fields", "seated"),
+    [
+        # Two blocks for 8 tokens and a state each, of 12.
+        ({}, 4),
+        # With the states of three drafts: six.
+        ({"num_draft_states": 3, "window_groups": 4}, 2),
+        # With three slots ahead: four.
+        ({"num_lookahead_tokens": 3}, 3),
+        # The first chunk takes none of them up to 0.24.
+        ({"num_lookahead_tokens": 3, "aligns_plainly": True}, 4),
+    ],
+)
+def test_drafts_take_blocks_for_their_states_and_for_what_is_drafted_next(fields: dict[str, Any], seated: int) -> None:
+    """Requests are admitted for as many as their first chunk needs with them."""
+    config = stateful(num_blocks=12, num_speculative_tokens=3, max_model_len=40, **fields)
+
+    assert seated_at_once(config) == seated
+
+
+def drawn(seed: int, *, has_states: bool, **fields: Any) -> tuple[EngineConfig, RequestSpecs]:
+    """Return a replica short of memory with such drafts, of a release that drops a block or a later one; requests."""
+    draw = Random(7 * seed + has_states)
+    count = draw.choice([1, 2, 3])
+    of_drafts = {"num_speculative_tokens": count, "num_lookahead_tokens": count}
+    if has_states:
+        config, specs = test_state_cache.drawn(seed, **of_drafts, **fields)
+        groups = config.window_groups
+        config = replace(
+            config,
+            num_draft_states=count,
+            window_groups=groups * (1 + count),
+            num_blocks=config.num_blocks + groups * count,
+        )
+    else:
+        config, specs = test_windows_in_blocks.drawn(seed, **of_drafts, max_num_batched_tokens=40, **fields)
+    drops = config.aligns_plainly or draw.random() < 0.4
+    config = replace(
+        config,
+        drops_last_block=drops,
+        hashes_next_token=not drops,
+        caches_results=not drops,
+        num_blocks=config.num_blocks + 2 * (1 + config.state_groups),
+        max_model_len=config.max_model_len + 2 * count + 1,
+    )
+    return config, specs
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("has_states", [False, True])
+@pytest.mark.parametrize("fields", BESIDE_BLOCKS)
+def test_blocks_are_counted_as_the_walker_counts_them(seed: int, has_states: bool, fields: dict[str, Any]) -> None:
+    """Ahead or not, whatever else the engine does."""
+    config, specs = drawn(seed, has_states=has_states, **fields)
+
+    assert_agrees(config, constant_step_times(), specs)
+
+
+@pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_workloads_of_the_real_engine_agree(kind: str, version: str) -> None:
+    """The classes that are compared with vLLM's scheduler, on the kernel and the walker."""
+    case = as_vllm(draw_case(kind, 41, is_async=False), version)
+
+    assert_agrees(config_of(case, RULES[version]), times_of(case), requests_of(case))
+
+
+@pytest.mark.parametrize("kind", ["states_drafts_prefix_short", "windows_eagle_prefix_short"])
+@pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
+def test_compiled_code_counts_them_alike(kind: str, version: str) -> None:
+    """The same records, of replicas short of memory with shared prefixes."""
+    case = as_vllm(draw_case(kind, 42, is_async=False), version)
+    config = config_of(case, RULES[version])
+    both = [replay(config, times_of(case), requests_of(case), accelerate=each) for each in ("off", "on")]
+
+    assert both[0].records.finish_time.tolist() == both[1].records.finish_time.tolist()
+    assert both[0].records.cached_tokens.tolist() == both[1].records.cached_tokens.tolist()
