@@ -512,8 +512,11 @@ def _is_eager(asked: EngineOptions, host: Host) -> bool:
     return bool(host.interpreted and asked.async_scheduling) and not is_asked
 
 
-def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
+def _launched_singly(asked: EngineOptions, host: Host, graphs: CudaGraphs) -> dict[str, float]:
     """Return the launch time per layer in steps that run without graphs because the user said so."""
+    if graphs.prompts is not None and asked.cudagraph_mode not in (None, "FULL_DECODE_ONLY"):
+        rule = "is vLLM's; this engine can only keep prompts off its graphs"
+        raise refuse("cudagraph_mode", asked.cudagraph_mode, rule, "choose FULL_DECODE_ONLY or leave it out")
     seconds = host.enforced_eager_seconds_per_layer
     if seconds is None:
         return {}
@@ -522,7 +525,7 @@ def _launched_singly(asked: EngineOptions, host: Host) -> dict[str, float]:
     if asked.cuda_graph_padding is False and not host.eager_seconds_per_layer:
         prompts = host.eager_prompt_seconds_per_layer or 0.0
         return {"eager_seconds_per_layer": seconds, "eager_prompt_seconds_per_layer": prompts}
-    if asked.cudagraph_mode != "FULL_DECODE_ONLY":
+    if asked.cudagraph_mode != "FULL_DECODE_ONLY" or graphs.prompts is not None:
         return {}
     gap = host.decode_graph_gap_seconds_per_layer
     return {"eager_prompt_seconds_per_layer": seconds, "eager_gap_seconds_per_layer": gap}
@@ -533,7 +536,7 @@ def _host(choices: _Choices, known: EngineVersion, place: _Place, shares_prefixe
     host = known.host
     if _is_interpreted(choices.asked):
         host = host.model_copy(update=dict(host.interpreted))
-    host = host.model_copy(update=_launched_singly(choices.asked, host))
+    host = host.model_copy(update=_launched_singly(choices.asked, host, known.cuda_graphs))
     is_async = _is_async(choices, known.scheduling, place, shares_prefixes)
     if is_async and not host.overlap:
         rule = f"is not possible: version {known.version} of this engine has no asynchronous scheduling"

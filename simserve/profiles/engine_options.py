@@ -164,10 +164,11 @@ class EngineOptions(FrozenModel):
     """Time from a request's arrival to the scheduler (HTTP, tokenisation). If set it is all of that time, and requests
     do not wait for one another in the API server."""
     cudagraph_mode: CudagraphMode | None = None
-    """vLLM: which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for
-    the launches of its kernels, as with `enforce_eager`. `NONE`: none. `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`:
-    those with prompts too; from 0.11 on `PIECEWISE` leaves attention to the host, also in steps that only decode, the
-    other two are priced alike. Absent: the default of the engine's version, which is `PIECEWISE` for Llama 4."""
+    """Which steps run on CUDA graphs. `FULL_DECODE_ONLY`: those without prompts; a step with prompts waits for the
+    launches of its kernels (SGLang from 0.5.10: `--disable-piecewise-cuda-graph`). vLLM alone: `NONE`: none;
+    `PIECEWISE`, `FULL` and `FULL_AND_PIECEWISE`: those with prompts too; from 0.11 on `PIECEWISE` leaves attention to
+    the host, also in steps that only decode, the other two are priced alike. Absent: as the release does (Llama 4 in
+    vLLM: `PIECEWISE`)."""
     moe_backend: MoeBackend | None = None
     """vLLM and SGLang: whose kernels multiply experts in MXFP4, which sets their speed (H100 and H200 have both) and
     the tiles to which they are padded in memory. vLLM's `--moe-backend` from 0.17, before that

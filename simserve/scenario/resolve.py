@@ -652,6 +652,8 @@ def _prompt_graphs(
     if graphs is None or hardware.vendor != "NVIDIA" or role == "decode" or model.family in graphs.off_for_families:
         return None
     deployment, options = scenario.deployment, scenario.deployment.engine
+    if options.cudagraph_mode is not None:
+        return None
     present = {
         "data_parallel": deployment.data_parallel_size > 1,
         "pipeline": deployment.pipeline_parallel_size > 1,

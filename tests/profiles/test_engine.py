@@ -1223,6 +1223,8 @@ def test_graphs_for_decodes_alone_leave_prompts_to_single_launches() -> None:
     assert none.cuda_graph_sizes == ()
     with pytest.raises(ScenarioError, match="enforce_eager"):
         resolve("vllm", "0.12", cudagraph_mode="FULL", enforce_eager=True)
+    with pytest.raises(InputError, match="this engine can only keep prompts off its graphs; choose FULL_DECODE_ONLY"):
+        resolve("sglang", "0.5.12", cudagraph_mode="FULL")
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm"])

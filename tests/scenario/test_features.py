@@ -620,6 +620,7 @@ def _sglang(version: str) -> str:
         (["deployment.engine={name: sglang, version: 0.5.10, enforce_eager: true}"], 0),
         (["deployment.data_parallel_size=2", "deployment.enable_expert_parallel=true"], 0),
         (["deployment.pipeline_parallel_size=2"], 0),
+        (["deployment.engine={name: sglang, version: 0.5.10, cudagraph_mode: FULL_DECODE_ONLY}"], 0),
         (["deployment.speculative={method: eagle, num_speculative_tokens: 2, acceptance_rate: 0.7}"], 0),
         (["deployment.hardware=mi300x-192gb"], 0),
         (["model=qwen3-next-80b-a3b"], 0),

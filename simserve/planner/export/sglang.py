@@ -182,6 +182,9 @@ def _knobs(deployment: Deployment, flags: Flags) -> list[str]:
     deployment.take("engine.cuda_graph_padding")
     if not engine.cuda_graph_padding:
         words += flags.render("--disable-cuda-graph-padding", True, key="deployment.engine.cuda_graph_padding")
+    if deployment.take("engine.cudagraph_mode") is not None:
+        old, new = "--disable-piecewise-cuda-graph", "--disable-prefill-cuda-graph"
+        words += flags.render(old if flags.has(old) else new, True, key="deployment.engine.cudagraph_mode")
     if deployment.take("engine.mm_encoder_tp_mode") == "data":
         words += flags.render("--mm-enable-dp-encoder", True, key="deployment.engine.mm_encoder_tp_mode")
     words += option_words(deployment, flags, _ADMISSION)

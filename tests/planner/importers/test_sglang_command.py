@@ -64,6 +64,8 @@ def imported(text: str, version: str | None = "0.5.4", hardware: str = "h100-sxm
             "deployment.engine.block_size=64",
         ),
         ("model=gpt-oss-20b", "deployment.engine.moe_backend=triton"),
+        ("deployment.engine.version=0.5.12", "deployment.engine.cudagraph_mode=FULL_DECODE_ONLY"),
+        ("deployment.engine.version=0.5.23", "deployment.engine.cudagraph_mode=FULL_DECODE_ONLY"),
         ("deployment.tensor_parallel_size=8", "deployment.engine.enable_nccl_nvls=true"),
         ("model=gpt-oss-20b", "deployment.engine.version=0.5.12", "deployment.engine.swa_full_tokens_ratio=0.3"),
         (
