@@ -125,6 +125,12 @@ class EngineConfig:
         window_blocks: Most blocks of a request that a layer with a window holds, not counting the chunk being computed
             (`simserve.engine.windows`); 0: all layers keep everything.
         num_window_blocks: Blocks of a separate pool for layers with a window (SGLang); 0: they share the pool.
+        tree_states: States of linear attention that requests and the radix tree share (SGLang); 0: prefixes are found
+            without them. Effective if `has_radix_tree`.
+        seat_states: Those that a running request has.
+        state_grid: Tokens between the places of a prompt behind which a chunk can leave a state, the last of which it
+            leaves; 0: a chunk leaves the state at its end, and so does an answer (`simserve.engine.radix_tree`).
+        state_interval: With a grid, tokens between the states of answers.
         window_tokens: Tokens of the window, if the blocks of requests are counted one by one as vLLM does
             (`simserve.engine.state_cache`); effective if `has_state_cache`. 0: as ``window_blocks`` says.
         keeps_states: Whether a layer with a window holds a state, which chunks do not lengthen.
@@ -259,6 +265,10 @@ class EngineConfig:
     window_blocks: int = 0
     window_tokens: int = 0
     num_window_blocks: int = 0
+    tree_states: int = 0
+    seat_states: int = 1
+    state_grid: int = 0
+    state_interval: int = 256
     keeps_states: bool = False
     caches_states: bool = False
     keeps_every_state: bool = False

@@ -102,7 +102,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters["capitalize_first"] = capital
+    found.filters["capitalize_first"] = begun
     found.filters["as_sentence"] = as_sentence
     found.filters["marked"] = marked
     found.filters["command"] = command
@@ -119,11 +119,16 @@ def breakable(text: str) -> Markup:
     return Markup(" ").join(Markup("<wbr>").join(parts) for parts in words)
 
 
-def as_sentence(text: str) -> str:
-    """Return a line as a full sentence: a first word without digits gets a capital, and the line a full stop."""
+def begun(text: str) -> str:
+    """Return a line with a capital first letter, unless its first word is a name: it has digits, or is an engine's."""
     first = text.split(" ", 1)[0].rstrip(",;:")
-    begun = capital(text) if first.replace("-", "").isalpha() and first not in _NAMES else text
-    return f"{begun}." if begun[-1:].isalnum() or begun[-1:] in (")", "%", "'") else begun
+    return capital(text) if first.replace("-", "").isalpha() and first not in _NAMES else text
+
+
+def as_sentence(text: str) -> str:
+    """Return a line as a full sentence: begun as one (`begun`), and with a full stop."""
+    line = begun(text)
+    return f"{line}." if line[-1:].isalnum() or line[-1:] in (")", "%", "'") else line
 
 
 def marked(text: str) -> Markup:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from simserve.report.page import html_cells, marked
+import pytest
+
+from simserve.report.page import begun, html_cells, marked
 
 
 def test_words_stand_left_and_figures_right_on_one_line() -> None:
@@ -40,3 +42,17 @@ def test_what_an_option_is_set_to_stands_in_its_code() -> None:
         decline == 'cheaper; set yours with <code class="option">--price-decline 2%/month</code>; the rest is assumed'
     )
     assert taken == 'set yours with <code class="option">--interruptions mtbf=24h,mttr=10min</code>'
+
+
+@pytest.mark.parametrize(
+    ("line", "begins"),
+    [
+        ("nebius-llama-3.3-70b bills $1,419", "nebius-llama-3.3-70b bills"),
+        ("vllm runs it", "vllm runs"),
+        ("ranges are wide", "Ranges are"),
+        ("tensor-parallel ranks", "Tensor-parallel ranks"),
+    ],
+)
+def test_a_name_keeps_its_spelling_at_the_start_of_a_line(line: str, begins: str) -> None:
+    """The page told of "Nebius-llama-3.3-70b", which no flag takes."""
+    assert begun(line).startswith(begins)

@@ -105,8 +105,10 @@ def twin(
         InfeasibleError: The model does not fit.
     """
     if seen.is_single or len(seen.windows) < _FEWEST_WINDOWS:
-        rule = f"holds {len(seen.windows) + 1} scrapes; needs {_FEWEST_WINDOWS + 1}"
-        raise InputError(rule, file=where, remedy="scrape for longer: --for 10min")
+        found = 1 if seen.is_single else len(seen.windows) + 1
+        rule = f"holds {found} scrape{'' if found == 1 else 's'}; needs {_FEWEST_WINDOWS + 1}"
+        remedy = "give the server's address and scrape for longer (--for 10min), or a folder of several saved pages"
+        raise InputError(rule, file=where, remedy=remedy)
     if not seen.whole.arrivals > 0:
         raise InputError("tells of no request in this time", file=where)
     notes = _notes(seen, scenario)

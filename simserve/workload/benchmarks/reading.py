@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from simserve.documents import read_mapping
@@ -70,6 +70,9 @@ def _read(path: Path) -> list[BenchResult]:
 
 
 def _one(fields: Fields, label: str) -> list[BenchResult]:
+    if isinstance(fields.values.get("simserve"), Mapping):
+        rule = "is the result of a simulation, and no measurement of a server"
+        raise TraceError(rule, file=fields.file, remedy="simserve diff compares two simulations")
     if is_guidellm(fields.values):
         return read_guidellm(fields, label)
     for is_of_tool, read in _ONE_RUN:

@@ -437,3 +437,11 @@ def test_folders_and_lists_of_requests_name_the_file_to_read(tmp_path: Path) -> 
     (tmp_path / "config.yaml").write_text((WRITTEN / "config.yaml").read_text())
     with pytest.raises(TraceError, match=r"mixes 2 stages of different loads; read stage_0_lifecycle_metrics.json"):
         read(tmp_path, summary, "summary_lifecycle_metrics.json")
+
+
+def test_the_result_of_a_simulation_is_no_measurement(tmp_path: Path) -> None:
+    """`result.json` has the figures of ``vllm bench serve`` under its names, and was taken for all requests at once."""
+    simulated = {"completed": 9, "total_input_tokens": 90, "total_output_tokens": 90, "simserve": {"version": "0.2.0"}}
+
+    with pytest.raises(TraceError, match="is the result of a simulation, and no measurement of a server"):
+        read(tmp_path, simulated)
