@@ -26,7 +26,12 @@ at, and chunks end anywhere. Of a cached prefix it needs the last window. Up to 
 kept, later ones only those of the last window before the end of a prompt and before where a request has found more
 blocks than windows (``SlidingWindowManager``). Blocks are counted like this without a prefix cache too.
 
-Not modelled: 0.24 and 0.25 also end the first chunk where a request has found more blocks than states.
+Drafts of a layer of the model's own (EAGLE, MTP) take slots for the next ones too (``num_lookahead_tokens``), and in
+each group of layers a state for each draft, which nobody finds (``num_speculative_blocks``). Up to 0.32 the last block
+that is found is computed again; 0.33 tells blocks by the token behind them (``num_hash_lookahead_tokens``).
+
+Not modelled: slots for drafts of a step under way that will not hold, where steps are scheduled ahead; 0.24 and 0.25
+also end the first chunk where a request has found more blocks than states.
 """
 
 from __future__ import annotations
