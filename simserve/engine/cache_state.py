@@ -216,7 +216,7 @@ class PrefixCache:
         self.evicts_by_block = config.evicts_by_block
         self.ages_empty = config.evicts_by_block and config.ages_empty_blocks
         self.ages_empty = self.ages_empty and not (config.has_radix_tree or config.has_suspension)
-        self.tree = RadixTree() if config.has_radix_tree else None
+        self.tree = RadixTree(config.tree_states, config.state_grid) if config.has_radix_tree else None
         self.slots: dict[int, int] = {}
         self.segments = [-1]
         self.held = [0]
@@ -237,7 +237,7 @@ class PrefixCache:
         self.num_fresh = config.num_blocks if self.ages_empty or config.has_state_cache else 0
         self.num_duplicates = 0
         self.has_states, self.state_weight = config.has_state_cache, config.state_groups
-        self.num_ahead, self.num_drafts = config.num_lookahead_tokens, config.num_draft_states
+        self.num_ahead, self.num_drafts = config.num_slots_ahead, config.num_draft_states
         self.drops_last, self.num_hidden = config.drops_last_block, int(config.hashes_next_token)
         self.leaves_results, self.max_model_len = config.leaves_results, config.max_model_len
         self.looks_further, self.num_reused = config.drops_last_block and config.aligns_plainly, 0
@@ -281,9 +281,28 @@ class RadixTree:
         idle: Nodes without users, the least recently used first. A node comes after its descendants.
         found: The node at which the last look-up or addition ended.
         num_looks: Looks at a queue that is not empty, if they are counted.
+        num_states: States of the engine's pool; 0: a prefix is found without a state at its end.
+        num_free_states: Those that neither a request nor a node has.
+        state_grid: Tokens between the places of a prompt whose state a chunk can leave; 0: it leaves that at its end.
+        states: Node -> 1 if the state at its end is kept.
+        state_users: Node -> how many running requests go on from it.
+        state_times: Node -> when its state was found or kept last.
+        stateful: Nodes with a state.
+        num_children: Node -> how many nodes follow it.
+        clock: Times that a state was found or kept.
+        begun: Request that was admitted -> its tokens before the chunk under way.
+        answering: Running request -> tokens of its prompt, once that is computed.
+        junctions: Request that was looked up -> tokens that the tree holds beyond the last state of its prefix.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_states: int = 0, state_grid: int = 0) -> None:
+        self.num_states, self.num_free_states, self.state_grid = num_states, num_states, state_grid
+        self.states, self.state_users, self.state_times, self.num_children = [0], [0], [0], [0]
+        self.stateful: list[int] = []
+        self.clock = 0
+        self.begun: dict[int, int] = {}
+        self.answering: dict[int, int] = {}
+        self.junctions: dict[int, int] = {}
         self.entries, self.offsets, self.starts, self.ends = [0], [0], [0], [0]
         self.parents, self.users = [0], [0]
         self.free_nodes: list[int] = []

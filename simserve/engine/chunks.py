@@ -406,6 +406,8 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     free = replica.free_blocks
                 if cache.has_tiers:
                     load_prefix(replica, requests, index, blocks)
+                if has_tree:
+                    use_found(replica, index, blocks)
                 if cached:
                     if grows and not has_states:
                         replica.free_blocks -= idle
@@ -416,9 +418,7 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                                 replica.free_window_blocks -= own
                     if takes_late:
                         note_claims(replica, cache, index, blocks)
-                    if has_tree:
-                        use_found(cache, index, blocks)
-                    elif blocks and not has_states:
+                    if blocks and not (has_tree or has_states):
                         use_prefix(cache, index, blocks, idle)
                     computed_tokens[index] = cached
                     replica.prefilled_tokens += cached
@@ -734,7 +734,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             replica.prefilled_tokens += computed - done
             # Requests with a prefix cache have been in ``prefilling`` since they were admitted.
             if cache is not None and cache.tree is not None:
-                cache_computed(replica, index, computed)
+                cache_computed(replica, index, computed, False)
             elif cache is not None:
                 if not replica.has_prefix_waits:
                     cache_blocks(cache, index, computed)
@@ -776,7 +776,7 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             num_finished += 1
         else:
             if cache is not None and cache.tree is not None and not replica.has_overlap:
-                cache_computed(replica, index, computed)
+                cache_computed(replica, index, computed, True)
             elif cache is not None and replica.has_prefix_waits:
                 keep_prompt(replica, cache, index, computed)
             if replica.micro_batches:

@@ -125,6 +125,12 @@ class EngineConfig:
         window_blocks: Most blocks of a request that a layer with a window holds, not counting the chunk being computed
             (`simserve.engine.windows`); 0: all layers keep everything.
         num_window_blocks: Blocks of a separate pool for layers with a window (SGLang); 0: they share the pool.
+        tree_states: States of linear attention that requests and the radix tree share (SGLang); 0: prefixes are found
+            without them. Effective if `has_radix_tree`.
+        seat_states: Those that a running request has.
+        state_grid: Tokens between the places of a prompt behind which a chunk can leave a state, the last of which it
+            leaves; 0: a chunk leaves the state at its end, and so does an answer (`simserve.engine.radix_tree`).
+        state_interval: With a grid, tokens between the states of answers.
         window_tokens: Tokens of the window, if the blocks of requests are counted one by one as vLLM does
             (`simserve.engine.state_cache`); effective if `has_state_cache`. 0: as ``window_blocks`` says.
         keeps_states: Whether a layer with a window holds a state, which chunks do not lengthen.
@@ -192,7 +198,7 @@ class EngineConfig:
         api_token_seconds: Seconds that the API server takes per token of a request (`simserve.engine.kernel`); 0:
             clients get tokens immediately.
         num_lookahead_tokens: Slots of KV beyond those of a step's tokens: of the drafts that a layer with a KV cache of
-            its own makes next (vLLM, EAGLE and MTP); effective if `has_state_cache`.
+            its own makes next (vLLM, EAGLE and MTP); effective if `has_state_cache`, without ``priority_preemption``.
         num_draft_states: ``keeps_states``: states of drafts that a request has beside its own in each group of layers;
             ``window_groups`` counts them.
         hashes_next_token: Whether a block is cached with the token behind it, so that it is found only where prompts go
@@ -259,6 +265,10 @@ class EngineConfig:
     window_blocks: int = 0
     window_tokens: int = 0
     num_window_blocks: int = 0
+    tree_states: int = 0
+    seat_states: int = 1
+    state_grid: int = 0
+    state_interval: int = 256
     keeps_states: bool = False
     caches_states: bool = False
     keeps_every_state: bool = False
@@ -382,9 +392,12 @@ class EngineConfig:
 
     @property
     def has_state_cache(self) -> bool:
-        """Whether blocks are counted one by one, for cached states or windows; chunks end where states are cached."""
-        is_cached = self.enable_prefix_caching and self.enable_chunked_prefill and self.evicts_by_block
-        has_states = self.caches_states and self.keeps_states and is_cached
+        """Whether blocks are counted one by one, for windows, cached states, or uncached ones with slots ahead."""
+        is_cached = self.enable_prefix_caching and self.evicts_by_block
+        is_ahead = self.num_lookahead_tokens > 0 and not self.enable_prefix_caching
+        has_states = (
+            self.caches_states and self.keeps_states and (is_cached or is_ahead) and self.enable_chunked_prefill
+        )
         return self.numbers_windows or (has_states and self._may_number_blocks)
 
     @property
@@ -413,13 +426,13 @@ class EngineConfig:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether a step computes prompts beside decodes, and requests come and go between steps."""
-        return self.batching == "continuous" and self.scheduler == "mixed"
+        """Whether a step computes prompts beside decodes, with paged KV, and requests come and go between steps."""
+        return self.batching == "continuous" and self.scheduler == "mixed" and self.kv_allocation == "paged"
 
     @property
     def num_slots_ahead(self) -> int:
         """``num_lookahead_tokens`` where they are counted."""
-        return self.num_lookahead_tokens if self.has_state_cache else 0
+        return self.num_lookahead_tokens if self.has_state_cache and not self.priority_preemption else 0
 
     @property
     def leaves_results(self) -> bool:
@@ -441,7 +454,7 @@ class EngineConfig:
     @property
     def has_padding(self) -> bool:
         """Whether lone tokens are padded: in mixed steps, and without windows unless blocks are counted one by one."""
-        is_plain = self.kv_allocation == "paged" and (self.window_blocks == 0 or self.has_state_cache)
+        is_plain = not self.window_blocks or self.keeps_states or self.has_state_cache
         return self.pads_lone_token and self.num_speculative_tokens > 0 and self.is_mixed and is_plain
 
     @property

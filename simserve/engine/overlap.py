@@ -121,7 +121,7 @@ def learn_results(replica: Replica, requests: RequestTable, is_launched: bool) -
         if index in replica.departing:
             release_one(replica, requests, index, replica.departing_tokens[replica.departing.index(index)])
         elif replica.cache is not None and replica.cache.tree is not None:
-            cache_computed(replica, index, requests.context_base[index] + replica.step)
+            cache_computed(replica, index, requests.context_base[index] + replica.step, True)
     replica.late_prompts.clear()
     release_departing(replica, requests)
     replica.late_results = LATE_NOTHING

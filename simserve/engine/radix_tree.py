@@ -5,6 +5,13 @@ Requests that are computed together therefore share nothing that only they have.
 joins the tree, ends within it. Unused nodes are evicted whole, the least recently used first, once a step finds fewer
 free blocks than it takes: as many as it takes, however few are missing (``mem_cache/radix_cache.py`` and
 ``mem_cache/common.py`` of 0.5.9), or as many as are missing (``evict_to_free_tokens`` of 0.5.23).
+
+Models with states of linear attention or Mamba go on only from a node whose state is kept (`EngineConfig.tree_states`;
+``mamba_radix_cache.py`` of 0.5.9, ``unified_cache/components/mamba.py`` of 0.5.23). Without a grid, chunks and answers
+join the tree whole, with the state at their end. With one, a chunk joins it up to the last place on the grid, counted
+from its own beginning, or up to where the request has found more blocks than states, if it passes that; an answer up to
+the last multiple of the interval. A request has states of its own while it runs; where none is free, the state that was
+found or kept least recently goes, and with a leaf its blocks. A leaf without a state goes, too.
 """
 
 from __future__ import annotations
@@ -32,6 +39,9 @@ def find_in_tree(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]
     tree = cache.tree
     assert tree is not None
     found, node, partial = _follow(cache, tree, index, (tokens - 1) // cache.paths.block_size)
+    if tree.num_states:
+        node = _last_with_state(tree, node)
+        return tree.ends[node], _idle_until(tree, node)
     idle = 0
     if partial and not tree.users[partial]:
         idle = found - tree.starts[partial]
@@ -45,6 +55,11 @@ def look_up(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     found, node, partial = _follow(cache, tree, index, (tokens - 1) // cache.paths.block_size)
     if partial:
         node = _cut(cache, tree, partial, found)
+    if tree.num_states:
+        if partial:
+            _touch(tree, node)
+        node = _find_state(cache, tree, index, found, node)
+        found = tree.ends[node]
     tree.found = node
     _touch(tree, node)
     return found, _idle_until(tree, node)
@@ -63,16 +78,26 @@ def touch_waiting(replica: Replica, requests: RequestTable) -> None:
             found, node, partial = _follow(cache, tree, index, _on_path(cache, index, tokens))
             if partial:
                 node = _cut(cache, tree, partial, found)
+            if tree.num_states:
+                if partial:
+                    _touch(tree, node)
+                node = _find_state(cache, tree, index, found, node)
             _touch(tree, node)
     tree.num_looks += 1
 
 
-def use_found(cache: PrefixCache, index: int, blocks: int) -> None:
-    """Let a request that is admitted use what `look_up` has just found."""
+def use_found(replica: Replica, index: int, blocks: int) -> None:
+    """Let a request that is admitted use what `look_up` has just found, and take states of its own."""
+    cache = replica.cache
+    assert cache is not None
     tree = cache.tree
     assert tree is not None
-    node = tree.found
+    node = tree.found if blocks else 0
     taken = _use(tree, node)
+    if tree.num_states:
+        tree.begun[index] = blocks * cache.paths.block_size
+        for _ in range(replica.config.seat_states):
+            _take_state(cache, tree)
     cache.num_idle -= taken
     cache.num_duplicates += blocks - taken
     cache.paths.shared_blocks[index] = blocks
@@ -80,17 +105,30 @@ def use_found(cache: PrefixCache, index: int, blocks: int) -> None:
         tree.nodes[index] = node
 
 
-def cache_computed(replica: Replica, index: int, tokens: int) -> None:
-    """Let the tree hold a running request's first ``tokens`` tokens, and the request use them: its copies are free."""
+def cache_computed(replica: Replica, index: int, tokens: int, is_whole: bool) -> None:
+    """Let the tree hold a running request's first ``tokens`` tokens, and the request use them: its copies are free.
+
+    Args:
+        is_whole: Whether its prompt has been computed, and it decodes.
+    """
     cache = replica.cache
     assert cache is not None
     tree, shared = cache.tree, cache.paths.shared_blocks
     assert tree is not None
+    if tree.num_states:
+        end = tokens
+        tokens = _track(tree, index, end)
+        if is_whole:
+            tree.answering[index] = end
     blocks, before = _on_path(cache, index, tokens), shared[index]
     if blocks <= before:
         return
+    if tree.num_states:
+        _take_state(cache, tree)
     found = _add(cache, tree, index, blocks)
     node = tree.found
+    if tree.num_states:
+        _keep_state(tree, node)
     # What it has added counts as free until it is used.
     taken = _use(tree, node)
     _leave(tree, tree.nodes.get(index, 0))
@@ -110,9 +148,14 @@ def leave_tree(replica: Replica, index: int, tokens: int) -> None:
     assert cache is not None
     tree, shared = cache.tree, cache.paths.shared_blocks
     assert tree is not None
+    if tree.num_states:
+        tokens = _leave_states(replica, tree, index, tokens)
     blocks = _on_path(cache, index, tokens)
     if blocks:
         cache.num_idle += blocks - _add(cache, tree, index, blocks)
+        if tree.num_states:
+            tree.num_free_states -= 1
+            _keep_state(tree, tree.found)
     freed = _leave(tree, tree.nodes.get(index, 0))
     returned = freed - shared[index]
     replica.free_blocks += returned
@@ -163,13 +206,110 @@ def evict_nodes(cache: PrefixCache, num_blocks: int) -> int:
     assert tree is not None
     gone = 0
     while gone < num_blocks and gone < cache.num_idle:
-        node = least_recent(tree.idle)
+        gone += _remove(cache, tree, least_recent(tree.idle))
+    cache.num_idle -= gone
+    return gone
+
+
+def _remove(cache: PrefixCache, tree: RadixTree, node: int) -> int:
+    """Remove a node without users, and what is then a leaf without a state; return the blocks that have gone."""
+    gone = 0
+    while True:
         gone += tree.ends[node] - tree.starts[node]
         del tree.idle[node]
         del tree.children[_key(cache, tree, node)]
         tree.free_nodes.append(node)
-    cache.num_idle -= gone
-    return gone
+        if not tree.num_states:
+            return gone
+        if tree.states[node]:
+            _drop_state(tree, node)
+        node = tree.parents[node]
+        tree.num_children[node] -= 1
+        if not node or tree.num_children[node] or tree.states[node] or tree.users[node]:
+            return gone
+
+
+def _last_with_state(tree: RadixTree, node: int) -> int:
+    """Return a node or the last one before it that has a state; 0: none has."""
+    while node and not tree.states[node]:
+        node = tree.parents[node]
+    return node
+
+
+def _find_state(cache: PrefixCache, tree: RadixTree, index: int, found: int, node: int) -> int:
+    """Return the node from which a request goes on that has found so many blocks; note where it will leave a state."""
+    tokens = found * cache.paths.block_size
+    node = _last_with_state(tree, node)
+    if tree.state_grid:
+        tokens = tokens // tree.state_grid * tree.state_grid
+        tree.junctions[index] = tokens if tokens > tree.ends[node] * cache.paths.block_size else 0
+    if node:
+        tree.clock += 1
+        tree.state_times[node] = tree.clock
+    return node
+
+
+def _track(tree: RadixTree, index: int, tokens: int) -> int:
+    """Return the tokens of a prompt before the state that its chunk leaves, which ends at ``tokens``; 0: none."""
+    begun, grid = tree.begun.get(index, 0), tree.state_grid
+    tree.begun[index] = tokens
+    if not grid:
+        return tokens
+    place = begun + (tokens - begun) // grid * grid
+    junction = tree.junctions.get(index, 0)
+    if begun < junction <= place and not (junction - begun) % grid:
+        place = junction
+    return place if place > begun else 0
+
+
+def _leave_states(replica: Replica, tree: RadixTree, index: int, tokens: int) -> int:
+    """Free the states of a request that leaves; return its tokens before the last one, which the tree is to keep."""
+    config, prompt = replica.config, tree.answering.get(index, 0)
+    tree.num_free_states += config.seat_states
+    place = tokens
+    if tokens and tree.state_grid and prompt:
+        place = tokens // config.state_interval * config.state_interval
+        place = place if place > prompt else 0
+    elif tokens:
+        place = _track(tree, index, tokens)
+    if prompt:
+        del tree.answering[index]
+    return place
+
+
+def _take_state(cache: PrefixCache, tree: RadixTree) -> None:
+    """Take a free state; if there is none, that of the node without users that was found or kept least recently."""
+    if tree.num_free_states <= 0:
+        oldest = 0
+        for position in range(len(tree.stateful)):
+            node = tree.stateful[position]
+            if not tree.state_users[node] and (not oldest or tree.state_times[node] < tree.state_times[oldest]):
+                oldest = node
+        if oldest and not (tree.users[oldest] or tree.num_children[oldest]):
+            cache.num_idle -= _remove(cache, tree, oldest)
+        elif oldest:
+            _drop_state(tree, oldest)
+    tree.num_free_states -= 1
+
+
+def _keep_state(tree: RadixTree, node: int) -> None:
+    """Let a node have the state that was taken for it; if it has one, that is free again."""
+    if tree.states[node]:
+        tree.num_free_states += 1
+    else:
+        tree.states[node] = 1
+        tree.stateful.append(node)
+    tree.clock += 1
+    tree.state_times[node] = tree.clock
+
+
+def _drop_state(tree: RadixTree, node: int) -> None:
+    tree.states[node] = 0
+    tree.num_free_states += 1
+    for position in range(len(tree.stateful)):
+        if tree.stateful[position] == node:
+            tree.stateful.pop(position)
+            break
 
 
 def _follow(cache: PrefixCache, tree: RadixTree, index: int, limit: int) -> tuple[int, int, int]:
@@ -231,6 +371,8 @@ def _add(cache: PrefixCache, tree: RadixTree, index: int, blocks: int) -> int:
         tree.starts[added], tree.ends[added] = found, blocks
         tree.parents[added], tree.users[added] = node, 0
         tree.children[_key(cache, tree, added)] = added
+        tree.num_children[added], tree.states[added], tree.state_users[added] = 0, 0, 0
+        tree.num_children[node] += 1
         node = added
     tree.found = node
     _touch(tree, node)
@@ -246,6 +388,7 @@ def _cut(cache: PrefixCache, tree: RadixTree, node: int, position: int) -> int:
     tree.starts[front], tree.ends[front] = tree.starts[node], position
     tree.parents[front], tree.users[front] = tree.parents[node], tree.users[node]
     tree.children[_key(cache, tree, front)] = front
+    tree.num_children[front], tree.states[front], tree.state_users[front] = 1, 0, 0
     start = tree.starts[node] - tree.offsets[node]
     while paths.ends[entry] <= position:
         start = paths.ends[entry]
@@ -262,6 +405,8 @@ def _new_node(tree: RadixTree) -> int:
     if tree.free_nodes:
         return tree.free_nodes.pop()
     for column in (tree.entries, tree.offsets, tree.starts, tree.ends, tree.parents, tree.users):
+        column.append(0)
+    for column in (tree.states, tree.state_users, tree.state_times, tree.num_children):
         column.append(0)
     return len(tree.users) - 1
 
@@ -291,6 +436,7 @@ def _idle_until(tree: RadixTree, node: int) -> int:
 def _use(tree: RadixTree, node: int) -> int:
     """Add a user to a node and its ancestors; return the blocks that had none."""
     blocks = 0
+    tree.state_users[node] += 1
     while node:
         if not tree.users[node]:
             blocks += tree.ends[node] - tree.starts[node]
@@ -303,6 +449,7 @@ def _use(tree: RadixTree, node: int) -> int:
 def _leave(tree: RadixTree, node: int) -> int:
     """Remove a user from a node and its ancestors; return the blocks that have none any more."""
     blocks = 0
+    tree.state_users[node] -= 1
     while node:
         tree.users[node] -= 1
         if not tree.users[node]:

@@ -66,7 +66,7 @@ def to_state(replica: Replica, requests: RequestTable, index: int, remaining: in
     junction = 0
     replica.exported_states = 0
     if cache is not None:
-        if cache.has_windows:
+        if cache.has_windows or not cache.keeps_any:
             return chunk
         cache.paths.next_state[index] = 0
         junction = cache.paths.junctions[index] * wide
@@ -116,7 +116,7 @@ def _exports(replica: Replica, start: int, end: int, prefill_end: int, last: int
     """Return whether a chunk that ends a prompt writes a state amid it: where the last block before ``last`` ends."""
     config = replica.config
     size = config.state_block_size if config.state_block_size else replica.block_size
-    if not config.exports_states or end < prefill_end or start % size:
+    if not (config.exports_states and config.enable_prefix_caching) or end < prefill_end or start % size:
         return False
     return start + size <= (last - 1) // size * size and -(-end // size) - 2 > (start - 1) // size
 
@@ -224,8 +224,7 @@ def has_room_for_state(replica: Replica, requests: RequestTable, index: int, fou
 
 def first_ahead(replica: Replica) -> int:
     """Return the slots beyond its tokens that the first chunk of a request takes: up to 0.24 none."""
-    config = replica.config
-    return 0 if config.aligns_plainly else config.num_lookahead_tokens
+    return 0 if replica.config.aligns_plainly or replica.cache is None else replica.cache.num_ahead
 
 
 def _blocks_until(replica: Replica, tokens: int, num_ahead: int) -> int:
@@ -290,7 +289,9 @@ def take_blocks_for(replica: Replica, index: int, tokens: int, num_ahead: int) -
             paths.blocks_held[index] = until
         return True
     last = cache.columns[column + 1]
-    has_state, has_earlier = int(not last or place > cache.piece_ends[last]), replica.exported_states
+    # Where none is cached, a request has one for good.
+    has_state = int(not last or (cache.keeps_any and place > cache.piece_ends[last]))
+    has_earlier = replica.exported_states
     needed = num_blocks + cache.state_weight * (has_state + has_earlier)
     if needed > replica.free_blocks:
         return False
@@ -432,7 +433,7 @@ def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
     if cache.has_windows:
         # As many tokens as it computes are known at most.
         has_kept = (tokens - cache.reach) // size <= paths.passed_blocks[index]
-    elif tokens > cache.piece_ends[last] * size:
+    elif cache.keeps_any and tokens > cache.piece_ends[last] * size:
         return False
     tokens_held = paths.blocks_held[index] * size
     return has_kept and tokens // size <= paths.shared_blocks[index] and tokens + cache.num_ahead <= tokens_held

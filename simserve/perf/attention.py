@@ -245,20 +245,21 @@ def triton_latent_seconds(shape: ReplicaShape, machine: Machine, attention: Atte
     return np.asarray(attention.decode_flops_per_key * computed * idle / rate)
 
 
-def paged_key_seconds(shape: ReplicaShape, layers: AttentionLayers, sequences: Array) -> Array:
-    """Return the least seconds per key and layer where one program reads all keys of a sequence's head; 0 elsewhere.
+def serial_key_seconds(shape: ReplicaShape, layers: AttentionLayers, sequences: Array) -> Array:
+    """Return the least seconds per key and layer where a sequence's keys are read one after another; 0 elsewhere.
 
-    On AMD's GPUs vLLM decodes so behind its default backend where that has no kernel in HIP (kernel_paged_attention_2d,
-    Triton's). Heads and sequences run beside each other, keys one after another. Times are known of models with
-    recurrent layers and wide heads alone. Steps with drafts have other kernels.
+    Heads and sequences run beside each other. On AMD's GPUs vLLM decodes so behind its default backend where that has
+    no kernel in HIP (Triton's kernel_paged_attention_2d); times are known of models with recurrent layers and wide
+    heads alone. Steps with drafts have other kernels.
     """
-    engine, is_amd = shape.engine, shape.hardware.vendor == "AMD"
-    is_called = is_amd and engine.attention_backend is None and shape.tokens_per_decode == 1
-    is_wide = layers.has_plain_heads and TRITON_NARROW < layers.head_dim <= WIDEST_SHARED
-    if not is_called or not is_wide or not shape.model.num_linear_layers:
+    engine, vendor = shape.engine, shape.hardware.vendor
+    key = engine.serial_decode_keys.get(vendor, 0.0)
+    if vendor == "AMD":
+        is_wide = TRITON_NARROW < layers.head_dim <= WIDEST_SHARED and shape.model.num_linear_layers > 0
+        key = key if is_wide and engine.attention_backend is None else 0.0
+    if shape.tokens_per_decode > 1 or not layers.has_plain_heads:
         return np.zeros(1)
-    decoding = np.ceil(np.maximum(sequences, 1.0) / shape.pipeline_parallel_size)
-    return np.asarray(engine.paged_decode_key / decoding)
+    return np.asarray(key / np.ceil(np.maximum(sequences, 1.0) / shape.pipeline_parallel_size))
 
 
 def unshared_key_seconds(

@@ -2,7 +2,7 @@
 
 A prompt attends to full keys and values. Of the tokens before a chunk, computed in earlier steps or found in a cache,
 only latent keys are stored. So every chunk gathers them, multiplies them by ``kv_b`` again and copies rotary parts
-behind the keys of all heads (vLLM ``_compute_prefill_context`` in v1/attention/backends/mla/common.py; SGLang
+behind the keys of all heads (vLLM ``_compute_prefill_context``; SGLang
 ``forward_normal_chunked_kv_core`` in models/deepseek_v2.py; TensorRT-LLM ``forward_context_with_cached_kv`` in
 _torch/modules/attention.py). Sparse attention reads latent keys as they are.
 """

@@ -296,6 +296,11 @@ def state_slots(shape: ReplicaShape) -> int:
     return _state_plan(shape)[0]
 
 
+def kept_states(shape: ReplicaShape) -> int:
+    """Return those that seats and a prefix cache share, neither for drafts nor for padded sequences."""
+    return _state_plan(shape)[1] * _states_per_seat(shape)
+
+
 def _state_plan(shape: ReplicaShape) -> tuple[int, int]:
     """Return the states that a GPU holds, and the most seats for which they suffice if they have their share of memory.
 

@@ -378,6 +378,11 @@ class ReplicaShape:
         return self.tensor_parallel_size * self.data_parallel_size
 
     @property
+    def hashes_next_token(self) -> bool:
+        """Whether blocks are cached with the token behind them, which the layer that drafts has read (vLLM)."""
+        return self.speculation is not None and self.speculation.is_layer and self.engine.caches_results
+
+    @property
     def num_speculative_tokens(self) -> int:
         """Drafts that a step verifies for each sequence."""
         return 0 if self.speculation is None else self.speculation.num_speculative_tokens

@@ -26,10 +26,10 @@ from simserve.perf.attention import (
     index_key_seconds,
     index_pair_seconds,
     index_share,
-    paged_key_seconds,
     prefill_key_seconds,
     prefill_pair_seconds,
     reads_keys_by_query_head,
+    serial_key_seconds,
     sparse_prompt_seconds,
     triton_latent_seconds,
     triton_wide_share,
@@ -506,7 +506,7 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
     if _is_indexed_by_key(each.layers):
         key = key + width * index_key_seconds(_indexer(stage, each.layers), stage.machine)
     if each.layers.mla is None:
-        least = paged_key_seconds(stage.shape, each.layers, sequences)
+        least = serial_key_seconds(stage.shape, each.layers, sequences)
     else:
         least = triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
     held = 1.0 / stage.shape.decode_context_parallel_size  # keys of the context that a rank reads

@@ -15,6 +15,14 @@ both ends of its patches."""
 FRAMES_PER_SECOND = 100
 """Frames of the spectrogram: 160 samples of 16,000 a second (``WhisperFeatureExtractor`` of huggingface/transformers,
 which all encoders here use first)."""
+_WHOLE_TOWERS = {
+    "vllm": ("llama4", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "glm4v"),
+    "sglang": ("qwen2_5_vl", "qwen3_vl", "glm4v"),
+}
+_WHOLE_TOWERS_BEFORE = ("kimi_k2", "deepseek_v3", "qwen2", "qwen3", "qwen3_moe")
+"""Beginnings of families of models whose image tower an engine can hold whole on each rank, and families of language
+models behind such towers (Kimi-K2.5, Kimi-VL, InternVL): vLLM 0.32.0 model_executor/models,
+``supports_encoder_tp_data``; SGLang 0.5.23 srt/models, ``mm_enable_dp_encoder``."""
 
 
 class ImageShape(NamedTuple):
@@ -332,3 +340,9 @@ class AudioTower(FrozenModel):
         at_once = self.conv_frames or max(frames, 1)
         pieces, rest = divmod(frames, at_once)
         return pieces * math.ceil(at_once / self.stride) + math.ceil(rest / self.stride)
+
+
+def can_keep_tower_whole(engine: str, family: str) -> bool:
+    """Return whether an engine can hold the image tower of a family's models whole on each rank."""
+    is_behind_one = engine in _WHOLE_TOWERS and family in _WHOLE_TOWERS_BEFORE
+    return is_behind_one or family.startswith(_WHOLE_TOWERS.get(engine, ()))

@@ -133,9 +133,9 @@ class KernelTraits(FrozenModel):
     """CUDA compute capability from which `shown_start` applies."""
     attention_backends: Mapping[str, str] = Field(default_factory=dict)
     """Maker of the GPU -> default of `deployment.engine.attention_backend`."""
-    paged_decode_key: Seconds = Field(default=0, ge=0)
-    """Least time per key of a decoding sequence in one layer with heads of 256 on AMD's GPUs, seconds, of models with
-    recurrent layers, if no `attention_backend` is set: one program reads a head's keys one after another."""
+    serial_decode_keys: Mapping[str, Seconds] = Field(default_factory=dict)
+    """Maker of the GPU -> least time per key of a decoding sequence in one layer, seconds, where a head's keys are read
+    one after another; on AMD's with heads of 256 in models with recurrent layers, if no `attention_backend` is set."""
     expert_backends: Mapping[str, MoeBackend] = Field(default_factory=lambda: dict[str, MoeBackend](AMD="aiter"))
     """Maker of the GPU -> `deployment.engine.moe_backend` if neither that nor AMD's attention is set."""
     has_flydsl_indexer: bool = False

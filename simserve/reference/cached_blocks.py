@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig, KVTierConfig
     from simserve.engine.state import StepTimes
+    from simserve.reference.request import Request
     from simserve.reference.steps import Step
 
 Block = tuple[int, int]
@@ -111,11 +112,18 @@ class CachedBlocks:
 
 @dataclass(eq=False)
 class Node:
-    """Blocks that requests have had in common so far; the nodes that follow, by their first block."""
+    """Blocks that requests have had in common so far; the nodes that follow, by their first block.
+
+    Attributes:
+        has_state: Whether the state at its end is kept (`simserve.reference.tree_states`).
+        state_used: When that was used last.
+    """
 
     blocks: list[Block]
     children: dict[Block, Node] = field(default_factory=dict)
     last_used: int = 0
+    has_state: bool = False
+    state_used: int = 0
 
 
 class RadixTree:
@@ -125,12 +133,11 @@ class RadixTree:
         self.root = Node([])
         self.num_uses = 0
 
-    def use(self, blocks: list[Block], *, is_added: bool) -> None:
-        """Follow blocks as far as they go, split the node where they end, and note the use of it and all before it.
+    def follow(self, blocks: list[Block]) -> tuple[list[Node], list[Block], Node | None]:
+        """Follow blocks as far as they go, and split the node where they end.
 
-        Args:
-            blocks: From the beginning of a request.
-            is_added: Whether to add blocks that the tree lacks.
+        Returns:
+            The nodes, the blocks that they lack, and what has been split off.
         """
         path, rest, node = [], blocks, self.root
         tail: Node | None = None
@@ -138,16 +145,57 @@ class RadixTree:
             child = node.children[rest[0]]
             count = sum(1 for one, other in zip(child.blocks, rest, strict=False) if one == other)
             if count < len(child.blocks):
-                tail = Node(child.blocks[count:], child.children)
+                tail = Node(child.blocks[count:], child.children, child.last_used, child.has_state, child.state_used)
                 child.blocks, child.children = child.blocks[:count], {tail.blocks[0]: tail}
+                child.has_state = False
             path.append(child)
             rest, node = rest[count:], child
-        if rest and is_added:
-            node.children[rest[0]] = added = Node(rest)
-            path.append(added)
-        for each in [*([tail] if tail is not None else []), *reversed(path)]:
+        return path, rest, tail
+
+    def touch(self, nodes: list[Node]) -> None:
+        """Note that nodes were used now, one after another."""
+        for node in nodes:
             self.num_uses += 1
-            each.last_used = self.num_uses
+            node.last_used = self.num_uses
+
+    def use(self, blocks: list[Block], *, is_added: bool) -> None:
+        """Follow blocks, and note the use of the nodes.
+
+        Args:
+            blocks: From the beginning of a request.
+            is_added: Whether to add blocks that the tree lacks.
+        """
+        path, rest, tail = self.follow(blocks)
+        if rest and is_added:
+            above = path[-1] if path else self.root
+            above.children[rest[0]] = added = Node(rest)
+            path.append(added)
+        self.touch([*([tail] if tail is not None else []), *reversed(path)])
+
+    def find(self, _: Request, blocks: list[Block]) -> None:
+        """Note the use of what a request finds."""
+        self.use(blocks, is_added=False)
+
+    def reachable(self, blocks: list[Block]) -> list[Block]:
+        """Return those of the blocks that the tree holds from which a request can go on."""
+        return blocks
+
+    def seat(self, request: Request, cached: CachedBlocks) -> None:
+        """Let a request that is admitted use what it has found."""
+
+    def keeps(self, _: Request, tokens: int) -> int:
+        """Return how many of a request's computed tokens the tree keeps."""
+        return tokens
+
+    def hold(self, request: Request, blocks: list[Block], cached: CachedBlocks) -> None:
+        """Hold blocks that a request has computed, and let it use them."""
+        self.use(blocks, is_added=True)
+        cached.give_up(request.shared)
+        cached.use(blocks)
+        request.shared = blocks
+
+    def leave(self, request: Request, shared: list[Block]) -> None:
+        """Let a request leave that has used ``shared``."""
 
     def give_up(self, blocks: list[Block], in_use: Container[Block]) -> None:
         """Note that the nodes with these blocks were used now, if no request uses them any more."""
@@ -167,12 +215,15 @@ class RadixTree:
             leaves = [each for each in self.nodes(self.root) if not each.children and each.blocks[0] not in in_use]
             if not leaves:
                 break
-            oldest = min(leaves, key=lambda each: each.last_used)
-            gone += oldest.blocks
-            for node in [self.root, *self.nodes(self.root)]:
-                if node.children.get(oldest.blocks[0]) is oldest:
-                    del node.children[oldest.blocks[0]]
+            gone += self.remove(min(leaves, key=lambda each: each.last_used), in_use)
         return gone
+
+    def remove(self, leaf: Node, _: Container[Block]) -> list[Block]:
+        """Remove a leaf; return its blocks."""
+        for node in [self.root, *self.nodes(self.root)]:
+            if node.children.get(leaf.blocks[0]) is leaf:
+                del node.children[leaf.blocks[0]]
+        return list(leaf.blocks)
 
 
 class Tier:

@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve.reference.arrival_order import came, growth
-from simserve.reference.cached_blocks import CachedBlocks, RadixTree, Store, Tier, worth_taking
+from simserve.reference.cached_blocks import CachedBlocks, Store, Tier, worth_taking
 from simserve.reference.micro_batches import smallest
 from simserve.reference.request import ONE_TOKEN, Request
 from simserve.reference.states import StateCache, reuse_oldest
 from simserve.reference.steps import Step
 from simserve.reference.suspension import is_alike, known_tokens
+from simserve.reference.tree_states import tree_of
 
 if TYPE_CHECKING:
     from simserve.engine.config import EngineConfig, KVTierConfig
@@ -49,9 +50,8 @@ class Scheduler(ABC):
         if config.kv_allocation == "static":
             self.capacity = self.kv_tokens // config.max_model_len
         self.cached = CachedBlocks(by_block=config.evicts_by_block)
-        # Where cached blocks are kept as a tree, what the step being planned has taken.
-        self.tree = RadixTree() if config.has_radix_tree else None
-        self.num_taken = 0
+        # Of a tree: what the step being planned has taken.
+        self.tree, self.num_taken = tree_of(config), 0
         # Blocks reserved while a step is planned for requests that the budget leaves less than a block of tokens.
         self.set_aside = 0
         # When each free block without a cached prefix, and each cached one, was released, if both are reused in turn.
@@ -496,7 +496,7 @@ class Scheduler(ABC):
             if place == "nowhere":
                 break
             places.append(None if place == "gpu" else place)
-        found = wanted[: len(places)]
+        found = wanted[: len(places)] if self.tree is None else self.tree.reachable(wanted[: len(places)])
         return found[: worth_taking(self.config, self.times, found, places)]
 
     def cache(self, request: Request, tokens: int) -> None:
@@ -506,12 +506,9 @@ class Scheduler(ABC):
         """
         num_blocks = tokens // self.config.block_size
         if self.tree is not None:
-            blocks = self.blocks_on_path(request, num_blocks)
+            blocks = self.blocks_on_path(request, self.tree.keeps(request, tokens) // self.config.block_size)
             if len(blocks) > len(request.shared):
-                self.tree.use(blocks, is_added=True)
-                self.cached.give_up(request.shared)
-                self.cached.use(blocks)
-                request.shared = blocks
+                self.tree.hold(request, blocks, self.cached)
             return
         if self.states.is_used:
             self.states.cache(request, tokens)
@@ -705,6 +702,7 @@ class Scheduler(ABC):
         if self.tree is not None:
             request.blocks, request.window_blocks, request.shared = 0, 0, []
             self.tree.give_up(shared, self.cached.users)
+            self.tree.leave(request, shared)
             return
         num_waiting, num_copies = request.num_duplicates, request.num_copies
         if self.ages_empty_blocks:
@@ -791,6 +789,8 @@ class Scheduler(ABC):
             request.shared = found
             self.load(request, step)
             self.cached.use(found)
+            if self.tree is not None:
+                self.tree.seat(request, self.cached)
         request.computed, request.suspended = self.computed_before(request, found), 0
         if is_first:
             request.cached_tokens = request.computed

@@ -404,7 +404,7 @@ class ContinuousScheduler(Scheduler):
             if self.num_looks % LOOKS_BETWEEN_USES == 0:
                 for request in reversed(list(self.waiting)[:MOST_TOUCHED]):
                     blocks = (request.prompt_tokens + request.generated) // config.block_size
-                    self.tree.use(self.blocks_on_path(request, blocks), is_added=False)
+                    self.tree.find(request, self.blocks_on_path(request, blocks))
             self.num_looks += 1
 
     def look_up(self, step: Step) -> None:
@@ -414,7 +414,7 @@ class ContinuousScheduler(Scheduler):
         if self.tree is not None and has_seat and is_asked:
             head = self.waiting[0]
             limit = (head.prompt_tokens + head.generated - 1) // self.config.block_size
-            self.tree.use(self.blocks_on_path(head, limit), is_added=False)
+            self.tree.find(head, self.blocks_on_path(head, limit))
 
     def note_refusal(self, step: Step) -> None:
         """``estimate``: if seats or blocks refuse the head while others decode, try no request for a while.

@@ -130,7 +130,7 @@ class StateCache:
         size = config.state_block_size or wide
         chunk = self.scheduler.aligned(chunk, remaining)
         self.num_exported = request.next_state = 0
-        if not self.is_used or self.has_windows:
+        if not self.is_used or self.has_windows or not config.enable_prefix_caching:
             return chunk
         prompt, known = request.prompt_tokens, request.prompt_tokens + request.generated
         start, until = known - remaining, max(prompt, known - 1)
@@ -170,6 +170,7 @@ class StateCache:
         """Whether a chunk that ends a prompt writes a state amid it: where the last block before ``last`` ends."""
         size = self.config.state_block_size or self.config.block_size
         is_whole = end >= until and start % size == 0 and start + size <= (last - 1) // size * size
+        is_whole = is_whole and self.config.enable_prefix_caching
         return self.config.exports_states and is_whole and -(-end // size) - 2 > (start - 1) // size
 
     def find(self, request: Request, wanted: Sequence[Block]) -> list[Block]:
@@ -262,7 +263,7 @@ class StateCache:
     def blocks_until(self, tokens: int, *, is_first: bool) -> int:
         """Return the blocks that hold tokens and what the drafter writes next, up to 0.24 not of the first chunk."""
         config = self.config
-        ahead = 0 if is_first and config.aligns_plainly else config.num_lookahead_tokens
+        ahead = 0 if is_first and config.aligns_plainly else config.num_slots_ahead
         return self.scheduler.blocks_of(min(tokens + ahead, max(config.max_model_len, tokens)))
 
     def is_served(self, request: Request, tokens: int) -> bool:
@@ -280,7 +281,9 @@ class StateCache:
         table, place = self.tables[request], self.scheduler.blocks_of(tokens)
         until = self.blocks_until(tokens, is_first=not table.has_begun)
         num_blocks = max(until - len(table.blocks), 0)
-        places = [place] if not table.states or place > table.states[-1][0] else []
+        # Where no state is cached, a request has one for good.
+        is_further = self.config.enable_prefix_caching and table.states and place > table.states[-1][0]
+        places = [place] if is_further or not table.states else []
         if self.has_windows:
             places = list(range(len(table.blocks) + 1, until + 1))
         if self.num_exported:

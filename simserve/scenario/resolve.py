@@ -18,9 +18,11 @@ from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
 from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
+from simserve.perf.tree_states import tree_fields
 from simserve.profiles import catalog
 from simserve.profiles.catalog import Itself, load_model
 from simserve.profiles.cuda_graphs import PromptGraphs
+from simserve.profiles.encoders import can_keep_tower_whole
 from simserve.profiles.engine import load_engine, resolve_engine
 from simserve.profiles.engine_options import TOWER_LAYERS, EngineOptions
 from simserve.profiles.engine_profile import EngineProfile
@@ -40,7 +42,7 @@ from simserve.scenario.combinations import (
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
 from simserve.scenario.schema import Scenario
-from simserve.scenario.speculative import with_speculation
+from simserve.scenario.speculative import draft_fields, with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.distributions import length_distribution
@@ -50,14 +52,6 @@ from simserve.workload.spec import ADVANCE_SECONDS
 _LANGUAGE_ONLY = ("sglang",)
 """Engines whose replicas omit the vision tower when there is an encoder pool (SGLang's ``--language-only``); the others
 are assumed to load it."""
-_WHOLE_TOWERS = {
-    "vllm": ("llama4", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "glm4v"),
-    "sglang": ("qwen2_5_vl", "qwen3_vl", "glm4v"),
-}
-_WHOLE_TOWERS_BEFORE = ("kimi_k2", "deepseek_v3", "qwen2", "qwen3", "qwen3_moe")
-"""Beginnings of families of models whose image tower an engine can hold whole on each rank, and families of language
-models behind such towers (Kimi-K2.5, Kimi-VL, InternVL): vLLM 0.32.0 model_executor/models,
-``supports_encoder_tp_data``; SGLang 0.5.23 srt/models, ``mm_enable_dp_encoder``."""
 _OF_ENGINE = [each.name for each in fields(EngineConfig) if each.name in ResolvedEngine.model_fields]
 """Fields of the scheduler's configuration that an engine has under the same name."""
 _OF_STAGES = ("pipeline_parallel_size", "overlaps_chunks", "keeps_micro_batches", "samples_in_turn", "max_chunk_tokens")
@@ -387,18 +381,12 @@ def _check_encoder_cut(scenario: Scenario, engine: ResolvedEngine, model: ModelP
     """Refuse to hold a tower whole on each rank if the engine splits this model's tower anyway, or there is none."""
     if engine.mm_encoder_tp_mode != "data":
         return
-    if can_keep_tower_whole(load_engine(engine.name, scenario.folder).base or engine.name, model):
-        return
     rule = f"has no effect: {model.name} has no vision tower"
     if model.vision is not None:
+        if can_keep_tower_whole(load_engine(engine.name, scenario.folder).base or engine.name, model.family):
+            return
         rule = f"is not available for {model.name}: {engine.name} splits its vision tower over the GPUs in any case"
     scenario.refuse("deployment.engine.mm_encoder_tp_mode", rule, "leave it out")
-
-
-def can_keep_tower_whole(engine: str, model: ModelProfile) -> bool:
-    """Return whether an engine can hold a model's image tower whole on each rank: there is one, and it is able to."""
-    named = engine in _WHOLE_TOWERS and model.family in _WHOLE_TOWERS_BEFORE
-    return model.vision is not None and (named or model.family.startswith(_WHOLE_TOWERS.get(engine, ())))
 
 
 def _masks(scenario: Scenario, engine: ResolvedEngine) -> Masks | None:
@@ -731,9 +719,8 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
     launching = model.num_hidden_layers * (engine.eager_seconds_per_layer if layer is None else layer)
     launching += model.num_moe_layers * engine.eager_seconds_per_expert_layer
     num_blocks = memory.num_kv_blocks if memory.windows is None else memory.windows.num_blocks
-    derived = (
-        _window_fields(shape, memory) | _checkpoint_fields(shape) | {name: getattr(shape, name) for name in _OF_STAGES}
-    )
+    derived = _window_fields(shape, memory) | _checkpoint_fields(shape)
+    derived |= {name: getattr(shape, name) for name in _OF_STAGES}
     return EngineConfig(
         **({name: getattr(engine, name) for name in _OF_ENGINE} | derived),
         num_swap_blocks=int(engine.swap_space // (memory.kv_bytes_per_token * engine.block_size)),
@@ -745,7 +732,7 @@ def engine_config(shape: ReplicaShape, memory: MemoryPlan) -> EngineConfig:
         transfer_request_seconds=engine.host_seconds_per_request - engine.host_seconds_per_streamed_request,
         transfer_prompt_seconds=launching,
         num_speculative_tokens=shape.num_speculative_tokens,
-        hashes_next_token=engine.caches_results and shape.speculation is not None and shape.speculation.is_layer,
+        hashes_next_token=shape.hashes_next_token,
         api_token_seconds=engine.api_server_seconds_per_token / api_servers,
     )
 
@@ -754,7 +741,7 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     """Return the scheduler's fields if layers keep only their window, or a state."""
     layout = memory.windows
     if layout is None:
-        return {}
+        return tree_fields(shape) if shape.model.num_linear_layers else {}
     return {
         "full_groups": layout.full_groups,
         "window_groups": layout.window_groups,
@@ -762,15 +749,6 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
         "num_window_blocks": layout.num_window_blocks,
         "keeps_states": layout.are_states,
     } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
-
-
-def _draft_fields(shape: ReplicaShape) -> dict[str, int]:
-    """Return what drafts hold and find where blocks are counted one by one: slots ahead, unless they are n-grams."""
-    drafting = shape.speculation
-    if drafting is None or drafting.method == "ngram":
-        return {}
-    drops = drafting.is_layer and not shape.engine.caches_results
-    return {"num_lookahead_tokens": drafting.num_speculative_tokens, "drops_last_block": drops}
 
 
 def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
@@ -782,7 +760,7 @@ def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
         "window_tokens": window,
         "keeps_every_state": not rules.keeps_last_windows,
         "aligns_plainly": not rules.counts_steps_ahead,
-    } | _draft_fields(shape)
+    } | draft_fields(shape)
 
 
 def _state_fields(shape: ReplicaShape) -> dict[str, int]:
@@ -798,7 +776,7 @@ def _state_fields(shape: ReplicaShape) -> dict[str, int]:
         "exports_states": exports_states(shape),
         "state_block_size": shape.engine.block_size // shape.decode_context_parallel_size,
         "num_draft_states": shape.num_speculative_tokens,
-    } | _draft_fields(shape)
+    } | draft_fields(shape)
 
 
 def _checkpoint_fields(shape: ReplicaShape) -> dict[str, int]:

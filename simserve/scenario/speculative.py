@@ -292,3 +292,12 @@ def speculation_facts(
         decode_speedup=gain,
         break_even_batch=break_even,
     )
+
+
+def draft_fields(shape: ReplicaShape) -> dict[str, int]:
+    """Return what drafts hold and find where blocks are counted one by one: slots ahead, unless they are n-grams."""
+    drafting = shape.speculation
+    if drafting is None or drafting.method == "ngram":
+        return {}
+    drops = drafting.is_layer and not shape.engine.caches_results
+    return {"num_lookahead_tokens": drafting.num_speculative_tokens, "drops_last_block": drops}

@@ -245,7 +245,7 @@ def test_a_process_ends_with_its_code_and_all_that_waits_for_its_end(before: str
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout.splitlines()) == (104, exits)
-    assert done.stderr.startswith("simserve: error: 'nope' is neither a scenario nor a model")
+    assert done.stderr.splitlines()[-1].startswith("simserve: error: 'nope' is neither a scenario nor a model")
 
 
 def test_a_second_interrupt_ends_a_process_that_waits_for_a_thread(folder: Path) -> None:

@@ -274,8 +274,9 @@ def test_watch_serves_its_own_metrics(simserve: Simserve, steady: str, monkeypat
         url = made.url
         with urllib.request.urlopen(url, timeout=5) as response:
             pages.append(response.read().decode())
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as missing:
             urllib.request.urlopen(url.removesuffix("metrics"), timeout=5)
+        missing.value.close()
         raise KeyboardInterrupt
 
     class Made(MetricsEndpoint):

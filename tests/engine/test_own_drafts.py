@@ -23,8 +23,6 @@ from tests.real_engines.compare import RULES, as_vllm, config_of, requests_of, t
 from tests.real_engines.workloads import OWN_DRAFTS, draw_case
 
 DROPS: dict[str, Any] = {"drops_last_block": True, "keeps_every_state": True}
-TOGETHER = [each for each in OWN_DRAFTS if each not in ("states_drafts", "states_drafts_short")]
-"""Classes whose blocks are counted one by one."""
 
 
 @pytest.mark.parametrize(
@@ -101,6 +99,7 @@ def drawn(seed: int, *, has_states: bool, **fields: Any) -> tuple[EngineConfig, 
             num_draft_states=count,
             window_groups=groups * (1 + count),
             num_blocks=config.num_blocks + groups * count,
+            enable_prefix_caching=draw.random() < 0.8,
         )
     else:
         config, specs = test_windows_in_blocks.drawn(seed, **of_drafts, max_num_batched_tokens=40, **fields)
@@ -127,7 +126,7 @@ def test_blocks_are_counted_as_the_walker_counts_them(seed: int, has_states: boo
 
 
 @pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
-@pytest.mark.parametrize("kind", TOGETHER)
+@pytest.mark.parametrize("kind", OWN_DRAFTS)
 def test_workloads_of_the_real_engine_agree(kind: str, version: str) -> None:
     """The classes that are compared with vLLM's scheduler, on the kernel and the walker."""
     case = as_vllm(draw_case(kind, 41, is_async=False), version)

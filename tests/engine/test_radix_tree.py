@@ -197,3 +197,53 @@ def test_the_one_with_the_shortest_answer_is_retracted_whatever_its_priority() -
     records = assert_agrees(config, SECOND, specs).records
 
     assert records.num_preemptions.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("states", "found"),
+    [({}, [0, 12, 12]), ({"tree_states": 20}, [0, 0, 0]), ({"tree_states": 20, "state_grid": 8}, [0, 0, 8])],
+)
+def test_a_prefix_is_found_only_where_a_state_is_kept(states: dict[str, int], found: list[int]) -> None:
+    """Prompts of 20 begin with the same 12 tokens: states lie at 20, or at 16 and then where they part, at 8."""
+    specs = make_specs([0.0, 10.0, 20.0], 20, 2)
+    records = served(specs, [[(1, 12)]] * 3, keeps_radix_tree=True, num_blocks=60, **states, **SGLANG).records
+
+    assert records.cached_tokens.tolist() == found
+
+
+@pytest.mark.parametrize(
+    ("states", "found"),
+    [
+        ({"tree_states": 20}, 24),
+        ({"tree_states": 20, "state_grid": 8, "state_interval": 32}, 16),
+        ({"tree_states": 20, "state_grid": 8, "state_interval": 8}, 24),
+    ],
+)
+def test_an_answer_leaves_a_state_at_its_end_or_its_last_interval(states: dict[str, int], found: int) -> None:
+    """A prompt of 20 with an answer of 6, and a later one that begins with both."""
+    specs = make_specs([0.0, 20.0], [20, 40], [6, 1])
+    records = served(specs, [[(1, 26)]] * 2, keeps_radix_tree=True, num_blocks=60, **states, **SGLANG).records
+
+    assert records.cached_tokens.tolist() == [0, found]
+
+
+@pytest.mark.parametrize(("num_states", "found"), [(5, 24), (4, 0)])
+def test_the_state_that_was_used_least_recently_gives_way(num_states: int, found: int) -> None:
+    """Three conversations would keep two states each: of five, the end of the first answer stays; of four, it goes."""
+    specs = make_specs([0.0, 20.0, 40.0, 60.0], [20, 20, 20, 40], [6, 6, 6, 1])
+    paths = [[(1, 26)], [(2, 26)], [(3, 26)], [(1, 26)]]
+    config = {"tree_states": num_states, "num_blocks": 60, "keeps_radix_tree": True, **SGLANG}
+    records = served(specs, paths, **config).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 0, found]
+
+
+def test_a_leaf_whose_state_gives_way_frees_its_blocks() -> None:
+    """Of two states the second conversation takes both: what it evicts of the first one is room for the third."""
+    specs = make_specs([0.0, 20.0, 40.0], [20, 20, 20], [6, 6, 6])
+    paths = [[(1, 26)], [(2, 26)], [(1, 26)]]
+    config = {"tree_states": 3, "seat_states": 1, "num_blocks": 14, "keeps_radix_tree": True, **SGLANG}
+    records = served(specs, paths, **config).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 0]
+    assert records.scheduled_time.tolist() == [0.0, 20.0, 40.0]

@@ -15,9 +15,9 @@ from simserve.perf.attention import (
     attention_of,
     decode_key_seconds,
     growing_share,
-    paged_key_seconds,
     prefill_key_seconds,
     prefill_pair_seconds,
+    serial_key_seconds,
     triton_latent_seconds,
     window_keys,
 )
@@ -386,7 +386,7 @@ def test_one_program_reads_the_keys_of_wide_heads_of_recurrent_models_on_amd() -
     shape = make_shape("mi325x-256gb", "qwen3.5-122b-a10b", version="0.27.0", **options)
     steps = price(shape, 1024).step_times
     layers = shape.model.attention_layers[0]
-    one, eight = paged_key_seconds(shape, layers, np.array([1.0, 8.0]))
+    one, eight = serial_key_seconds(shape, layers, np.array([1.0, 8.0]))
 
     assert 11_800 * steps.decode_slope[1] == pytest.approx(0.0385 - 0.0175, rel=0.5)
     assert one == 8 * eight
@@ -406,4 +406,12 @@ def test_other_kernels_split_the_keys_of_a_sequence(hardware: str, model: str, o
     """Before 0.19, where a backend is asked for, in models whose pages AMD's own kernel reads, and on other GPUs."""
     shape = make_shape(hardware, model, max_num_seqs=8, max_model_len=32768, **options)
 
-    assert not paged_key_seconds(shape, shape.model.attention_layers[0], np.ones(1))[0]
+    assert not serial_key_seconds(shape, shape.model.attention_layers[0], np.ones(1))[0]
+
+
+def test_llama_cpp_reads_keys_one_after_another_on_intels_gpus() -> None:
+    """A 27B on an Arc Pro B70 takes 16 ms more behind 65,536 tokens (llama.cpp pull request 24408: 47.2 and 63.6)."""
+    options: dict[str, Any] = {"engine": "llama.cpp", "quantization": "gguf-q6_k", "max_model_len": 66_000}
+    steps = price(make_shape("arc-pro-b70-32gb", "qwen3.5-27b", max_num_seqs=1, **options), 1024).step_times
+
+    assert 65_536 * steps.decode_slope[1] == pytest.approx(0.0164, rel=0.2)

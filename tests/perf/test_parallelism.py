@@ -125,18 +125,20 @@ def test_pieces_of_a_prompt_overlap_over_the_stages_of_llama_cpp() -> None:
     assert whole == pytest.approx(2.0, rel=0.1)
 
 
-def test_rows_cut_over_gpus_cost_llama_cpp_a_gathering_a_layer() -> None:
-    """0.08 ms and 0.08 a GPU: the 32 layers of an 8B over 2 take 7.7 ms longer than half of its weights."""
+@pytest.mark.parametrize(("build", "a_layer"), [("b8651", 0.24e-3), ("b8863", 0.0)])
+def test_rows_cut_over_gpus_cost_llama_cpp_a_gathering_a_layer(build: str, a_layer: float) -> None:
+    """0.08 ms and 0.08 a GPU: the 32 layers of an 8B over 2 take 7.7 ms longer than half of its weights; tensors do not."""
 
     def step(**sizes: int) -> tuple[float, float]:
-        shape = make_shape("rtx-4090-24gb", "llama-3-8b", engine="llama.cpp", quantization="fp16", **sizes)
-        priced = price(shape)
+        engine = {"engine": "llama.cpp", "version": build, "quantization": "fp16"}
+        priced = price(make_shape("rtx-4090-24gb", "llama-3-8b", **engine, **sizes))
         return priced.step_times.decode_base[1], float(priced.parts.decode[0, 1])
 
     (alone, weights), (cut, half) = step(), step(tensor_parallel_size=2)
 
     assert half == pytest.approx(weights / 2, rel=0.1)
-    assert cut - half - (alone - weights) == pytest.approx(32 * 0.24e-3, rel=0.25)
+    all_reduces = cut - half - (alone - weights) - 32 * a_layer
+    assert 0.0 <= all_reduces < 32 * 0.06e-3
 
 
 def test_engines_that_hand_on_whole_steps_are_not_overlapped() -> None:

@@ -34,7 +34,7 @@ from tests.real_engines.compare import (
     simulate_trtllm,
 )
 from tests.real_engines.trtllm_second import schedules_of_second
-from tests.real_engines.workloads import CLASSES, DRAFTING, WINDOWED_DRAFTING, draw_case
+from tests.real_engines.workloads import CLASSES, DRAFTING, OWN_DRAFTS, WINDOWED_DRAFTING, draw_case
 
 VERSIONS = [
     *sorted(RULES),
@@ -77,7 +77,8 @@ def main() -> None:
     kinds = [kind for kind in asked.classes.split(",") if kind not in WITHOUT.get(asked.version, ())]
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
     # One process for all: importing the engine takes longer than its schedules.
-    modes = {kind: (False,) if kind in (*DRAFTING, *WINDOWED_DRAFTING) else (False, True) for kind in kinds}
+    drafted = (*DRAFTING, *WINDOWED_DRAFTING, *OWN_DRAFTS)
+    modes = {kind: (False,) if kind in drafted else (False, True) for kind in kinds}
     drawn_cases = (draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in modes[kind] for seed in seeds)
     cases = [as_vllm(case, asked.version) for case in drawn_cases]
     schedules = schedules_of(python, cases)

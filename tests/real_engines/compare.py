@@ -172,6 +172,8 @@ def as_sglang(case: Mapping[str, Any]) -> dict[str, Any]:
         "chunked_prefill_size": chunk,
         # The kernel admits a prompt that takes the budget to its last token, SGLang one that leaves a token.
         "max_prefill_tokens": 16384 if chunk else case["max_num_batched_tokens"] + 1,
+        "num_states": 0,
+        "state_grid": 0,
         "new_token_ratio_initial": 0.7 * conservativeness,
         "new_token_ratio_minimum": 0.098 * conservativeness,
         "new_token_ratio_decay": 0.602 / 600 * conservativeness,
@@ -198,12 +200,27 @@ def simulate_sglang(case: Mapping[str, Any], release: str) -> Replay:
         expects_max_tokens=case["ignore_eos"] and rules.get("expects_max_tokens", False),
         block_size=1,
         num_blocks=case["num_tokens"],
+        **states_of(case),
         data_parallel_size=case["data_parallel_size"],
         rotates_ranks=True,
         **{name: case[name] for name in case if name.startswith(("new_token_ratio", "prefill_delayer"))},
         **{name: value for name, value in rules.items() if name != "expects_max_tokens"},
     )
     return replay(config, times_of(case), requests_of(case))
+
+
+def states_of(case: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields of `EngineConfig` for the states of a case of `as_sglang`."""
+    if not case["num_states"]:
+        return {}
+    tracked = (2 if case["async_scheduling"] else 1) if case["state_grid"] else 0
+    grid = case["state_grid"]
+    return {
+        "tree_states": case["num_states"],
+        "seat_states": 1 + tracked,
+        "state_grid": grid,
+        "state_interval": 4 * grid or 1,
+    }
 
 
 def as_trtllm(case: Mapping[str, Any], release: str, policy: str = "GUARANTEED_NO_EVICT") -> dict[str, Any]:

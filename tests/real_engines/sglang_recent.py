@@ -23,8 +23,19 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang_states import COMPONENTS, TRACKED, pool_of
 
-runtime_context.publish(ServerArgs(model_path="dummy", device="cpu", page_size=1), role="scheduler")
+
+def publish(grid):
+    """Make the arguments of a server known, anew where states are tracked at multiples of ``grid`` tokens."""
+    tracked = {"mamba_radix_cache_strategy": "extra_buffer", "mamba_track_interval": TRACKED * grid} if grid else {}
+    arguments = ServerArgs(model_path="dummy", device="cpu", page_size=1, **tracked)
+    arguments._mamba_cache_chunk_size = grid or 1
+    runtime_context.reset_context()
+    runtime_context.publish(arguments, role="scheduler")
+
+
+publish(0)
 
 
 class Silent:
@@ -47,10 +58,15 @@ class Bare(Scheduler):
 
     def __init__(self, case):
         longest, seats = case["max_model_len"], case["max_num_seqs"]
+        has_states, is_tracked = case["num_states"] > 0, case["state_grid"] > 0
+        publish(case["state_grid"])
         runtime_context.get_context().override("case", pp_max_micro_batch_size=seats)
-        self.req_to_token_pool = ReqToTokenPool(
-            size=seats + 1, max_context_len=longest + 8, device="cpu", enable_memory_saver=False
-        )
+        if has_states:
+            self.req_to_token_pool = pool_of(case, seats, longest)
+        else:
+            self.req_to_token_pool = ReqToTokenPool(
+                size=seats + 1, max_context_len=longest + 8, device="cpu", enable_memory_saver=False
+            )
         self.token_to_kv_pool_allocator = TokenToKVPoolAllocator(
             case["num_tokens"], dtype=torch.float16, device="cpu", kvcache=Silent(), need_sort=False
         )
@@ -60,7 +76,8 @@ class Bare(Scheduler):
                 req_to_token_pool=self.req_to_token_pool,
                 token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
                 page_size=1,
-                tree_components=(ComponentType.FULL,),
+                enable_mamba_extra_buffer=is_tracked,
+                tree_components=COMPONENTS if has_states else (ComponentType.FULL,),
             )
         )
         self.page_size = self.pp_size = 1
@@ -68,7 +85,11 @@ class Bare(Scheduler):
         self.last_batch = self.chunked_req = self.dllm_config = self.prefill_delayer = None
         self._pending_chunked_abort_req = self.min_free_slots_delayer = self.dynamic_chunk_sizer = None
         self.model_config = Silent(
-            is_encoder_decoder=False, is_matryoshka=False, vocab_size=1 << 30, self_opened_think_start_ids=()
+            is_encoder_decoder=False,
+            is_matryoshka=False,
+            vocab_size=1 << 30,
+            self_opened_think_start_ids=(),
+            hf_text_config=SimpleNamespace(),
         )
         self.spec_algorithm = SpeculativeAlgorithm.NONE
         self.disaggregation_mode = DisaggregationMode.NULL

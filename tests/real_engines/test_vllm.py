@@ -6,7 +6,7 @@ import pytest
 
 from tests.real_engines import environment
 from tests.real_engines.compare import RULES, as_vllm, first_difference, schedules_of
-from tests.real_engines.workloads import DRAFTING, WINDOWED, WINDOWED_CACHED, draw_case
+from tests.real_engines.workloads import DRAFTING, OWN_DRAFTS, WINDOWED, WINDOWED_CACHED, draw_case
 
 IDENTICAL = ("plain", "chunked", "kv_short", "priority", "prefix", "prefix_short", "conversations", "threshold")
 """Classes in which every schedule is meant to be the same."""
@@ -28,6 +28,7 @@ def test_schedules_are_those_of_the_release(version: str, is_async: bool) -> Non
         pytest.skip(f"vLLM {version} is not installed: python -m tests.real_engines --version {version}")
     kinds = (*IDENTICAL, *STATES[version], *WINDOWED, *WINDOWED_CACHED)
     kinds = (*kinds, *(DRAFTING if version == "0.33.0" and not is_async else ()))
+    kinds = (*kinds, *(OWN_DRAFTS if version != "0.12.0" and not is_async else ()))
     drawn = [draw_case(kind, 5000 + seed, is_async=is_async) for kind in kinds for seed in range(NUM_CASES)]
     cases = [as_vllm(case, version) for case in drawn]
 

@@ -70,7 +70,8 @@ _ONE, _NONE = np.ones(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
 _PATHS = PrefixPaths(np.zeros(2, dtype=np.int64), _NONE, _NONE, 1, as_lists=False)
 _READ = dict.fromkeys(("ends", "is_shared", "segments", "starts"), Column("q"))
 PATHS = Record("paths", _kinds(_PATHS, **_READ, is_private=Column("b"), store=Pointer(TIER)))
-TREE = Record("tree", _kinds(RadixTree(), children=Index(), idle=Order(), nodes=Index()))
+_OF_TREE = dict.fromkeys(("answering", "begun", "children", "junctions", "nodes"), Index())
+TREE = Record("tree", _kinds(RadixTree(), idle=Order(), **_OF_TREE))
 _CACHE = _kinds(
     PrefixCache(_PATHS, _ENGINE),
     chains=Index(),

@@ -24,11 +24,11 @@ from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.pasted import read_pasted, without_shell
 from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
 from simserve.profiles.catalog import load_model
+from simserve.profiles.encoders import can_keep_tower_whole
 from simserve.profiles.engine_profile import FEATURES, UNSIMULATED_METHODS, load_engine
 from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import KV_CACHE_DTYPES, stored_format
-from simserve.scenario.resolve import can_keep_tower_whole
 from simserve.units import to_text
 from simserve.validation import FrozenModel, validate
 
@@ -601,7 +601,8 @@ def draft_of(
     length = _overridden_length(reading, profile)
     if length is not None:
         reading.options.setdefault("max_model_len", length)
-    if reading.options.get("mm_encoder_tp_mode") == "data" and not can_keep_tower_whole(reading.engine, profile):
+    keeps_whole = profile.vision is not None and can_keep_tower_whole(reading.engine, profile.family)
+    if reading.options.get("mm_encoder_tp_mode") == "data" and not keeps_whole:
         del reading.options["mm_encoder_tp_mode"]
         rule = f"{reading.engine} is not known to do that with {profile.name}"
         notes.append(f"An image tower whole on each GPU is left out: {rule}.")

@@ -445,25 +445,9 @@ def least_replica_seconds(
     num_gaps = float(gaps.sum())
     if decode_limit is not None and np.all(np.isfinite(decode_limit)) and num_gaps > 0:
         limit = decode_limit
-    typical_gap = None if limit is None else float(limit.sum() / num_gaps)
-    sums = (
-        float(fixed.sum()),
-        float(computed.sum()),
-        float(contexts.sum()),
-        0.0 if limit is None else float(limit.sum()),
-    )
-    shortest = float(prompt.min(initial=math.inf))
-    best_sum, best = sums[0], None
-    for prices in _prices(steps, has_gaps=num_gaps > 0, typical_gap=typical_gap):
-        token, memory, pace = prices
-        further = steps.further_token_price(*prices) if num_gaps else 0.0
-        if further <= (token - memory) * (shortest + 1):
-            of_gaps = further * num_gaps
-        else:
-            of_gaps = float((np.minimum(further, (token - memory) * (prompt + 1)) * gaps).sum())
-        total = sums[0] + token * sums[1] + of_gaps + memory * sums[2] - pace * sums[3]
-        if total > best_sum:
-            best_sum, best = total, (prices, further)
+    left = 0.0 if limit is None else float(limit.sum())
+    sums = float(fixed.sum()), float(computed.sum()), float(contexts.sum()), left
+    best = _best_prices(steps, prompt, gaps, sums, None if limit is None else left / num_gaps)
     if best is None:
         return fixed, 0.0
     (token, memory, pace), further = best
@@ -472,6 +456,34 @@ def least_replica_seconds(
     if limit is not None and pace:
         seconds = seconds - pace * limit
     return seconds, token
+
+
+def _best_prices(
+    steps: Steps, prompt: Array, gaps: Array, sums: tuple[float, float, float, float], typical_gap: float | None
+) -> tuple[tuple[float, float, float], float] | None:
+    """Return the prices at which all requests together take longest, and the price of a further token at these.
+
+    Args:
+        gaps: Further tokens of each request.
+        sums: Of all requests: seconds at no price, prompt tokens that are computed, contexts of their further tokens,
+            and seconds that their decoding may take.
+        typical_gap: Seconds that a further token may take on average; None: no limit.
+
+    Returns:
+        None if no prices give more than the seconds at no price.
+    """
+    shortest, num_gaps = float(prompt.min(initial=math.inf)), float(gaps.sum())
+    longest, best = sums[0], None
+    for prices in _prices(steps, has_gaps=num_gaps > 0, typical_gap=typical_gap):
+        token, memory, pace = prices
+        further = steps.further_token_price(*prices) if num_gaps else 0.0
+        of_gaps = further * num_gaps
+        if not further <= (token - memory) * (shortest + 1):
+            of_gaps = float((np.minimum(further, (token - memory) * (prompt + 1)) * gaps).sum())
+        total = sums[0] + token * sums[1] + of_gaps + memory * sums[2] - pace * sums[3]
+        if total > longest:
+            longest, best = total, (prices, further)
+    return best
 
 
 class Steps:
