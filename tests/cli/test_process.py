@@ -248,6 +248,35 @@ def test_a_process_ends_with_its_code_and_all_that_waits_for_its_end(before: str
     assert done.stderr.splitlines()[-1].startswith("simserve: error: 'nope' is neither a scenario nor a model")
 
 
+def test_a_second_interrupt_ends_a_process_that_waits_for_a_thread(folder: Path) -> None:
+    """At once, with what was printed, and without the interpreter's own words about its threads."""
+    code = (
+        "import os, signal, threading, time\n"
+        "from simserve.cli import main\n"
+        "done = threading.Event()\n"
+        "def interrupt():\n"
+        "    done.wait()\n"
+        "    time.sleep(0.5)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(20)\n"
+        "threading.Thread(target=interrupt).start()\n"
+        "main.main = lambda: (print('answer'), done.set(), main.InterruptedRunError.exit_code)[2]\n"
+        "main.command()"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (105, "answer\n", "")
+
+
 @pytest.mark.slow
 def test_what_is_printed_before_an_error_arrives_through_a_pipe(folder: Path) -> None:
     """What does not fit ends with 3, and its JSON is still printed: stdout is buffered, and written out at the end."""
