@@ -127,7 +127,7 @@ def test_pieces_of_a_prompt_overlap_over_the_stages_of_llama_cpp() -> None:
 
 @pytest.mark.parametrize(("build", "a_layer"), [("b8651", 0.24e-3), ("b8863", 0.0)])
 def test_rows_cut_over_gpus_cost_llama_cpp_a_gathering_a_layer(build: str, a_layer: float) -> None:
-    """0.08 ms and 0.08 a GPU: the 32 layers of an 8B over 2 take 7.7 ms longer than half of its weights; tensors do not."""
+    """0.08 ms and 0.08 a GPU: the 32 layers of an 8B over 2 take 7.7 ms more than half its weights; tensors do not."""
 
     def step(**sizes: int) -> tuple[float, float]:
         engine = {"engine": "llama.cpp", "version": build, "quantization": "fp16"}

@@ -81,7 +81,7 @@ def _format_point(row: Row) -> MeasuredPoint:
         row,
         source="single_stream",
         engine=engine,
-        version=version_number(row.text("version")) or (VLLM_OF_2023 if engine == "vllm" else ""),
+        version=version_number(row.text("version")) or _OF_2023.get(engine, ""),
         quantization=_FOUR_BIT.get(engine, "awq-int4") if precision == "INT4" else quantization_name(precision),
         sizes={"tensor_parallel_size": gpus},
         load=("batch", batch),
@@ -90,6 +90,8 @@ def _format_point(row: Row) -> MeasuredPoint:
     )
 
 
+_OF_2023 = {"vllm": VLLM_OF_2023, "llama.cpp": LLAMA_CPP_BUILD}
+"""Version by engine of rows that name none: one of the years in which they were measured."""
 _FOUR_BIT = {"llama.cpp": "gguf-q4_k_m"}
 """Meaning of "INT4" by engine, if not AWQ."""
 
