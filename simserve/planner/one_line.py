@@ -46,7 +46,8 @@ _ENGINE_NAMES = {"trtllm": "tensorrt-llm", "llamaserver": "llama.cpp", "llamacpp
 """Short names of engines, without hyphens -> the profile."""
 _TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([km]?)(?:\s*tok(?:en)?s?)?", re.IGNORECASE)
 _ENGINE = re.compile(r"([A-Za-z][\w. -]*?)(?:==?|[:@ -])v?(b?\d\S*)")
-_TIMES = re.compile(r"^\d{1,5}\s*[x\u00d7*]\s*")
+_TIMES = re.compile(r"^(?:\d{1,5}\s*[x\u00d7*]\s*|\d{1,3}\s+)|\s*[:x\u00d7*]\s*\d{1,5}$")
+"""How many of what is named, before or behind the name."""
 _NEWEST = re.compile(
     r"(?:(?P<vllm>vllm)(?:==?|[:@ -])v1|"
     r"(?P<name>[A-Za-z][\w. -]*?)(?:==?|[:@ -])(?:latest|newest|nightly|main|dev|stable))",

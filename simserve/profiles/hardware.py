@@ -546,7 +546,7 @@ def counted_gpu(text: str) -> tuple[int | None, str]:
     """Return the number of GPUs in a text and the name as written: ``2xH100``, ``2 H100``, ``H100:2``; None: no number.
 
     A name that is known as a whole contains no number of GPUs (``7900xtx``); for several nodes all GPUs are counted
-    (``2x8xH100``). What a cloud rents has its GPUs (``p5.48xlarge``: eight H100).
+    (``2x8xH100``). A cloud instance counts with all of its GPUs (``p5.48xlarge``: eight H100).
     """
     instance = instance_of(text)
     if instance is not None:
@@ -559,6 +559,8 @@ def counted_gpu(text: str) -> tuple[int | None, str]:
     behind = None if count is not None or is_known_gpu(hardware_name(name)) else _COUNT_BEHIND.fullmatch(name)
     if behind is not None and is_known_gpu(hardware_name(behind[1])):
         return int(behind[2]), behind[1]
+    if behind is not None and (instance := instance_of(behind[1])) is not None:
+        return int(behind[2]) * instance.num_gpus, instance.gpu
     return count, name
 
 

@@ -356,6 +356,21 @@ def delayed_tree_cases(draw: st.DrawFn, waits: Callable[[], st.SearchStrategy[An
 
 
 @st.composite
+def stateful_tree_cases(draw: st.DrawFn) -> Case:
+    """Draw a radix tree that keeps states of linear attention, few or many, at the ends of chunks or on a grid."""
+    case = draw(shared_cases(TREE_RULES, is_alone=True).filter(lambda each: each.config.has_radix_tree))
+    config, seat_states = case.config, draw(st.integers(1, 3))
+    grid = config.block_size * draw(st.integers(0, 3))
+    states = {
+        "seat_states": seat_states,
+        "tree_states": seat_states * config.max_num_seqs + draw(st.integers(0, 6)),
+        "state_grid": grid,
+        "state_interval": max(grid, config.block_size) * draw(st.integers(1, 3)),
+    }
+    return replace(case, config=replace(config, **states))
+
+
+@st.composite
 def offloading_cases(draw: st.DrawFn, rules: Rules = SPECULATIVE_RULES) -> Case:
     """Draw a replica with a prefix cache and a tier behind it, that may be too small, slow, or free of cost."""
     case = draw(shared_cases(rules).filter(_has_one_rank))

@@ -33,6 +33,7 @@ from tests.engine.strategies import (
     ranked_cases,
     shared_cases,
     speculative_cases,
+    stateful_tree_cases,
     suspending_cases,
     swapping_cases,
     tiered_cases,
@@ -80,6 +81,13 @@ def test_the_kernel_agrees_with_the_walker_when_it_schedules_ahead(case: Case) -
 def test_the_kernel_agrees_with_the_walker_where_results_are_known_late(case: Case) -> None:
     """SGLang's overlapped loop: who is done decodes once more, and who is retracted loses the token on its way."""
     agree_or_discard(replace(case, config=overlapped(case.config)))
+
+
+@given(stateful_tree_cases(), st.booleans())
+@settings(max_examples=examples(150, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_the_kernel_agrees_with_the_walker_on_states_in_a_tree(case: Case, is_late: bool) -> None:
+    """A prefix is found where its state is kept; states of those who leave, or were found least recently, give way."""
+    agree_or_discard(replace(case, config=overlapped(case.config)) if is_late and has_overlap(case) else case)
 
 
 def overlapped(config: EngineConfig) -> EngineConfig:

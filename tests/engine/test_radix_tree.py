@@ -247,3 +247,12 @@ def test_a_leaf_whose_state_gives_way_frees_its_blocks() -> None:
 
     assert records.cached_tokens.tolist() == [0, 0, 0]
     assert records.scheduled_time.tolist() == [0.0, 20.0, 40.0]
+
+
+def test_where_prompts_part_counts_only_on_the_grid_of_the_chunk() -> None:
+    """The first one leaves states at 8, 20 and 32; the second goes on from 20, and parts at 24, half a grid later."""
+    specs = make_specs([0.0, 20.0, 40.0], 40, 1)
+    config = {**SGLANG, "max_num_batched_tokens": 12, "tree_states": 20, "state_grid": 8, "num_blocks": 60}
+    records = served(specs, [[(1, 28)]] * 3, keeps_radix_tree=True, **config).records
+
+    assert records.cached_tokens.tolist() == [0, 20, 28]

@@ -6,14 +6,14 @@ import pytest
 
 from simserve.errors import ProfileError
 from simserve.planner.layout import OneLine
-from simserve.planner.one_line import ask
+from simserve.planner.one_line import _instance_notes, ask
 from simserve.profiles import catalog
 from simserve.profiles.cloud_instances import _instances, instance_of
 from simserve.profiles.hardware import counted_gpu, load_hardware
 
 
 def test_every_instance_is_of_a_gpu_that_has_a_profile() -> None:
-    """No instance has more GPUs than its profile's node, and no name means two things or is a GPU's."""
+    """No instance has more than two nodes of eight GPUs, and no name is also that of a GPU."""
     known = catalog.names("hardware")
 
     for name, instance in _instances().items():
@@ -33,6 +33,9 @@ def test_every_instance_is_of_a_gpu_that_has_a_profile() -> None:
         ("Standard_ND96isr_H100_v5", 8, "h100-sxm-80gb"),
         ("ND96isr H200 v5", 8, "h200-sxm-141gb"),
         ("3 x BM.GPU.MI300X.8", 24, "mi300x-192gb"),
+        ("2 p5.48xlarge", 16, "h100-sxm-80gb"),
+        ("p5.48xlarge:2", 16, "h100-sxm-80gb"),
+        ("gpu_8x_h100_sxm5 x 2", 16, "h100-sxm-80gb"),
         ("gpu_8x_h100_sxm5", 8, "h100-sxm-80gb"),
         ("2xh100", 2, "h100"),
     ],
@@ -64,3 +67,16 @@ def test_one_line_says_what_is_rented_and_whose_price_counts() -> None:
     instance = instance_of("p5.48xlarge")
     assert instance is not None
     assert (instance.provider, instance.num_gpus) == ("AWS", 8)
+
+
+@pytest.mark.parametrize("text", ["2xp5.48xlarge", "2 p5.48xlarge", "p5.48xlarge:2"])
+def test_several_instances_are_noted_as_one_is(text: str) -> None:
+    """However their number is written; a provider in the scenario says whose price counts."""
+    several = OneLine(gpus=text, rate=1.0, prompt_tokens="1000", output_tokens="100")
+
+    found = ask("llama-3.1-70b", several)
+    priced = ask("llama-3.1-70b", several, ["pricing={provider: AWS}"])
+
+    assert any(note.startswith("p5.48xlarge of AWS is 8 x h100-sxm-80gb; its price") for note in found.notes)
+    assert "p5.48xlarge of AWS is 8 x h100-sxm-80gb." in priced.notes
+    assert _instance_notes(text, scenario_provider="AWS", changes=[]) == ["p5.48xlarge of AWS is 8 x h100-sxm-80gb."]
