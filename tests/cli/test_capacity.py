@@ -300,6 +300,24 @@ def test_progress_gives_the_range_that_runs_have_left() -> None:
     assert str(so_far) == "; so far 12 held, 24 missed"
 
 
+def test_an_interrupt_of_the_fresh_runs_leaves_the_answer_incomplete(
+    simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until fresh runs hold, the load that was found is not what is promised."""
+    from simserve.planner.capacity import answer
+
+    def stopped(*arguments: Any, **keywords: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(answer, "hold_in_fresh_runs", stopped)
+    clients = "workload.arrivals={process: closed_loop, concurrency: 2}"
+
+    outcome = simserve("capacity", small, "--set", _SLO, "--set", clients, *_FAST, "--max", "7")
+
+    assert outcome.code == 105
+    assert "the answer is what the runs until then have shown" in outcome.stderr
+
+
 @pytest.mark.parametrize("is_dropped", [False, True], ids=["the run ends early", "the interrupt comes between runs"])
 def test_an_interrupt_after_the_search_keeps_its_answer(
     is_dropped: bool, simserve: Simserve, small: str, monkeypatch: pytest.MonkeyPatch

@@ -261,3 +261,17 @@ def test_heads_of_256_by_triton_on_amd_have_a_pace_of_their_own(engine: str, ter
     assert triton_wide_share(narrow, usual) is None
     pair = price(asked, 600).step_times.prefill_pair_seconds
     assert pair == pytest.approx(price(own, 600).step_times.prefill_pair_seconds * 0.35 / share, rel=0.02)
+
+
+@pytest.mark.parametrize(("width", "is_slower"), [(192, False), (256, True)])
+def test_only_heads_wider_than_192_have_a_share_of_their_own(width: int, is_slower: bool) -> None:
+    """Tiles of heads up to 192 are as large as those of narrower ones."""
+    curves = load_hardware("h200-sxm-141gb").attention_curves
+    assert curves is not None
+    kernel = curves.kernel("vllm", "heads", 8, 4.0)
+    assert kernel is not None
+    own, shared = kernel.prefill, kernel.prefill.model_copy(update={"wide_compute": None})
+
+    times = [float(prefill_seconds(curve, heads(8, 4, width), GPU, 1, 16384)) for curve in (own, shared)]
+
+    assert (times[0] > times[1]) is is_slower

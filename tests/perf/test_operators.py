@@ -33,7 +33,9 @@ from simserve.perf.gemm import gemm_call, gemm_curve, gemm_work
 from simserve.perf.moe import expected_distinct_experts
 from simserve.perf.operators import COMPUTE, WEIGHTS, bound_parts, elementwise_parts
 from simserve.perf.tables import price
+from simserve.scenario.resolve import resolve
 from tests.perf.shapes import make_model, make_shape
+from tests.scenario.builders import make_scenario
 
 MACHINE = Machine(
     name="unit",
@@ -407,6 +409,17 @@ def test_other_kernels_split_the_keys_of_a_sequence(hardware: str, model: str, o
     shape = make_shape(hardware, model, max_num_seqs=8, max_model_len=32768, **options)
 
     assert not serial_key_seconds(shape, shape.model.attention_layers[0], np.ones(1))[0]
+
+
+def test_steps_with_drafts_split_the_keys_of_a_sequence() -> None:
+    """vLLM's kernel that reads them one after another takes one token a sequence."""
+    engine = "deployment.engine={name: vllm, version: '0.27.0', max_model_len: 32768}"
+    gpu = ["model=qwen3.5-122b-a10b", "deployment.hardware=mi325x-256gb", "deployment.quantization=fp8", engine]
+    drafts = "deployment.speculative={method: mtp, num_speculative_tokens: 2, acceptance_rate: 0.8}"
+    plain, drafting = (resolve(make_scenario([*gpu, *each])).shape for each in ((), (drafts,)))
+
+    assert serial_key_seconds(plain, plain.model.attention_layers[0], np.ones(1))[0]
+    assert not serial_key_seconds(drafting, drafting.model.attention_layers[0], np.ones(1))[0]
 
 
 def test_llama_cpp_reads_keys_one_after_another_on_intels_gpus() -> None:

@@ -209,8 +209,7 @@ class _Search:
     def so_far(self) -> Found:
         """Return what the runs so far have shown: the highest load that held, and the lowest above it that failed.
 
-        A short run is kind to a load. What longer runs showed at the same load, at a lower one that failed or at a
-        higher one that held, takes the place of what a shorter one did.
+        A short run is kind to a load: what it held does not count where longer runs failed at that load or a lower one.
         """
         levels = [self._longest(load) for load in sorted({load for load, _, _ in self._seen})]
         if not levels:
@@ -236,10 +235,10 @@ class _Search:
         return Level(load=load, trials=tuple(trials))
 
     def _refutes(self, longer: Level, level: Level) -> bool:
-        """Return whether longer runs contradict a level: a lower load failed that it held, or the reverse."""
-        if self._length(longer.load) <= self._length(level.load) or longer.holds(self.asked) == level.holds(self.asked):
-            return False
-        return longer.load >= level.load if longer.holds(self.asked) else longer.load <= level.load
+        """Return whether longer runs failed at no higher load than one that shorter runs held."""
+        is_longer = self._length(longer.load) > self._length(level.load)
+        is_contrary = level.holds(self.asked) and not longer.holds(self.asked)
+        return is_longer and is_contrary and longer.load <= level.load
 
     def _length(self, load: float) -> int:
         """Return the requests of the longest runs at a load."""

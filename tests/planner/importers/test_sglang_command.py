@@ -420,6 +420,14 @@ def test_how_outputs_travel_is_simulated_as_the_version_does_by_itself(backend: 
     assert any(f"Not simulated: --dcp-comm-backend {backend}" in each for each in draft.notes) is told
 
 
+def test_ranks_share_the_states_that_a_server_is_told_to_keep() -> None:
+    """``--max-mamba-cache-size`` counts those of all ranks with an attention of their own; a rank has its part."""
+    line = "sglang serve --model-path Qwen/Qwen3-Next-80B-A3B-Instruct --tp 4 --dp 4 --enable-dp-attention"
+    draft = imported(f"{line} --max-mamba-cache-size 256", "0.5.9", "h200-sxm-141gb")
+
+    assert draft.scenario.deployment.engine.max_mamba_cache_size == 64
+
+
 @pytest.mark.parametrize("backend", ["deepep", "mooncake"])
 def test_an_exchange_of_tokens_spreads_the_experts_over_all_ranks(backend: str) -> None:
     """No ``--ep-size`` is needed: the server sets it to that of the tensor-parallel ranks."""
