@@ -144,3 +144,22 @@ def test_drafts_that_were_counted_are_in_the_scenario() -> None:
             observed(scrapes_of(pages.replace("spec_decode", "other"), "x"), "x"), "x", gpus="H100"
         ).draft.mapping["deployment"]
     )
+
+
+def test_no_draft_is_accepted_more_often_than_the_one_before_it() -> None:
+    """Counters that were read a step apart give no share above 1, nor one that rises."""
+    pages = "\n".join(
+        f"# scraped_at {at}\n"
+        'vllm:request_success_total{model_name="Qwen/Qwen3.5-35B-A3B"} %d\n'
+        "vllm:prompt_tokens_total %d\nvllm:generation_tokens_total %d\nvllm:num_requests_running 1\n"
+        "vllm:spec_decode_num_drafts_total %d\nvllm:spec_decode_num_draft_tokens_total %d\n"
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} %d\n'
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="1"} %d\n'
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="2"} %d'
+        % tuple(step * each for each in (10, 4000, 900, 400, 1200, 404, 200, 202))
+        for step, at in ((1, 1_763_876_400), (3, 1_763_876_460))
+    )
+
+    found = import_metrics(observed(scrapes_of(pages, "x"), "x"), "x", gpus="2xH100")
+
+    assert found.draft.mapping["deployment"]["speculative"]["acceptance_per_position"] == [1.0, 0.5, 0.5]

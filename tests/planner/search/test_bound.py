@@ -17,6 +17,8 @@ from simserve.perf.tables import price
 from simserve.planner.search.bound import (
     NO_BOUND,
     Steps,
+    _best_prices,
+    _prices,
     first_token_seconds,
     fleet_bound,
     further_token_seconds,
@@ -74,6 +76,26 @@ def test_no_request_beats_the_bounds_on_its_latencies(case: Case) -> None:
 
     assert np.all(first_token_seconds(prompt, case.config, case.times)[done] * TOLERANCE <= ttft)
     assert np.all(further_token_seconds(prompt, case.config, case.times)[done] * gaps * TOLERANCE <= decoding + 1e-12)
+
+
+@given(st.one_of(cases(), pressed_cases()))
+@fewer
+def test_no_prices_give_more_work_than_those_chosen(case: Case) -> None:
+    """What sums over all requests choose is best request by request too; no price of a further token is too high."""
+    assume(is_bounded(case))
+    prompt, output = lengths(case)
+    steps, gaps = Steps(case.config, case.times), np.maximum(output - 1, 0.0)
+    contexts = gaps * prompt + gaps * np.maximum(gaps - 1, 0.0) / 2
+
+    def work(token: float, memory: float, pace: float) -> float:
+        further = steps.further_token_price(token, memory, pace) if gaps.any() else 0.0
+        each = np.minimum(further, (token - memory) * (prompt + 1))
+        return float((token * prompt + each * gaps + memory * contexts).sum())
+
+    found = _best_prices(steps, prompt, gaps, (0.0, float(prompt.sum()), float(contexts.sum()), 0.0), None)
+
+    most = max(work(*prices) for prices in _prices(steps, has_gaps=bool(gaps.any()), typical_gap=None))
+    assert (0.0 if found is None else work(*found[0])) >= max(most, 0.0) * TOLERANCE
 
 
 @pytest.mark.slow
