@@ -29,6 +29,7 @@ FormatOption = Annotated[
     ),
 ]
 TraceModelOption = Annotated[str | None, option("With --scenario: its model.")]
+_MOST_MODELS = 4  # Most models of a usage export that are named.
 
 
 @takes_flags(without=PAGE)
@@ -103,9 +104,6 @@ def _usage(path: Path) -> Usage | None:
     names = header_of(text) if text else []
     columns = usage_columns(names)
     return None if columns is None or not is_usage(path, names) else read_usage(path, columns)
-
-
-_MOST_MODELS = 4  # Most models of a usage export that are named.
 
 
 def _pricing(used: Usage) -> str | None:

@@ -174,6 +174,24 @@ def test_usage_of_several_models_says_so(simserve: Simserve, tmp_path: Path) -> 
     assert (found["cached_share"], found["models"]) == (0.25, {"gpt-4o-mini": 300, "gpt-4o": 100})
 
 
+def test_cached_tokens_that_an_export_does_not_know_are_none(simserve: Simserve, tmp_path: Path) -> None:
+    """A dash, an empty cell or JSON's null is no reason to refuse the rest."""
+    names = "start_time,num_model_requests,input_tokens,output_tokens,input_cached_tokens"
+    rows = ("1790812800,3,3000,300,-", "1790816400,3,3000,300,", "1790820000,4,4000,400,1000")
+    (tmp_path / "usage.csv").write_text("\n".join((names, *rows)), encoding="utf-8")
+    sums = {"num_model_requests": 3, "input_tokens": 4000, "output_tokens": 300}
+    results = [{**sums, "input_cached_tokens": None}, {**sums, "input_cached_tokens": 800}]
+    page = {"data": [{"start_time": 1790812800, "results": results}]}
+    (tmp_path / "usage.json").write_text(json.dumps(page), encoding="utf-8")
+
+    shares = [
+        json.loads(simserve("trace", str(tmp_path / name), "--json").stdout)["cached_share"]
+        for name in ("usage.csv", "usage.json")
+    ]
+
+    assert shares == [0.1, 0.1]
+
+
 def test_a_run_of_a_log_says_what_it_left_out_and_how_it_was_read(simserve: Simserve, folder: Path) -> None:
     """As `simserve trace` does: requests that failed, columns that were guessed, rows that were sorted, models."""
     rows = [

@@ -29,6 +29,7 @@ ANSWERS = (
 TIMES = ("date", "day", "timestamp", "start_time_iso", "start_time", "usage_date_utc", "time", "datetime", "hour_start")
 HOURS = ("hour", "hour_of_day")
 CACHED = ("input_cached_tokens", "cached_tokens", "n_cached_context_tokens_total", "cached_input_tokens")
+_UNSAID = ("-", "n/a", "none", "null")  # How exports write that nothing is known of cached tokens.
 MODELS = ("model", "model_name", "model_id", "snapshot_id")
 _HOUR = re.compile(r"(\d{1,2})(?:\.0)?(?::\d{2}){0,2}")  # An hour of the day: ``9``, ``09:00``.
 
@@ -134,6 +135,8 @@ def read_buckets(path: Path) -> Usage | None:
             columns["model"].append(str(result.get("model") or ""))
             for name in names.values():
                 value = result.get(name, 0)
+                if value is None and name == names.get("cached"):
+                    value = 0
                 if not is_number(value, least=0):
                     raise TraceError("is not a number", file=path, key=name, value=value)
                 columns[name].append(str(value))
@@ -178,7 +181,7 @@ def _summed_up(table: Table, columns: dict[str, str]) -> Usage:
     if hours is not None:
         totals = np.bincount(hours, weights=counts, minlength=HOURS_PER_DAY)
         hourly = tuple(float(total) / (days or 1) for total in totals)
-    cached = int(_amounts(table, columns["cached"]).sum()) if "cached" in columns else None
+    cached = int(_amounts(table, columns["cached"], _UNSAID).sum()) if "cached" in columns else None
     by_model: dict[str, int] = defaultdict(int)
     for name, count in zip(
         table.columns[columns["model"]] if "model" in columns else (), counts.tolist(), strict=False
@@ -197,11 +200,12 @@ def _summed_up(table: Table, columns: dict[str, str]) -> Usage:
     )
 
 
-def _amounts(table: Table, column: str) -> NDArray[np.float64]:
+def _amounts(table: Table, column: str, unsaid: Sequence[str] = ()) -> NDArray[np.float64]:
+    """Return the numbers of a column [rows]; empty cells, and those that are `unsaid`, are 0."""
     found = []
     for index, cell in enumerate(table.columns[column]):
         try:
-            found.append(float(cell.replace(",", "") or 0))
+            found.append(0.0 if cell.strip().lower() in unsaid else float(cell.replace(",", "") or 0))
         except ValueError:
             raise table.error(index, column, "is not a number") from None
     return np.array(found)
