@@ -371,6 +371,7 @@ def resolve_precision(
     tile_rows: int | None = None,
     is_ggml: bool = False,
     runs_cuda: bool = False,
+    runs_metal: bool = False,
     int8_flops: float | None = None,
 ) -> Precision:
     """Return how a weight format runs on a GPU under an engine.
@@ -398,6 +399,7 @@ def resolve_precision(
         tile_rows: Rows of the smallest tile of such kernels.
         is_ggml: Whether the engine uses the kernels of its GGUF formats for every format.
         runs_cuda: Whether the GPU runs CUDA kernels, directly or by HIP.
+        runs_metal: Whether it is one of Apple's.
         int8_flops: FLOP/s at which ggml's kernels multiply many rows by quantised weights as stored; None: weights are
             written out in 16 bit first.
 
@@ -442,8 +444,7 @@ def resolve_precision(
         smallest = max(tile_rows or smallest, chosen.vector_unpacking_rows)
         share, unpacked_from, unpacked_rows = unpacking, None, None
     rate = GGUF_INT8_RATES.get(compute_capability or "") if unpacked_rows is not None else None
-    is_metal = unpacking is not None and not runs_cuda
-    vector_share = METAL_VECTOR_SHARE if is_metal else chosen.vector_share if unpacking is None and runs_cuda else None
+    vector_share = METAL_VECTOR_SHARE if runs_metal else chosen.vector_share if unpacking is None and runs_cuda else None
     has_vectors = is_ggml and chosen.vector_share is not None and "fp32" in peaks
     for dtype in (arithmetic, wide):
         if dtype not in peaks:
@@ -462,7 +463,7 @@ def resolve_precision(
         min_tile_rows=smallest,
         overlap=overlap,
         vector_flops=vector_share * peaks["fp32"] if has_vectors and vector_share is not None else None,
-        matrix_tile_rows=METAL_TILE_ROWS if has_vectors and is_metal else None,
+        matrix_tile_rows=METAL_TILE_ROWS if has_vectors and runs_metal else None,
         unpacked_from_rows=unpacked_from,
         unpacked_rows=unpacked_rows,
         stored_flops=None if rate is None or int8_flops is None else rate * int8_flops,

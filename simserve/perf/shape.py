@@ -682,6 +682,7 @@ class ReplicaShape:
             tile_rows=self.hardware.efficiency.tile_rows,
             is_ggml="gguf-q8_0" in self.engine.quantises_before_loading,
             runs_cuda=self.hardware.runs_cuda,
+            runs_metal=self.hardware.vendor == "Apple",
             int8_flops=self._int8_of_ggml,
         )
 
