@@ -55,9 +55,12 @@ MISSES = {
     "sqwish-rtx-5090-replicas: qwen3.8-27b-nvfp4",
     "sqwish-rtx-pro-6000-replicas: deepseek-v4-flash-tp4-ep",
     "stewtong-b200-minimax-m3: m3",
+    "vm-llm-rtx-5060-ti-qwen2.5-7b-awq: awq",
     "wangzheng422-4xl40s-qwen3.5-122b-long: budget-32768",
     "wangzheng422-4xl40s-qwen3.5-122b-long: budget-65536",
     "wangzheng422-4xl40s-qwen3.5-122b-long: memory-0.98",
+    "whn09-b300-hy4-preview-mxfp8: tp4",
+    "whn09-b300-hy4-preview-mxfp8: tp4-mtp",
 }
 """Logs that the plan does not meet; the page says what is known of each."""
 

@@ -59,6 +59,8 @@ ON_ONE_GPU = {
     "quadro-rtx-8000-48gb": "phi-4",
     "jetson-orin-nano-8gb": "llama-3.2-1b",
     "gtx-1650-4gb": "smollm2-360m",
+    "rtx-3060-laptop-6gb": "smollm2-360m",
+    "rtx-4050-laptop-6gb": "smollm2-360m",
 }
 SMALL_MODEL = "llama-3.2-1b"
 TOO_SMALL = {("gtx-1650-4gb", "sglang")}

@@ -27,11 +27,13 @@ def _drawn(seed: int) -> list[str]:
     maker = load_hardware(gpu).vendor
     engine = rng.choice([name for name, each in devices.items() if each is None or maker in each.makers])
     cut = "pipeline" if engine == "ollama" else "tensor"  # Ollama's GPUs share no layer
+    links = load_hardware(gpu)
+    is_alone = links.intra_node.gpus_per_node == 1 and links.inter_node.kind == "none"
     return [
         f"model={model}",
         f"deployment.hardware={gpu}",
         f"deployment.engine.name={engine}",
-        f"deployment.{cut}_parallel_size={1 if maker == 'Apple' else rng.choice((1, 1, 2))}",
+        f"deployment.{cut}_parallel_size={1 if is_alone else rng.choice((1, 1, 2))}",
     ]
 
 
