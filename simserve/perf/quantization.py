@@ -444,7 +444,9 @@ def resolve_precision(
         smallest = max(tile_rows or smallest, chosen.vector_unpacking_rows)
         share, unpacked_from, unpacked_rows = unpacking, None, None
     rate = GGUF_INT8_RATES.get(compute_capability or "") if unpacked_rows is not None else None
-    vector_share = METAL_VECTOR_SHARE if runs_metal else chosen.vector_share if unpacking is None and runs_cuda else None
+    vector_share = chosen.vector_share if unpacking is None and runs_cuda else None
+    if runs_metal:
+        vector_share = METAL_VECTOR_SHARE
     has_vectors = is_ggml and chosen.vector_share is not None and "fp32" in peaks
     for dtype in (arithmetic, wide):
         if dtype not in peaks:

@@ -42,7 +42,7 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
     assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10
 
 
-_KEPT_AT_THE_END = pytest.mark.xfail(strict=True, reason="18 of 21: README, what a request that ends keeps up to 0.5.21")
+_KEPT_AT_THE_END = pytest.mark.xfail(strict=True, reason="18 of 21: README, what ends keeps its last token")
 
 
 @pytest.mark.slow
