@@ -114,18 +114,26 @@ def test_what_the_engine_reports_and_the_models_name_are_written_out() -> None:
     assert any("as a lognormal distribution that is off the histogram by at most" in note for note in draft.notes)
 
 
-def test_drafts_that_were_counted_are_in_the_scenario() -> None:
-    """The scenario had none, and a server with MTP was taken for one that makes a token a step."""
-    pages = "\n".join(
+def drafting_pages(drafts: int, tokens: int, accepted: tuple[int, ...]) -> str:
+    """Return two scrapes of a server that drafts: drafts and their tokens in half a minute, accepted by position."""
+    return "\n".join(
         f"# scraped_at {at}\n"
-        'vllm:request_success_total{model_name="Qwen/Qwen3.5-35B-A3B"} %d\n'
-        "vllm:prompt_tokens_total %d\nvllm:generation_tokens_total %d\nvllm:num_requests_running 1\n"
-        "vllm:spec_decode_num_drafts_total %d\nvllm:spec_decode_num_draft_tokens_total %d\n"
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} %d\n'
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="1"} %d'
-        % tuple(step * each for each in (10, 4000, 900, 400, 800, 340, 250))
+        f'vllm:request_success_total{{model_name="Qwen/Qwen3.5-35B-A3B"}} {10 * step}\n'
+        f"vllm:prompt_tokens_total {4000 * step}\nvllm:generation_tokens_total {900 * step}\n"
+        "vllm:num_requests_running 1\n"
+        f"vllm:spec_decode_num_drafts_total {drafts * step}\n"
+        f"vllm:spec_decode_num_draft_tokens_total {tokens * step}\n"
+        + "\n".join(
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} {count * step}'
+            for place, count in enumerate(accepted)
+        )
         for step, at in ((1, 1_763_876_400), (3, 1_763_876_460))
     )
+
+
+def test_drafts_that_were_counted_are_in_the_scenario() -> None:
+    """The scenario had none, and a server with MTP was taken for one that makes a token a step."""
+    pages = drafting_pages(400, 800, (340, 250))
     seen = observed(scrapes_of(pages, "x"), "x")
 
     found = import_metrics(seen, "x", gpus="2xH100")
@@ -138,27 +146,13 @@ def test_drafts_that_were_counted_are_in_the_scenario() -> None:
         "Derived: 2 drafts a step, of which 85.0%, 62.5% are accepted, first to last (800 steps).",
         "Assumed: the model's own layer drafts: metrics do not say what does (deployment.speculative.method).",
     ]
-    assert (
-        "speculative"
-        not in import_metrics(
-            observed(scrapes_of(pages.replace("spec_decode", "other"), "x"), "x"), "x", gpus="H100"
-        ).draft.mapping["deployment"]
-    )
+    without = observed(scrapes_of(pages.replace("spec_decode", "other"), "x"), "x")
+    assert "speculative" not in import_metrics(without, "x", gpus="H100").draft.mapping["deployment"]
 
 
 def test_no_draft_is_accepted_more_often_than_the_one_before_it() -> None:
     """Counters that were read a step apart give no share above 1, nor one that rises."""
-    pages = "\n".join(
-        f"# scraped_at {at}\n"
-        'vllm:request_success_total{model_name="Qwen/Qwen3.5-35B-A3B"} %d\n'
-        "vllm:prompt_tokens_total %d\nvllm:generation_tokens_total %d\nvllm:num_requests_running 1\n"
-        "vllm:spec_decode_num_drafts_total %d\nvllm:spec_decode_num_draft_tokens_total %d\n"
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} %d\n'
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="1"} %d\n'
-        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="2"} %d'
-        % tuple(step * each for each in (10, 4000, 900, 400, 1200, 404, 200, 202))
-        for step, at in ((1, 1_763_876_400), (3, 1_763_876_460))
-    )
+    pages = drafting_pages(400, 1200, (404, 200, 202))
 
     found = import_metrics(observed(scrapes_of(pages, "x"), "x"), "x", gpus="2xH100")
 
