@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.config import EngineConfig
-from simserve.engine.state import FAILED, RequestTable, StepTimes
+from simserve.engine.config import EngineConfig, limited
+from simserve.engine.state import LONGEST, StepTimes
 from simserve.metrics.latency import SLO
 from simserve.perf.tables import in_arrays
 from simserve.scenario.schema import Scenario, objective
@@ -52,6 +52,7 @@ _KNOWN_DEPLOYMENT = {
     "autoscaling",
     "faults",
     "encoder_disaggregation",
+    "speculative",
 }
 _LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}  # Requests may be refused or cut off.
 _KNOWN_ENGINE = {
@@ -65,7 +66,7 @@ _KNOWN_WORKLOAD = {
     *("num_requests", "duration", "trace", "classes", "images", "audio"),
 }
 _KNOWN_COLUMNS = {
-    *("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "think_time"),
+    *("arrival_time", "pace", "prompt_tokens", "output_tokens", "max_tokens", "think_time"),
     *("concurrency", "ramp_up", "is_stationary", "offered_rate", "seed", "replication", "classes"),
     *("request_class", "priority", "recorded_images", "recorded_audio", "counts_media"),
     *("images", "audio", "encoder_seconds", "encoder_pool", "own_wait"),
@@ -126,21 +127,19 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
     times = in_arrays(times)
-    table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
-    prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
-    output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
-    fails = np.frombuffer(table.status, dtype=np.int8) == FAILED
+    cut = limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    prompt, fails = np.minimum(specs.prompt_tokens, LONGEST).astype(np.float64), cut.is_too_long
+    output = np.maximum(cut.output_tokens, 1).astype(np.float64)
     ttft = first_token_seconds(prompt, config, times) * ROUNDING
-    further = np.where(output > 1, further_token_seconds(prompt, config, times), 0.0) * ROUNDING
-    e2e = ttft + np.maximum(output - 1, 0) * further
-    slo, tpot, counted = loosest_limits(scenario), further, output
-    if config.async_output:
-        # A first token may be handed over as late as the second: one gap less counts.
-        tpot = further * np.maximum(output - 2, 0) / np.maximum(output - 1, 1)
-        counted = np.maximum(output - 1, 1.0)
+    further = further_token_seconds(prompt, config, times) * ROUNDING
+    num_steps = np.ceil((output - 1) / (config.num_speculative_tokens + 1))
+    e2e, slo = ttft + num_steps * further, loosest_limits(scenario)
+    # A first token may be handed over as late as what the second step gives: one step less counts.
+    counted = np.maximum(num_steps - config.async_output, 0.0)
+    tpot = further * counted / np.maximum(output - 1, 1.0)
     share = SHOWN_SHARE if slo is None else slo.attainment
     steps = Steps(config, times)
-    work, _ = least_replica_seconds(prompt, output, None, steps)
+    work, _ = least_replica_seconds(prompt, 1.0 + num_steps, None, steps)
     bound = Bound(
         out_of_reach=None,
         least_replicas=1,
@@ -159,12 +158,12 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     if limits is None:
         return bound
     deadline, decoding = limits
-    answers = np.minimum(output, 1.0) if decoding is None else counted
+    answers = np.ones(len(prompt)) if decoding is None else 1.0 + counted
     work, _ = least_replica_seconds(prompt, answers, decoding, steps)
     replicas = _replicas_in_time(slo, specs, np.where(fails, np.inf, work), deadline, latest_start)
     if slo.ttft is not None and decoding is not None and not specs.is_stationary:
         # What comes at once is to be read within the limit on TTFT, whenever it is answered.
-        work, _ = least_replica_seconds(prompt, np.minimum(output, 1.0), None, steps)
+        work, _ = least_replica_seconds(prompt, np.ones(len(prompt)), None, steps)
         work = np.where(fails, np.inf, work)
         first = np.full(len(prompt), slo.ttft)
         replicas = max(replicas, _replicas_in_time(slo, specs, work, first, latest_start, answered=deadline))
@@ -425,8 +424,9 @@ def _replicas_from(cheapest: Array, ends: Array, start: float, num_good: int) ->
 def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     """Return whether the proofs hold for everything the scenario uses.
 
-    A key that they do not cover disables them if it is not at its default: shared prefixes compute fewer tokens,
-    speculation gives several per step, a second pool prefills elsewhere, an API serves some requests.
+    A key that they do not cover disables them if it is not at its default: shared prefixes compute fewer tokens, a
+    second pool prefills elsewhere, an API serves some requests. With drafts a step gives at most one token more than
+    its drafts, and takes no less time than one without.
 
     Features that refuse, cut off or repeat requests are covered: requests that meet their limits are computed whole, by
     one of the replicas, between their first arrival and their deadline, whatever happens to the others; and an
