@@ -332,9 +332,7 @@ def _replicas_in_time(
     return replicas_for_clients(slo.attainment, specs, work, deadline, occupied)
 
 
-def replicas_for_clients(
-    attainment: float, specs: RequestSpecs, work: Array, deadline: Array, occupied: Array
-) -> int:
+def replicas_for_clients(attainment: float, specs: RequestSpecs, work: Array, deadline: Array, occupied: Array) -> int:
     """Return the replicas below which too few requests of a closed loop can meet the SLO.
 
     The first request of each client is sent when it begins. Rows after these are taken in order, by clients that have

@@ -193,7 +193,8 @@ def test_fewer_replicas_than_the_bound_do_not_hold(
     arrivals |= {} if process in ("all_at_once", "closed_loop") else {"rate": rate}
     if process == "closed_loop":
         arrivals |= {"concurrency": 30 if seats == 8 else 120}
-        arrivals |= {20.0: {"think_time": "0.3 s", "think_time_cv": 1.0}, 80.0: {"ramp_up": "0.5 s"}}.get(rate, {})
+        arrivals |= {"think_time": "0.3 s", "think_time_cv": 1.0} if rate == 20.0 else {}
+        arrivals |= {"ramp_up": "0.5 s"} if rate == 80.0 else {}
     arrivals |= {"cv": 3.0} if process == "gamma" else {}
     arrivals |= {"factor": 5, "at": f"{20 / rate} s", "spike_duration": f"{15 / rate} s"} if process == "spike" else {}
     if process == "steps":
