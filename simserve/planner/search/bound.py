@@ -352,14 +352,15 @@ def replicas_for_clients(attainment: float, specs: RequestSpecs, work: Array, de
     assert clients is not None
     misses = count - math.ceil(attainment * count - 1e-9)
     waits, begun = clients * specs.begins_at(clients) / 2, specs.begins_at(clients)
-    busy = np.cumsum(specs.think_time + occupied)
+    busy, order = np.cumsum(specs.think_time + occupied), np.argsort(work)
     for taken in np.unique(np.linspace(min(clients, count), count, CLIENT_PREFIXES).astype(np.int64)):
         last = begun
         if taken > clients:
             if clients <= misses:
                 break
             last = max(begun, (waits + busy[taken - 1]) / (clients - misses)) + float(specs.think_time.max())
-        least = max(least, _replicas_from(np.sort(work[:taken]), last + deadline[:taken], 0.0, int(taken) - misses))
+        cheapest = work[order[order < taken]]
+        least = max(least, _replicas_from(cheapest, last + deadline[:taken], 0.0, int(taken) - misses))
     return max(1, math.ceil(least * ROUNDING))
 
 
