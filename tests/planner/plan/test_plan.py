@@ -529,8 +529,9 @@ def test_headroom_on_a_trace_names_the_scale_that_gives_it(tmp_path: Path) -> No
 
 def test_a_plan_says_whose_prices_it_takes() -> None:
     """The seller or class of sellers, and when the price was seen; nothing where the scenario gives a price."""
-    listed = plan(busy_scenario(), options()).summary["best"]
-    given = plan(busy_scenario(pricing={"gpu_hour_usd": 2.0}), options(hardware=(HARDWARE[0],))).summary["best"]
+    listed = planned()["best"]
+    one = options(hardware=(HARDWARE[0],), choices={**SMALL, **ONE_SHAPE}, trials=0)
+    given = plan(busy_scenario(pricing={"gpu_hour_usd": 2.0}), one).summary["best"]
 
     told = [line for line in listed["arithmetic"] if "price of" in line]
     assert len(told) == 1
@@ -1027,6 +1028,7 @@ def test_how_many_encoders_there_are_is_a_choice() -> None:
     )
 
 
+@pytest.mark.usefixtures("headroom_alone")
 def test_kinds_are_searched_up_to_the_best_of_those_that_promise_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scenario's own GPU first, then the one with the most arithmetic for its price; the answer keeps the order."""
     ceilings: dict[str, float] = {}

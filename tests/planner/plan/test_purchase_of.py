@@ -39,6 +39,8 @@ def found() -> tuple[Findings, dict[str, Any]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simserve.planner.plan.plan.purchase_of", buying)
+        patch.setattr("simserve.planner.plan.plan.levers_of", lambda *_: [])
+        patch.setattr("simserve.planner.plan.plan.changes_of", lambda _: ())
         summary = dict(plan(scenario(), options).summary)
     return known[0], summary
 

@@ -10,13 +10,16 @@ from simserve.planner.plan.plan import PlanOptions, plan
 from simserve.planner.plan.watch import best_in_words
 from simserve.planner.search.member import Objective
 from simserve.planner.search.trial import Trial, try_fleet
+from tests.planner.plan.test_certainty import ONE_SHAPE
 from tests.scenario.builders import make_scenario
+
+TWO_FORMATS = {**ONE_SHAPE, "deployment.quantization": ["none", "fp8"]}
 
 
 def test_stages_come_with_the_best_fleet_so_far() -> None:
     """Each before the count of what is done; no fleet until one holds, then its price, in the end the plan's own."""
     told: list[tuple[Any, ...]] = []
-    options = PlanOptions(hardware=("h100-sxm-80gb", "l40s-48gb"), max_gpus=2, trials=0)
+    options = PlanOptions(hardware=("h100-sxm-80gb", "l40s-48gb"), choices=ONE_SHAPE, max_gpus=2, trials=0)
     found = plan(
         make_scenario(["slo={ttft: 1 s, tpot: 60 ms}"]),
         options,
@@ -41,7 +44,7 @@ def test_what_fixed_gpus_can_do_tells_how_many_fleets_it_has_tried() -> None:
     """Within its first stage, which is one task for one kind of GPU."""
     told: list[str] = []
     scenario = make_scenario(["slo={ttft: 1 s, tpot: 60 ms}"])
-    options = PlanOptions(hardware=("l40s-48gb",), max_gpus=1, trials=0, objective="throughput")
+    options = PlanOptions(hardware=("l40s-48gb",), choices=TWO_FORMATS, max_gpus=1, trials=0, objective="throughput")
 
     plan(scenario, options, on_stage=lambda doing, detail: told.append(f"{doing}: {detail}"))
 
