@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
-from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
+from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.perf.tree_states import tree_fields
 from simserve.profiles import catalog
@@ -39,6 +39,7 @@ from simserve.scenario.combinations import (
     check_model,
     check_rank_layout,
 )
+from simserve.scenario.cpu_layers import with_cpu_layers
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
 from simserve.scenario.schema import Scenario
@@ -267,31 +268,31 @@ def replica_shape(scenario: Scenario, role: Role = "both") -> ReplicaShape:
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be split or stored as requested.
     """
-    shape = _shape_as_asked(scenario, None, role)
-    if scenario.deployment.engine.max_model_len is not None:
-        return shape
-    return with_room_for_context(shape, _at_length(scenario, None, role, shape.engine.max_model_len))
+    return _memory(scenario, None, role).shape
 
 
 def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan:
     """Return the memory plan of `replica_shape`."""
     shape = _shape_as_asked(scenario, connector, role)
-    if scenario.deployment.engine.max_model_len is None:
-        return plan_with_room(shape, _at_length(scenario, connector, role, shape.engine.max_model_len))
+    at = _with_options(scenario, connector, role, shape.engine.max_model_len)
     with scenario.blaming("deployment"):
-        return plan_memory(shape)
+        is_length_set = scenario.deployment.engine.max_model_len is not None
+        plan = plan_memory(shape) if is_length_set else plan_with_room(shape, lambda most: at({"max_model_len": most}))
+        if shape.engine.cpu_layers is None:
+            return plan
+        return with_cpu_layers(plan, lambda options: plan_memory(at(options)), is_length_set=is_length_set)
 
 
-def _at_length(
+def _with_options(
     scenario: Scenario, connector: str | None, role: Role, started_with: int
-) -> Callable[[int], ReplicaShape]:
-    """Return what makes a replica for requests up to a length, of a server that was started with another one."""
+) -> Callable[[Mapping[str, int]], ReplicaShape]:
+    """Return what makes a replica with other options of the engine, of a server that was started with some context."""
 
-    def shape(length: int) -> ReplicaShape:
+    def shape(options: Mapping[str, int]) -> ReplicaShape:
         deployment = scenario.deployment
-        engine = deployment.engine.model_copy(update={"max_model_len": length})
-        shortened = scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
-        return _shape_as_asked(shortened, connector, role, started_with)
+        engine = deployment.engine.model_copy(update=dict(options))
+        changed = scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
+        return _shape_as_asked(changed, connector, role, started_with)
 
     return shape
 

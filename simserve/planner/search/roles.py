@@ -28,7 +28,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import step_times_of
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
-from simserve.planner.search.explain import context_shortage
+from simserve.planner.search.explain import context_shortage, is_short
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less, smallest_integer
 from simserve.planner.search.role_bound import covers_roles, role_bound
@@ -694,7 +694,7 @@ def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> 
     """
     try:
         resolved = resolve(alone, "a KV connector between pools")
-        if not resolved.memory.fits or resolved.memory.shortage_bytes:
+        if is_short(resolved):
             return NO_ROOM
         times = step_times_of(resolved.shape)
     except InputError:

@@ -27,7 +27,7 @@ from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
-from simserve.planner.search.explain import bound_reason, clause, context_shortage, shortage
+from simserve.planner.search.explain import bound_reason, clause, context_shortage, is_short, shortage
 from simserve.planner.search.member import Goal, GroupResult, Member, key_of
 from simserve.planner.search.order import EQUAL, WORST, Value, is_less, smallest_integer
 from simserve.planner.search.trial import (
@@ -168,7 +168,7 @@ class Search:
                 return Member(overrides=overrides, status="invalid", reason="pools are not scaled together")
             check_encoders(scenario)
             for each in resolved.pools or (resolved,):
-                if not each.memory.fits or each.memory.shortage_bytes:
+                if is_short(each):
                     return Member(overrides=overrides, status="does_not_fit", reason=shortage(each))
             times = step_times_of(resolved.shape)
         except InputError as refusal:
