@@ -6,12 +6,13 @@ Draws only the adapter of each request. The text below a field is its entry in t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
@@ -59,7 +60,8 @@ ADVANCE_SECONDS = 16e-6
 """CPU seconds per token to advance the grammar by the sampled token, which nothing hides: vLLM's pull request 26866
 with the masks hidden, Qwen3-1.7B, 800 in flight, 128 tokens, 103.2 -> 85.3 requests/s: 12.7 ms a step of 800 sequences.
 """
-DEFAULT_NUM_REQUESTS = 1000  # Requests of a workload that does not say when it ends.
+DEFAULT_NUM_REQUESTS = 1000  # Fewest requests of a workload that does not say when it ends.
+REQUESTS_PER_CLIENT = 4  # Fewest for each client of its closed loop: with less than one, some would never ask.
 
 
 class LorasSpec(FrozenModel):
@@ -256,8 +258,8 @@ class WorkloadSpec(FrozenModel):
     structured_output: StructuredOutputSpec | None = None
     """Answers that must follow a schema. Absent: none."""
     num_requests: int | None = Field(default=None, ge=1, le=MAX_REQUESTS)
-    """Number of requests; all are served to the end. Absent, and `duration` too: 1000. With a trace: use only its first
-    this many; absent: all."""
+    """Number of requests; all are served to the end. Absent, and `duration` too: 1000, or 4 for each client of
+    a closed loop if those are more. With a trace: use only its first this many; absent: all."""
     duration: Seconds | None = Field(default=None, gt=0)
     """Time after which no request arrives; what has arrived is served to the end, including conversations that have
     begun. Clients of a closed loop send nothing from then on."""
@@ -286,7 +288,11 @@ class WorkloadSpec(FrozenModel):
             given.get(key) is not None for key in ("num_requests", "duration", "trace")
         ):
             return given
-        return {**given, "num_requests": DEFAULT_NUM_REQUESTS}
+        arrivals, clients = given.get("arrivals"), 0
+        with suppress(ValidationError):  # The field's own check says what is wrong.
+            if isinstance(arrivals, Mapping) and arrivals.get("process") in ("closed_loop", "users"):
+                clients = getattr(TypeAdapter(Annotated[Arrivals, Entry()]).validate_python(arrivals), "concurrency", 0)
+        return {**given, "num_requests": min(max(DEFAULT_NUM_REQUESTS, REQUESTS_PER_CLIENT * clients), MAX_REQUESTS)}
 
     @field_validator("max_tokens", mode="before")
     @classmethod

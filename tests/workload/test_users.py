@@ -133,3 +133,22 @@ def test_users_that_say_two_things_are_refused(arrivals: str, words: str) -> Non
     """One line with the key."""
     with pytest.raises(InputError, match=words):
         load("chatbot", [f"workload.arrivals={arrivals}"])
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "num_requests"),
+    [
+        ({"process": "closed_loop", "concurrency": 3000}, 12_000),
+        ({"process": "users", "users": 10_000, "active_share": 0.3}, 12_000),
+        ({"process": "users", "users": 10_000, "requests_per_hour": 2}, 1000),
+        ({"process": "closed_loop", "concurrency": 24}, 1000),
+        ({"process": "poisson", "rate": 2}, 1000),
+    ],
+)
+def test_every_client_asks_unless_told_otherwise(arrivals: dict[str, Any], num_requests: int) -> None:
+    """A workload without an end has four requests for each client, and 1000 at least."""
+    found = validate(WorkloadSpec, {"arrivals": arrivals, "prompt_tokens": FIXED, "output_tokens": FIXED})
+
+    assert found.num_requests == num_requests
+    assert workload(arrivals).num_requests == 400
+    assert workload(arrivals, num_requests=None, duration="2 min").num_requests is None

@@ -70,15 +70,19 @@ class Ramp:
         return self.thinking + stay * self.answers
 
 
-def mean_rate(specs: RequestSpecs, start: float, stay: float) -> float:
-    """Return the requests a second from ``start`` until the last conversation begins, if an answer takes ``stay``."""
-    ramp = ramp_of(specs)
-    assert ramp is not None  # as the caller knows
-    begins = np.maximum.accumulate(np.nan_to_num(specs.arrival_time, nan=0.0))
+def mean_rate(arrival_time: NDArray[np.float64], offsets: NDArray[np.float64], start: float) -> float:
+    """Return the requests a second from ``start`` until the last conversation begins.
+
+    Args:
+        arrival_time: Seconds of the first request of each conversation, NaN of the others, shape [R].
+        offsets: Seconds from the first request of its conversation to each (`Ramp.offsets`), shape [R].
+        start: Seconds.
+    """
+    begins = np.maximum.accumulate(np.nan_to_num(arrival_time, nan=0.0))
     end = float(begins[-1])
     if not end > start:
         return 0.0
-    arrivals = begins + ramp.offsets(stay)
+    arrivals = begins + offsets
     return float(np.count_nonzero((arrivals >= start) & (arrivals <= end))) / (end - start)
 
 
@@ -142,6 +146,7 @@ class LoadProbe:
     expects: Callable[[Simulation], Expectation] | None = None
     """Maps a run to the errors to expect of a real server; None: no probability is computed."""
     _drawn: dict[int, RequestSpecs] = field(default_factory=dict)
+    _ramps: dict[int, Ramp] = field(default_factory=dict)
     _sojourns: dict[float, float] = field(default_factory=dict)
 
     def __call__(self, load: float, replication: int, num_requests: int) -> Trial:
@@ -180,9 +185,13 @@ class LoadProbe:
         start, end = self._grown_seconds(ramp, load, num_requests)
         nominal = load / REACHED
         for _ in range(RATE_STEPS):
-            specs = at_load(self._first(replication, ceil(nominal * end)), nominal)
-            nominal *= load / max(mean_rate(specs, start, stay), load / 4)
-        return replace(at_load(specs, nominal), offered_rate=load), start
+            first, count = nominal, ceil(nominal * end)
+            drawn = self._at_least(replication, count)
+            begins = drawn.arrival_time[:count] * (drawn.offered_rate / first)
+            offsets = self._ramps[replication].offsets(stay)[:count]
+            nominal *= load / max(mean_rate(begins, offsets, start), load / 4)
+        specs = at_load(at_load(drawn.first(count), first), nominal)
+        return replace(specs, offered_rate=load), start
 
     def _grown_seconds(self, ramp: Ramp, load: float, num_requests: int) -> tuple[float, float]:
         """Return when conversations have grown to their rate, and when the run ends."""
@@ -200,9 +209,17 @@ class LoadProbe:
 
     def _first(self, replication: int, num_requests: int) -> RequestSpecs:
         """Return the first requests of a replication; a trace may have fewer."""
+        return self._at_least(replication, num_requests).first(num_requests)
+
+    def _at_least(self, replication: int, num_requests: int) -> RequestSpecs:
+        """Return as many requests of a replication or more; a trace may have fewer."""
         if replication not in self._drawn or len(self._drawn[replication]) < num_requests:
-            self._drawn[replication] = self.draw(replication, max(num_requests, DRAWN_AT_ONCE))
-        return self._drawn[replication].first(num_requests)
+            drawn = self.draw(replication, max(num_requests, DRAWN_AT_ONCE))
+            ramp = None if self.ramp is None else ramp_of(drawn)
+            self._drawn[replication] = drawn
+            if ramp is not None:
+                self._ramps[replication] = ramp
+        return self._drawn[replication]
 
     def _length(self, load: float, num_requests: int) -> int:
         """Return enough requests for the warm-up, or a start of all clients at once, to be a small part of a run.

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.config import EngineConfig
-from simserve.engine.state import FAILED, RequestTable, StepTimes
+from simserve.engine.config import EngineConfig, limited
+from simserve.engine.state import LONGEST, StepTimes
 from simserve.metrics.latency import SLO
 from simserve.perf.tables import in_arrays
 from simserve.scenario.schema import Scenario, objective
@@ -52,6 +52,7 @@ _KNOWN_DEPLOYMENT = {
     "autoscaling",
     "faults",
     "encoder_disaggregation",
+    "speculative",
 }
 _LOSING_DEPLOYMENT = {"admission", "autoscaling", "faults"}  # Requests may be refused or cut off.
 _KNOWN_ENGINE = {
@@ -65,12 +66,13 @@ _KNOWN_WORKLOAD = {
     *("num_requests", "duration", "trace", "classes", "images", "audio"),
 }
 _KNOWN_COLUMNS = {
-    *("arrival_time", "prompt_tokens", "output_tokens", "max_tokens", "think_time"),
-    *("concurrency", "is_stationary", "offered_rate", "seed", "replication", "classes"),
+    *("arrival_time", "pace", "prompt_tokens", "output_tokens", "max_tokens", "think_time"),
+    *("concurrency", "ramp_up", "is_stationary", "offered_rate", "seed", "replication", "classes"),
     *("request_class", "priority", "recorded_images", "recorded_audio", "counts_media"),
     *("images", "audio", "encoder_seconds", "encoder_pool", "own_wait"),
 }
 """The last five come with images and recordings: their tokens are in ``prompt_tokens``; the rest only adds time."""
+CLIENT_PREFIXES = 8  # Numbers of first requests of a closed loop for which the number of replicas is bounded.
 TOKEN_PRICES = (1.0, 0.85, 0.5, 0.25)
 """Prices of a prompt token that are tried, as shares of the highest feasible one."""
 MEMORY_PRICES = (0.0, 1.0, 3.0)
@@ -125,21 +127,19 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     if config.batching != "continuous" or config.kv_allocation == "none" or not is_covered(scenario, specs):
         return NO_BOUND
     times = in_arrays(times)
-    table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
-    prompt = np.frombuffer(table.prompt_tokens, dtype=np.int32).astype(np.float64)
-    output = np.frombuffer(table.output_tokens, dtype=np.int32).astype(np.float64)
-    fails = np.frombuffer(table.status, dtype=np.int8) == FAILED
+    cut = limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, config)
+    prompt, fails = np.minimum(specs.prompt_tokens, LONGEST).astype(np.float64), cut.is_too_long
+    output = np.maximum(cut.output_tokens, 1).astype(np.float64)
     ttft = first_token_seconds(prompt, config, times) * ROUNDING
-    further = np.where(output > 1, further_token_seconds(prompt, config, times), 0.0) * ROUNDING
-    e2e = ttft + np.maximum(output - 1, 0) * further
-    slo, tpot = loosest_limits(scenario), further
-    if config.async_output:
-        # A first token may be handed over as late as the second: one gap less counts, and no limit on TPOT sets a pace.
-        tpot = further * np.maximum(output - 2, 0) / np.maximum(output - 1, 1)
-        slo = None if slo is None else SLO(ttft=slo.ttft, tpot=None, e2e=slo.e2e, attainment=slo.attainment)
+    further = further_token_seconds(prompt, config, times) * ROUNDING
+    num_steps = np.ceil((output - 1) / (config.num_speculative_tokens + 1))
+    e2e, slo = ttft + num_steps * further, loosest_limits(scenario)
+    # A first token may be handed over as late as what the second step gives: one step less counts.
+    counted = np.maximum(num_steps - config.async_output, 0.0)
+    tpot = further * counted / np.maximum(output - 1, 1.0)
     share = SHOWN_SHARE if slo is None else slo.attainment
     steps = Steps(config, times)
-    work, _ = least_replica_seconds(prompt, output, None, steps)
+    work, _ = least_replica_seconds(prompt, 1.0 + num_steps, None, steps)
     bound = Bound(
         out_of_reach=None,
         least_replicas=1,
@@ -154,14 +154,19 @@ def fleet_bound(scenario: Scenario, config: EngineConfig, times: StepTimes, spec
     missed = term_out_of_reach(slo, {"ttft": ttft, "tpot": tpot, "e2e": e2e}, fails, latest_start)
     if missed is not None:
         return dataclasses.replace(bound, out_of_reach=missed)
-    limits = None if specs.concurrency is not None else _deadlines(slo, output, ttft)
+    limits = _deadlines(slo, output, ttft)
     if limits is None:
         return bound
     deadline, decoding = limits
-    answers = np.minimum(output, 1.0) if decoding is None else output
+    answers = np.ones(len(prompt)) if decoding is None else 1.0 + counted
     work, _ = least_replica_seconds(prompt, answers, decoding, steps)
-    work, ends = np.where(fails, np.inf, work), specs.arrival_time + deadline
-    replicas = replicas_needed(slo.attainment, specs.arrival_time, work, ends, latest_start)
+    replicas = _replicas_in_time(slo, specs, np.where(fails, np.inf, work), deadline, latest_start)
+    if slo.ttft is not None and decoding is not None and not specs.is_stationary:
+        # What comes at once is to be read within the limit on TTFT, whenever it is answered.
+        work, _ = least_replica_seconds(prompt, np.ones(len(prompt)), None, steps)
+        work = np.where(fails, np.inf, work)
+        first = np.full(len(prompt), slo.ttft)
+        replicas = max(replicas, _replicas_in_time(slo, specs, work, first, latest_start, answered=deadline))
     return dataclasses.replace(bound, least_replicas=replicas)
 
 
@@ -247,9 +252,9 @@ def latest_window_start(scenario: Scenario, specs: RequestSpecs, num_failed: int
     scenario sets; a run without its own arrival times is measured whole.
     """
     count = len(specs)
-    if specs.concurrency is not None:
-        return 0
     warmup = scenario.run.warmup
+    if specs.concurrency is not None:
+        return 0 if isinstance(warmup, str) else count - 1
     if not isinstance(warmup, str):
         after = specs.arrival_time < specs.arrival_time[0] + warmup
         return min(int(np.count_nonzero(after)), count - 1)
@@ -298,6 +303,65 @@ def _deadlines(slo: SLO, output: Array, ttft: Array) -> tuple[Array, Array | Non
         return np.full(len(output), slo.e2e), left if decoding is None else np.minimum(decoding, left)
     assert slo.ttft is not None
     return slo.ttft + (np.zeros(len(output)) if decoding is None else decoding), decoding
+
+
+def _replicas_in_time(
+    slo: SLO,
+    specs: RequestSpecs,
+    work: Array,
+    deadline: Array,
+    latest_start: int,
+    answered: Array | None = None,
+) -> int:
+    """Return the replicas below which too few requests can meet the SLO, with work to be done by a deadline.
+
+    Args:
+        slo: The objective.
+        specs: The requests.
+        work: Least replica seconds of each by its deadline; infinite if it fails.
+        deadline: Seconds after it was sent.
+        latest_start: Last request that a measured window may begin with.
+        answered: Seconds after which one that meets the SLO has its whole answer; None: its deadline.
+    """
+    if specs.concurrency is None:
+        return replicas_needed(slo.attainment, specs.arrival_time, work, specs.arrival_time + deadline, latest_start)
+    if latest_start:
+        return 1
+    ends_answer = slo.e2e is not None or slo.tpot is not None
+    occupied = (deadline if answered is None else answered) if ends_answer else np.full(len(work), np.inf)
+    return replicas_for_clients(slo.attainment, specs, work, deadline, occupied)
+
+
+def replicas_for_clients(attainment: float, specs: RequestSpecs, work: Array, deadline: Array, occupied: Array) -> int:
+    """Return the replicas below which too few requests of a closed loop can meet the SLO.
+
+    The first request of each client is sent when it begins. Rows after these are taken in order, by clients that have
+    their answers. Until the time T at which the first k rows are taken, each of C clients is yet to begin, thinks, or
+    has one of these rows. A row that meets the SLO keeps its client for a known time, and each of the m others for at
+    most T, hence ``(C - m) T`` is at most the sum of the waits to begin, of the times of thinking and of the known
+    times. Those of the k rows that meet the SLO are processed between 0 and the last deadline, by n replicas.
+
+    Args:
+        attainment: Share of the requests that must meet the SLO.
+        specs: The requests, of clients that go on to the last one.
+        work: Least replica seconds of each; infinite if it fails.
+        deadline: Seconds from sending within which one that meets the SLO is processed that far.
+        occupied: Seconds within which it is answered; infinite without a limit.
+    """
+    clients, count, least = specs.concurrency, len(work), 1.0
+    assert clients is not None
+    misses = count - math.ceil(attainment * count - 1e-9)
+    waits, begun = clients * specs.begins_at(clients) / 2, specs.begins_at(clients)
+    busy, order = np.cumsum(specs.think_time + occupied), np.argsort(work)
+    for taken in np.unique(np.linspace(min(clients, count), count, CLIENT_PREFIXES).astype(np.int64)):
+        last = begun
+        if taken > clients:
+            if clients <= misses:
+                break
+            last = max(begun, (waits + busy[taken - 1]) / (clients - misses)) + float(specs.think_time.max())
+        cheapest = work[order[order < taken]]
+        least = max(least, _replicas_from(cheapest, last + deadline[:taken], 0.0, int(taken) - misses))
+    return max(1, math.ceil(least * ROUNDING))
 
 
 def replicas_needed(attainment: float, arrival_time: Array, work: Array, ends: Array, latest_start: int) -> int:
@@ -359,8 +423,9 @@ def _replicas_from(cheapest: Array, ends: Array, start: float, num_good: int) ->
 def is_covered(scenario: Scenario, specs: RequestSpecs) -> bool:
     """Return whether the proofs hold for everything the scenario uses.
 
-    A key that they do not cover disables them if it is not at its default: shared prefixes compute fewer tokens,
-    speculation gives several per step, a second pool prefills elsewhere, an API serves some requests.
+    A key that they do not cover disables them if it is not at its default: shared prefixes compute fewer tokens, a
+    second pool prefills elsewhere, an API serves some requests. With drafts a step gives at most one token more than
+    its drafts, and takes no less time than one without.
 
     Features that refuse, cut off or repeat requests are covered: requests that meet their limits are computed whole, by
     one of the replicas, between their first arrival and their deadline, whatever happens to the others; and an

@@ -39,7 +39,6 @@ KEPT_UP = 0.95
 known to 3 % (`simserve.scenario.finishable.HALF_WIDTH`)."""
 TINY = 1e-12  # Seconds that prevent a division by 0.
 _COVERED_WITHOUT = {
-    "deployment.speculative": None,
     "deployment.data_parallel_size": 1,
     "deployment.all2all_backend": "auto",
     "deployment.num_redundant_experts": None,
@@ -62,7 +61,7 @@ class RoleBound:
 
 
 def covers_roles(alone: Scenario, specs: RequestSpecs) -> bool:
-    """Return whether the bounds hold for everything that a worker's scenario uses, whatever its sizes and drafts."""
+    """Return whether the bounds hold for everything that a worker's scenario uses, whatever its sizes."""
     return is_covered(with_overrides(alone, _COVERED_WITHOUT), specs)
 
 
@@ -85,9 +84,8 @@ def role_bound(
     times, ranks = in_arrays(times), config.data_parallel_size
     prompt, output = specs.prompt_tokens.astype(np.float64), specs.output_tokens.astype(np.float64)
     gaps = np.maximum(output - 1, 0.0)
-    # A first token may be handed over as late as the second: one gap less counts.
-    counted = np.maximum(gaps - 1, 0.0) if config.async_output else gaps
-    steps = np.ceil(counted / (config.num_speculative_tokens + 1))
+    # A first token may be handed over as late as what the second step gives: one step less counts.
+    steps = np.maximum(np.ceil(gaps / (config.num_speculative_tokens + 1)) - config.async_output, 0.0)
     latency = _with_shared(times, 1)
     if role == PREFILL:
         least = {"ttft": first_token_seconds(prompt, config, latency) * ROUNDING}

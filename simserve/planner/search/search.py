@@ -98,6 +98,7 @@ class Search:
         self.tried: dict[str, Trial] = {}
         self._seen: dict[tuple[tuple[str, str], ...], Member] = {}
         self._known_members: dict[tuple[tuple[str, str], ...], Member] = {}
+        self._looks: dict[tuple[tuple[tuple[str, str], ...], int], Trial] = {}
         self._specs: RequestSpecs | None = None
         self._has_missed = False
 
@@ -374,8 +375,8 @@ class Search:
 
     def _guess(self, member: Member, least: int, most: int) -> int | None:
         """Return the fewest replicas that first looks do not rule out, if these are much shorter; else None."""
-        scenario, there = self.space.scenario, deployment_in(self.space.scenario, member.overrides)
-        asked = objective(scenario)
+        there = deployment_in(self.space.scenario, member.overrides)
+        asked = objective(self.space.scenario)
         if asked is None or self.goal.objective == "latency":
             return None
         wanted = asked.attainment - DOUBT
@@ -384,7 +385,7 @@ class Search:
             fewer = narrowed(there, replicas, FIRST_REQUESTS)
             if fewer is None:
                 return False
-            look = narrow_run(scenario, member.overrides, replicas, fewer)
+            look = self._look(member, replicas, fewer)
             return look.attainment is not None and look.attainment >= wanted
 
         if narrowed(there, most, FIRST_REQUESTS) is None:
@@ -411,7 +412,7 @@ class Search:
         if asked is not None and (fewer is not None or first is not None):
             evidence = None
             if fewer is not None:
-                look = narrow_run(scenario, member.overrides, replicas, fewer)
+                look = self._look(member, replicas, fewer)
             else:
                 count = _enough(scenario, first or FIRST_REQUESTS)
                 look, evidence = run_fleet(scenario, member.overrides, replicas, count)
@@ -426,6 +427,13 @@ class Search:
         trial = deciding_run(scenario, member.overrides, replicas).sure(self.goal.confidence)
         self.trials.append(trial)
         return trial
+
+    def _look(self, member: Member, replicas: int, fewer: int) -> Trial:
+        """Run ``fewer`` of a fleet's replicas for the first requests, once."""
+        key = member.key, replicas
+        if key not in self._looks:
+            self._looks[key] = narrow_run(self.space.scenario, member.overrides, replicas, fewer)
+        return self._looks[key]
 
     def _doomed(self, scenario: Scenario, member: Member, replicas: int, asked: float) -> Trial | None:
         """Return a run of only the first requests if these miss more often than the whole run may; else None."""

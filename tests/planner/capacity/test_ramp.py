@@ -51,7 +51,9 @@ def test_requests_come_at_the_rate_asked_for_once_a_run_is_measured() -> None:
     specs, warmup = probe._grown(probe.ramp, 8.0, 0, 4000)
 
     assert warmup >= probe.ramp.seconds(0.5) - 1e-9
-    assert mean_rate(specs, warmup, 0.5) == pytest.approx(8.0, rel=0.03)
+    ramp = ramp_of(specs)
+    assert ramp is not None
+    assert mean_rate(specs.arrival_time, ramp.offsets(0.5), warmup) == pytest.approx(8.0, rel=0.03)
     begins = specs.arrival_time[~np.isnan(specs.arrival_time)]
     assert begins[-1] - warmup >= 0.9 * 4000 / 8.0
     assert specs.offered_rate == 8.0

@@ -34,7 +34,7 @@ from simserve.sim.records import COMPLETED
 from simserve.sim.simulate import replay
 from simserve.workload.generate import generate
 from tests.builders import make_specs
-from tests.engine.strategies import Case, cases, pressed_cases
+from tests.engine.strategies import Case, cases, pressed_cases, speculative_cases
 from tests.fuzzing import examples
 from tests.scenario.builders import make_scenario
 
@@ -56,11 +56,11 @@ def is_bounded(case: Case) -> bool:
 def lengths(case: Case) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return prompts and answers as the engine cuts them."""
     specs = case.specs
-    table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, case.config)
+    table = RequestTable(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, case.config, specs.pace)
     return np.array(table.prompt_tokens, dtype=np.float64), np.array(table.output_tokens, dtype=np.float64)
 
 
-@given(st.one_of(cases(), pressed_cases()))
+@given(st.one_of(cases(), pressed_cases(), speculative_cases()))
 @few
 def test_no_request_beats_the_bounds_on_its_latencies(case: Case) -> None:
     """Whatever the scheduler does: chunks, preemptions, pipelines, other requests."""
@@ -68,8 +68,9 @@ def test_no_request_beats_the_bounds_on_its_latencies(case: Case) -> None:
     records = replay(case.config, case.times, case.specs).records
     prompt, output = lengths(case)
     done = records.status == COMPLETED
-    # A first token that is handed over late may come with the second.
-    gaps = np.maximum(output[done] - 1 - case.config.async_output, 0)
+    # A first token that is handed over late may come with what the second step gives.
+    steps = np.ceil((output[done] - 1) / (1 + case.config.num_speculative_tokens))
+    gaps = np.maximum(steps - case.config.async_output, 0)
 
     ttft = (records.first_token_time - records.arrival_time)[done]
     decoding = (records.finish_time - records.first_token_time)[done]
@@ -121,7 +122,7 @@ def test_a_replica_works_at_least_as_long_as_the_bound(case: Case, slack: float)
 
 @pytest.mark.slow
 @given(
-    st.one_of(cases(), pressed_cases()),
+    st.one_of(cases(), pressed_cases(), speculative_cases()),
     st.tuples(*(st.sampled_from([None, 0.3, 0.6, 0.9, 1.0, 1.2]) for _ in range(3))),
     st.sampled_from([0.5, 0.8, 0.95, 1.0]),
 )
@@ -164,9 +165,10 @@ def asked(limits: dict[str, float], share: float) -> Scenario:
     tpot=st.sampled_from([None, 0.004, 0.008, 0.02]),
     e2e=st.sampled_from([None, 0.05, 0.5, 3.0]),
     share=st.sampled_from([0.5, 0.9, 0.99]),
-    process=st.sampled_from(["poisson", "gamma", "all_at_once", "spike", "steps"]),
+    process=st.sampled_from(["poisson", "gamma", "all_at_once", "spike", "steps", "closed_loop"]),
     memory=st.sampled_from([0.9, 0.25]),
-    option=st.sampled_from([None, "classes", "admission", "faults", "priority"]),
+    option=st.sampled_from([None, "classes", "admission", "faults", "priority", "drafts"]),
+    version=st.sampled_from(["0.12", "0.20"]),
 )
 @fewer
 def test_fewer_replicas_than_the_bound_do_not_hold(
@@ -181,13 +183,18 @@ def test_fewer_replicas_than_the_bound_do_not_hold(
     process: str,
     memory: float,
     option: str | None,
+    version: str,
 ) -> None:
     """Random small scenarios, priced as real ones: every fleet that the bound drops is simulated, and misses."""
     assume(ttft or tpot or e2e)
     limits = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
     slo = {term: f"{limit} s" for term, limit in limits.items() if limit} | {"attainment": share}
     arrivals: dict[str, Any] = {"process": process}
-    arrivals |= {} if process == "all_at_once" else {"rate": rate}
+    arrivals |= {} if process in ("all_at_once", "closed_loop") else {"rate": rate}
+    if process == "closed_loop":
+        arrivals |= {"concurrency": 30 if seats == 8 else 120}
+        arrivals |= {"think_time": "0.3 s", "think_time_cv": 1.0} if rate == 20.0 else {}
+        arrivals |= {"ramp_up": "0.5 s"} if rate == 80.0 else {}
     arrivals |= {"cv": 3.0} if process == "gamma" else {}
     arrivals |= {"factor": 5, "at": f"{20 / rate} s", "spike_duration": f"{15 / rate} s"} if process == "spike" else {}
     if process == "steps":
@@ -195,11 +202,13 @@ def test_fewer_replicas_than_the_bound_do_not_hold(
             "process": "steps",
             "steps": [{"rate": rate, "duration": f"{60 / rate} s"}, {"rate": rate / 8, "duration": "1 s"}],
         }
-    engine = {"name": "vllm", "version": "0.12", "max_num_seqs": seats, "max_model_len": 4096}
+    engine = {"name": "vllm", "version": version, "max_num_seqs": seats, "max_model_len": 4096}
     beside: dict[str, Any] = {}
     classes = [{"name": "one", "share": 0.6, "slo": {**slo, "ttft": "1 s"}}, {"name": "two", "share": 0.4}]
     if option == "admission":
         beside["admission"] = {"max_queue": 4}
+    if option == "drafts":
+        beside["speculative"] = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
     if option == "faults":
         beside["faults"] = [{"kind": "slow", "at": "0.1 s", "duration": "1 s"}]
     if option == "priority":

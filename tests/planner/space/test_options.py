@@ -167,7 +167,7 @@ def test_what_a_scenario_says_itself_is_one_of_the_choices(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.names("scenario"))
 def test_bounds_say_nothing_of_options_that_no_proof_covers(name: str) -> None:
-    """Drafts, pools, an API or shared prefixes: no deployment is dropped; refusals and scaling are proven elsewhere."""
+    """Pools, an API or shared prefixes: no deployment is dropped; drafts, refusals and scaling are proven elsewhere."""
     scenario = load(name)
     space = space_of(scenario, {})
     specs = generate(scenario.workload, seed=1, base_path=scenario.folder).first(200)
@@ -185,7 +185,7 @@ def test_bounds_say_nothing_of_options_that_no_proof_covers(name: str) -> None:
             if bound.is_proven:
                 proven.add(option)
                 deployment = there.deployment
-                assert (deployment.speculative, deployment.pools, deployment.overflow) == (None, (), None)
+                assert (deployment.pools, deployment.overflow) == ((), None)
                 assert deployment.response_cache is None
                 assert resolved.engine.batching == "continuous"
                 assert specs.prefixes is None
