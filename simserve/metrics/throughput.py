@@ -537,7 +537,8 @@ def bottleneck(
         )
     elif waiting_share >= _WAITING_SHARE and reason in LIMITS:
         binding = STATIC_LIMIT if is_static and reason == "seats" else LIMITS[reason]
-        explanation = f"Requests spent {waiting_share:.0%} of their time waiting, {waiting_shares[reason]:.0%} of it for {binding}"
+        of_wait = waiting_shares[reason]
+        explanation = f"Requests spent {waiting_share:.0%} of their time waiting, {of_wait:.0%} of it for {binding}"
         why_not = _does_not_relieve((limit_gains or {}).get(reason), load_ratio)
         if binding in LIMITS.values() and why_not and part in PARTS:
             # A larger limit would only make each step as much longer.
