@@ -8,6 +8,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -15,7 +16,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from simserve.errors import InputError, nearest
+from simserve.documents import read_mapping
+from simserve.errors import InputError, ProfileError, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -174,6 +176,15 @@ def validate(
         return model.model_validate(mapping)
     except ValidationError as failure:
         raise input_error(model, failure, file=file, error=error) from None
+
+
+def read_valid(model: type[ModelT], file: Path, error: type[InputError] = ProfileError) -> ModelT:
+    """Return the mapping in a file as ``model``.
+
+    Raises:
+        ProfileError: (or ``error``) as `validate` does, or because the file cannot be read.
+    """
+    return validate(model, read_mapping(file, error), file=file, error=error)
 
 
 def input_error(

@@ -21,12 +21,11 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from simserve.documents import read_mapping
-from simserve.errors import InvariantError, ProfileError
+from simserve.errors import InvariantError
 from simserve.profiles import catalog
 from simserve.profiles.engine_options import version_key
 from simserve.profiles.engine_profile import load_engine
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 FILE = "calibration/expected_errors.json"
 
@@ -612,7 +611,7 @@ def load_error_model(file: Path | None = None) -> ErrorModel:
 def _load(kind: type[_Read], path: Path) -> _Read:
     if not path.is_file():
         raise InvariantError(f"{path.name} is missing from this installation")
-    return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    return read_valid(kind, path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,8 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator
 
-from simserve.documents import read_mapping
-from simserve.errors import ProfileError
 from simserve.profiles.checkpoint import KVCacheDtype, Quantization, WeightFormatName
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 _KEPT_NAMES = 4096  # Names whose plain form is kept: the catalogue's are compared with every name that is asked for.
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -66,7 +64,7 @@ class NameTable(FrozenModel):
 @cache
 def name_table() -> NameTable:
     """Return what is known of names."""
-    return validate(NameTable, read_mapping(_TABLE, ProfileError), file=_TABLE, error=ProfileError)
+    return read_valid(NameTable, _TABLE)
 
 
 def stored_format(name: str) -> str | None:

@@ -635,9 +635,8 @@ def _load_ratio(search: Search, member: Member, replicas: int) -> float:
     if offered.is_stationary:
         finishable = finishable_of(scenario, member.overrides, replicas)
         return 0.0 if finishable is None else offered.offered_rate / finishable.rate
-    scenario = deployed(scenario, member.overrides, replicas)
-    few = scenario.workload.model_copy(update={"num_requests": LOOK_REQUESTS, "duration": None})
-    found = run(scenario.model_copy(update={"workload": few}), explain=False).summary["simserve"]["load_ratio"]
+    few = deployed(scenario, member.overrides, replicas).of_length(LOOK_REQUESTS)
+    found = run(few, explain=False).summary["simserve"]["load_ratio"]
     return 0.0 if found is None else float(found)
 
 
