@@ -17,7 +17,7 @@ from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN, Comparison
-from simserve.planner.cost.scenario import _enlarged, _least_break_even, _Together
+from simserve.planner.cost.scenario import _enlarged, _least_break_even, _Together, _with_traffic
 from simserve.report.cost import cost_brief
 from simserve.report.quantities import number
 from simserve.scenario.finishable import Finishable
@@ -358,6 +358,17 @@ def test_a_larger_fleet_has_the_rules_of_the_scenario() -> None:
     assert larger.autoscaling is not None
     assert (larger.replicas, larger.autoscaling.min_replicas, larger.autoscaling.max_replicas) == (1, 1, 5)
     assert _enlarged(make_scenario(), 4).deployment.replicas == 4
+
+
+def test_more_traffic_lasts_as_long_as_the_scenario_s() -> None:
+    """So many times the rate are so many times the requests; those of a time are more by themselves."""
+    counted = make_scenario(["workload.num_requests=200", "workload.arrivals={process: poisson, rate: 2}"])
+    timed = make_scenario(["workload.num_requests=null", "workload.duration=10 min"])
+
+    more, longer = (_with_traffic(each, 5.0).workload for each in (counted, timed))
+
+    assert [getattr(each.arrivals, "rate", None) for each in (more, longer)] == [5.0, 5.0]
+    assert (more.num_requests, longer.num_requests) == (500, None)
 
 
 @pytest.mark.slow
