@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN, Comparison
-from simserve.planner.cost.scenario import _enlarged, _least_break_even, _Together, _with_traffic
+from simserve.planner.cost.scenario import _enlarged, _held_nowhere, _least_break_even, _Together, _with_traffic
 from simserve.report.cost import cost_brief
 from simserve.report.quantities import number
 from simserve.scenario.finishable import Finishable
@@ -240,6 +241,15 @@ def test_an_objective_that_no_load_keeps_is_infeasible() -> None:
     """Exit code 3, as for a plan that holds nowhere."""
     with pytest.raises(InfeasibleError, match=r"is held at no load: at .* requests/s, 0\.0% of requests meet it"):
         cost("slo={ttft: 1 us}")
+
+
+@pytest.mark.parametrize(("clients", "said"), [(1, "at 1 client, 20.0% of"), (21, "at 21 clients, 20.0% of")])
+def test_the_load_that_does_not_hold_is_counted_in_clients(clients: int, said: str) -> None:
+    """One of them is one client, and 21 are not 21 client."""
+    lowest = SimpleNamespace(load=float(clients), attainment=0.2, lost=0.0)
+    curve: Any = SimpleNamespace(levels={clients: lowest, 2 * clients: None}, is_closed=True)
+
+    assert said in str(_held_nowhere(curve))
 
 
 def test_clients_whose_slo_is_missed_pay_for_the_replicas_that_they_need() -> None:
