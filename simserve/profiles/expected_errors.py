@@ -139,7 +139,7 @@ class Distance:
 
     @property
     def group(self) -> str:
-        """One of `GROUPS`, described in `GROUPS_TOLD`."""
+        """One of `GROUPS`."""
         if self.is_family_known:
             return "known family"
         is_all_known = self.is_engine_known and self.is_hardware_known and self.is_mechanism_known
@@ -147,13 +147,6 @@ class Distance:
 
 
 GROUPS = ("known family", "known engine", "foreign")
-
-GROUPS_TOLD = (
-    "Known family: another source measured this engine generation, GPU and class of model (dense or mixture of "
-    "experts) together. Known engine: other sources measured the engine generation and the GPU, but not together, or "
-    "not with such a model. Foreign: no other source measured the engine generation, or the GPU, or layers like these."
-)
-"""Descriptions of the groups for readers."""
 
 CALIBRATED = "calibrated"  # Group of servers whose engine profile was calibrated on their own measurements.
 
