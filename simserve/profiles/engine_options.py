@@ -227,7 +227,7 @@ class EngineOptions(FrozenModel):
     """llama.cpp: layers on the GPU; the CPU runs the others with their KV. Absent: all, from b7539 those that fit."""
     n_cpu_moe: Count | None = None
     """llama.cpp: the first layers whose routed experts stay in host memory and run on the CPU, while the GPU runs the
-    rest of these layers and holds their KV (`--n-cpu-moe`; `--cpu-moe`: all). Absent: none, from b7539 what it takes."""
+    rest of these layers and holds their KV (`--n-cpu-moe`, `--cpu-moe`: all). Absent: none, b7539: what it takes."""
     kv_unified: bool | None = None
     """llama.cpp: whether all slots share one KV buffer as long as `max_model_len`, of which each may take all.
     Otherwise each slot has `max_model_len` of its own, and only requests in consecutive slots are computed together.
