@@ -393,7 +393,7 @@ def capacity(
         replications: Runs per load, at least 2; None: 8 for steady open traffic, else 6.
         num_requests: Requests per run; None: as many as needed.
         progress: Called before each run with the number of runs so far and the load.
-        tried: Called after each run with its load and whether it met the objective.
+        tried: Called after each run with its load, the requests asked of it, and whether it met the objective.
 
     Raises:
         InputError: There is no objective, or no load to raise; or a profile or trace is missing.

@@ -18,21 +18,32 @@ _DOING = "looking for the highest load"
 
 
 class SoFar:
-    """The range that runs have left: the highest load that a run held, and the lowest above it that one missed."""
+    """The range that runs have left: the highest load that holds, and the lowest above it that does not.
+
+    A load holds if half of its longest runs held, and no longer ones failed at that load or a lower one.
+    """
 
     def __init__(self) -> None:
-        self._held: set[float] = set()
-        self._missed: set[float] = set()
+        self._runs: dict[float, dict[int, list[bool]]] = {}
 
-    def take(self, load: float, is_held: bool) -> None:
-        """Take a run's load, and whether the run held the objective."""
-        (self._held if is_held else self._missed).add(load)
+    def take(self, load: float, num_requests: int, is_held: bool) -> None:
+        """Take a run's load, its requests, and whether the run held the objective."""
+        self._runs.setdefault(load, {}).setdefault(num_requests, []).append(is_held)
 
     def __str__(self) -> str:
-        held = max(self._held, default=0.0)
-        missed = min((load for load in self._missed if load > held), default=None)
+        longest = {load: max(runs) for load, runs in self._runs.items()}
+        missed = {load for load, runs in self._runs.items() if 2 * sum(last := runs[longest[load]]) < len(last)}
+        held = max(
+            (
+                load
+                for load in longest.keys() - missed
+                if not any(below < load and longest[below] > longest[load] for below in missed)
+            ),
+            default=0.0,
+        )
+        above = min((load for load in missed if load > held), default=None)
         told = [f"{held:.4g} held"] if held else []
-        told += [] if missed is None else [f"{missed:.4g} missed"]
+        told += [] if above is None else [f"{above:.4g} missed"]
         return f"; so far {', '.join(told)}" if told else ""
 
 

@@ -290,14 +290,19 @@ def test_a_precision_and_a_seed_are_what_the_search_gets(
 
 
 def test_progress_gives_the_range_that_runs_have_left() -> None:
-    """The highest load that a run held and the lowest above it that one missed; nothing before the first run."""
+    """The highest load that holds and the lowest above it that does not, by its longest runs; at first nothing."""
     so_far = SoFar()
     before = str(so_far)
     for load, is_held in ((3.0, True), (24.0, False), (12.0, True), (2.0, False)):
-        so_far.take(load, is_held)
+        so_far.take(load, 500, is_held)
+    short = str(so_far)
+    so_far.take(11.0, 5000, False)
+    for is_held in (True, True, False):
+        so_far.take(10.0, 5000, is_held)
 
     assert before == ""
-    assert str(so_far) == "; so far 12 held, 24 missed"
+    assert short == "; so far 12 held, 24 missed"
+    assert str(so_far) == "; so far 10 held, 11 missed"
 
 
 def test_an_interrupt_of_the_fresh_runs_leaves_the_answer_incomplete(

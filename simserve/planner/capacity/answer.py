@@ -24,7 +24,8 @@ from simserve.version import __version__
 from simserve.workload.requests import RequestSpecs
 
 Progress = Callable[[int, float], None]  # Called before each run with the number of runs so far and the load.
-Tried = Callable[[float, bool], None]  # Called after each run with its load and whether it met the objective.
+Tried = Callable[[float, int, bool], None]
+"""Called after each run with its load, the requests asked of it, and whether it met the objective."""
 CONFIDENCE = 0.9  # Share of real servers on which the objective holds.
 MOST_RUNS = 2  # Further runs after those of the search, where one of its loads holds with that confidence.
 MOST_RUNS_BELOW = 4  # The same if none does.
@@ -380,7 +381,7 @@ def _watched(
         done += 1
         found = probe(load, replication, num_requests)
         if tried is not None:
-            tried(load, found.stability != "overloaded" and found.attainment >= asked)
+            tried(load, num_requests, found.stability != "overloaded" and found.attainment >= asked)
         return found
 
     return run

@@ -98,7 +98,7 @@ def test_an_autoscaler_is_said_to_be_part_of_the_answer_and_runs_are_told_with_w
         load("chatbot", ["workload.num_requests=200", scaled]),
         replications=2,
         highest=8.0,
-        tried=lambda rate, held: tried.append((rate, held)),
+        tried=lambda rate, _, held: tried.append((rate, held)),
     )
 
     assert any("1 to 3: the load of a run is compared with what all 3 can sustain" in note for note in found.notes)
