@@ -127,8 +127,10 @@ def format_of(text: str) -> str | None:
 
 def _format_asked(value: Any) -> Any:
     """Return the format that a scenario's text means; other texts are passed on and checked against the formats."""
-    if not isinstance(value, str) or (found := format_of(value)) is not None:
-        return found if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if (found := format_of(value)) is not None:
+        return found
     meant = meant_format(value, is_gguf=True) or ""
     if meant.startswith("gguf") and not value.strip()[0].isdigit():  # 4bit may be any
         raise ValueError(f"is not a known weight format; did you mean '{meant}'?")
@@ -230,7 +232,7 @@ def nearest_with_formula(name: str) -> str | None:
 
 def _formulaless(name: str) -> Iterator[Formulaless]:
     plain = plain_name(name)
-    return (each for begin, each in name_table().without_formula.items() if f"{plain}-".startswith(begin))
+    return (each for begin, each in name_table().without_formula.items() if plain.startswith(begin))
 
 
 def repositories_on_record() -> tuple[str, ...]:

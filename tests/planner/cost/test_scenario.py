@@ -193,10 +193,14 @@ def test_the_yearly_falls_are_the_scenario_s() -> None:
     """And what is left out is named."""
     flat = cost("pricing.api_price_fall_per_year=0", "pricing.gpu_price_fall_per_year=0")
     growing = cost("pricing.traffic_growth_per_year=0.5")
+    terms = ("pricing.gpu_hour_usd=null", "pricing.gpu_price_fall_per_year=0.5")
+    owned, rented = (cost(f"pricing.purchase={each}", *terms) for each in ("owned", "on_demand"))
 
     assert flat["outlook"]["api_usd"] == pytest.approx(36 * flat["api"]["usd_per_month"])
     assert flat["outlook"]["self_host_usd"] == pytest.approx(36 * flat["self_host"]["usd_per_month"])
     assert growing["outlook"]["traffic_growth_per_year"] == 0.5
+    assert owned["outlook"]["self_host_usd"] == pytest.approx(36 * owned["self_host"]["usd_per_month"])  # it is paid
+    assert rented["outlook"]["self_host_usd"] < 20 * rented["self_host"]["usd_per_month"]
 
 
 def test_the_ladder_climbs_from_full_gpus_to_what_is_paid(plain: dict[str, Any]) -> None:
