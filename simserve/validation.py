@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from simserve.errors import InputError, nearest
+from simserve.errors import InputError, all_at_once, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -191,8 +191,7 @@ def input_error(
     at_key: dict[str | None, InputError] = {}
     for each in found:  # each member of a union reports the same value
         at_key.setdefault(each.key, each)
-    first, *others = (each for key, each in at_key.items() if not _holds_another(key, at_key))
-    return error(first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others)
+    return all_at_once([each for key, each in at_key.items() if not _holds_another(key, at_key)])
 
 
 def _holds_another(key: str | None, keys: Iterable[str | None]) -> bool:
