@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from simserve.documents import read_mapping
-from simserve.errors import InputError, ProfileError, nearest
+from simserve.errors import InputError, ProfileError, all_at_once, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -202,8 +202,7 @@ def input_error(
     at_key: dict[str | None, InputError] = {}
     for each in found:  # each member of a union reports the same value
         at_key.setdefault(each.key, each)
-    first, *others = (each for key, each in at_key.items() if not _holds_another(key, at_key))
-    return error(first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others)
+    return all_at_once([each for key, each in at_key.items() if not _holds_another(key, at_key)])
 
 
 def _holds_another(key: str | None, keys: Iterable[str | None]) -> bool:

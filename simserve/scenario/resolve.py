@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
 from simserve.engine.config import EngineConfig
-from simserve.errors import ScenarioError
+from simserve.errors import InputError, ScenarioError, all_at_once
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
@@ -42,6 +42,7 @@ from simserve.scenario.combinations import (
 from simserve.scenario.cpu_layers import with_cpu_layers
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
+from simserve.scenario.load import LOADERS
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import draft_fields, with_speculation
 from simserve.sim.control import Role
@@ -138,8 +139,8 @@ def resolve(
     """
     if isinstance(scenario, ResolvedScenario):
         return scenario
+    check_names(scenario)
     check_combinations(scenario)
-    _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
     memory = _memory(scenario, connector, role)
@@ -176,16 +177,25 @@ def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenari
     return replace(known, scenario=scenario, pools=pools)
 
 
-def _check_apis(scenario: Scenario) -> None:
-    """Refuse an unknown API before anything is simulated."""
-    from simserve.profiles.api import load_api
+def check_names(scenario: Scenario) -> None:
+    """Check that every profile named in a scenario, or by its pools, can be loaded.
 
-    overflow = scenario.deployment.overflow
-    named = {"pricing.api": scenario.pricing.api, "deployment.overflow.api": None if overflow is None else overflow.api}
-    for key, name in named.items():
-        if name is not None:
-            with scenario.blaming(key):
-                load_api(name, scenario.folder)
+    Raises:
+        InputError: Some cannot; all are reported at once.
+    """
+    pools = range(len(scenario.deployment.pools))
+    failures: dict[str, InputError] = {}
+    for part in [of_pool_alone(scenario, number) for number in pools] or [scenario]:
+        for key, loader in LOADERS.items():
+            holder: Any = scenario if key.endswith(".api") else part  # an API is the whole deployment's
+            name = reduce(lambda block, own: getattr(block, own, None), key.split("."), holder)
+            try:
+                with holder.blaming(key):
+                    _ = name is None or loader(name, scenario.folder)
+            except InputError as failure:
+                failures[str(failure)] = failure
+    if failures:
+        raise all_at_once(list(failures.values()))
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
