@@ -19,7 +19,7 @@ import difflib
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 EXIT_DONE = 0
 EXIT_THRESHOLD_FAILED = 99
@@ -119,8 +119,18 @@ _LEAST_LIKENESS_OF_EXAMPLES = 0.35
 """The same for examples of the choices."""
 _LIKENESS_BEHIND = 0.15
 """Names that are this much less similar than the most similar one are not suggested."""
+_Failure = TypeVar("_Failure", bound=SimserveError)
+
 _MOST_NAMED = 3
 """Most choices that a remedy names."""
+
+
+def all_at_once(failures: Sequence[_Failure]) -> _Failure:
+    """Return the first of some errors in one input, at least one, with the others in it."""
+    first, *others = failures
+    return type(first)(
+        first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others
+    )
 
 
 def nearest(

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -15,7 +16,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from simserve.errors import InputError, nearest
+from simserve.documents import read_mapping
+from simserve.errors import InputError, ProfileError, all_at_once, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -176,6 +178,15 @@ def validate(
         raise input_error(model, failure, file=file, error=error) from None
 
 
+def read_valid(model: type[ModelT], file: Path, error: type[InputError] = ProfileError) -> ModelT:
+    """Return the mapping in a file as ``model``.
+
+    Raises:
+        ProfileError: (or ``error``) as `validate` does, or because the file cannot be read.
+    """
+    return validate(model, read_mapping(file, error), file=file, error=error)
+
+
 def input_error(
     model: type[BaseModel], failure: ValidationError, *, file: object = None, error: type[InputError] = InputError
 ) -> InputError:
@@ -191,8 +202,7 @@ def input_error(
     at_key: dict[str | None, InputError] = {}
     for each in found:  # each member of a union reports the same value
         at_key.setdefault(each.key, each)
-    first, *others = (each for key, each in at_key.items() if not _holds_another(key, at_key))
-    return error(first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others)
+    return all_at_once([each for key, each in at_key.items() if not _holds_another(key, at_key)])
 
 
 def _holds_another(key: str | None, keys: Iterable[str | None]) -> bool:

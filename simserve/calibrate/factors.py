@@ -206,10 +206,9 @@ class FactorSearch:
             self.num_simulations += 1
         return self._known[key]
 
-    def linear_at(self, log_factors: Array, runs: Sequence[int] | None = None) -> Linear:
-        """Return residuals and slopes of some runs (None: all), by central differences."""
-        taken = range(len(self.measured)) if runs is None else runs
-        figures = [(run, figure) for run in taken for figure in self.measured[run]]
+    def linear_at(self, log_factors: Array) -> Linear:
+        """Return residuals and slopes of the runs, by central differences."""
+        figures = [(run, figure) for run, measured in enumerate(self.measured) for figure in measured]
         columns = []
         for each in np.diag(np.full(len(FACTORS), HALF_STEP)):
             above, below = (self._logs(figures, log_factors + sign * each) for sign in (1.0, -1.0))

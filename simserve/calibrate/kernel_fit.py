@@ -73,7 +73,6 @@ class KernelFit:
 
     Args:
         base: Profile of the same GPU, whose tiles and shapes of products are also tried; None: only class defaults.
-        num_folds: Parts that are held out in turn; 0: no held-out errors.
 
     Attributes:
         kinds_: Name -> fitted kind.
@@ -83,9 +82,8 @@ class KernelFit:
     kinds_: dict[str, FittedKind]
     not_fitted_: dict[str, str]
 
-    def __init__(self, base: HardwareProfile | None = None, *, num_folds: int = 5) -> None:
+    def __init__(self, base: HardwareProfile | None = None) -> None:
         self.base = base
-        self.num_folds = num_folds
 
     def fit(self, run: KernelRun) -> Self:
         """Fit every kind of kernels that has enough calls."""
@@ -129,7 +127,7 @@ class KernelFit:
             self.kinds_[title] = FittedKind(title, table, "", self._regressor(form(), calls), {}, calls)
 
     def _regressor(self, form: CurveForm, calls: pd.DataFrame) -> CurveRegressor:
-        return CurveRegressor(form, num_folds=self.num_folds).fit(calls, calls["seconds"].to_numpy(dtype=np.float64))
+        return CurveRegressor(form).fit(calls, calls["seconds"].to_numpy(dtype=np.float64))
 
     def _is_enough(self, title: str, calls: pd.DataFrame) -> bool:
         if len(calls) >= MIN_POINTS:

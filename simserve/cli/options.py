@@ -269,18 +269,25 @@ class Shown:
         check_page(self.html)
 
     def notes(self, *scenarios: Scenario) -> None:
-        """Print before the answer which engine versions are unknown and whose defaults apply; with JSON on stderr."""
+        """Print before the answer which engine versions are unknown and whose defaults apply; with JSON on stderr.
+
+        Raises:
+            InputError: A profile that a scenario names is missing or invalid; all are reported at once.
+        """
         from rich.console import Console
 
         from simserve.profiles.engine_profile import load_engine, version_note
+        from simserve.scenario.resolve import check_names
 
         notes: dict[str, None] = {}
         for scenario in scenarios:
-            asked = scenario.deployment.engine
-            profile = load_engine(asked.name, scenario.folder)
-            note = version_note(profile.base or profile.name, asked.version, profile.version_source(asked.version))
-            if note:
-                notes[note] = None
+            check_names(scenario)
+            deployment = scenario.deployment
+            for asked in [deployment.of_pool(pool).engine for pool in deployment.pools] or [deployment.engine]:
+                profile = load_engine(asked.name, scenario.folder)
+                note = version_note(profile.base or profile.name, asked.version, profile.version_source(asked.version))
+                if note:
+                    notes[note] = None
         if not self.quiet:
             out = Console(highlight=False, stderr=True) if self.as_json else console()
             for note in notes:

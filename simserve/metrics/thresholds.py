@@ -49,7 +49,6 @@ class Threshold:
     """One condition: an aggregation of a metric, compared with a limit."""
 
     metric: str  # A latency (ms), ``slo_attainment``, or one of `SCALARS`.
-    expression: str  # As written.
     aggregation: str  # ``avg min max med p`` of a latency, ``rate`` of the attainment, ``value`` of a scalar.
     percentile: float | None  # q of ``p(q)``, in 0..100; None for the others.
     comparison: str  # ``< <= > >= == !=``.
@@ -98,7 +97,6 @@ def parse_threshold(metric: str, expression: str) -> Threshold:
         )
     return Threshold(
         metric=metric,
-        expression=expression,
         aggregation=aggregation,
         percentile=None if percentile is None else _percentile(percentile, expression),
         comparison=match["operator"],

@@ -527,7 +527,6 @@ def bottleneck(
         swaps: Whether preempted requests keep their KV in host memory.
     """
     step_shares, waiting_shares = _shares(seconds_by_part), _shares(blocked_seconds)
-    limit_gains = limit_gains or {}
     reason, part = _largest(waiting_shares), _largest(step_shares)
     if math.isnan(busy_share) or busy_share == 0:
         binding, explanation = NONE, "No step ran"
@@ -537,13 +536,11 @@ def bottleneck(
             "their KV copied to host memory and back" if swaps else "each of them computed again"
         )
     elif waiting_share >= _WAITING_SHARE and reason in LIMITS:
-        limit = STATIC_LIMIT if is_static and reason == "seats" else LIMITS[reason]
-        explanation = (
-            f"Requests spent {waiting_share:.0%} of their time waiting, {waiting_shares[reason]:.0%} of it for {limit}"
-        )
-        binding = limit
-        why_not = _does_not_relieve(limit_gains.get(reason), load_ratio)
-        if limit in LIMITS.values() and why_not and part in PARTS:
+        binding = STATIC_LIMIT if is_static and reason == "seats" else LIMITS[reason]
+        of_wait = waiting_shares[reason]
+        explanation = f"Requests spent {waiting_share:.0%} of their time waiting, {of_wait:.0%} of it for {binding}"
+        why_not = _does_not_relieve((limit_gains or {}).get(reason), load_ratio)
+        if binding in LIMITS.values() and why_not and part in PARTS:
             # A larger limit would only make each step as much longer.
             binding = PARTS[part]
             explanation += f", but {why_not}"

@@ -24,8 +24,10 @@ STATE_RATIO = 0.9
 ``mamba_full_memory_ratio`` (docs.sglang.io, hybrid model memory)."""
 _LEAST_CONTEXT = 7
 """Least KV tokens with which SGLang starts: a prompt of one, five that it keeps free, and the last."""
-_CUT = ": the longest that fits in the KV cache"
+_CUT = "the longest that fits in the KV cache"
 _SEATS_CUT = ", as many as have room for their states"
+CHOSEN = "what fits on the GPU"
+"""Source of the layers or experts on the CPU where the engine itself leaves them there."""
 NEAR_FIT_SHARE = 0.02
 """Share of a GPU by which weights and activations may exceed the engine's limit and still be simulated: the estimate of
 activations and runtime is about that accurate (`simserve validate`, memory logs)."""
@@ -371,26 +373,21 @@ def with_room_for_states(shape: ReplicaShape) -> ReplicaShape:
     is_asked = source == "scenario" and is_fixed
     if is_asked or seats == shape.engine.max_num_seqs:
         return shape
-    sources = {**shape.engine.sources, "max_num_seqs": f"{source}{_SEATS_CUT}"}
-    return replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats, "sources": sources}))
+    seated = replace(shape, engine=shape.engine.model_copy(update={"max_num_seqs": seats}))
+    return with_source(seated, "max_num_seqs", f"{source}{_SEATS_CUT}")
 
 
-def with_room_for_context(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> ReplicaShape:
-    """Return a deployment whose default context length is cut to what its KV cache holds, if that is less.
+def plan_with_room(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> MemoryPlan:
+    """Return the memory of a deployment whose default context is cut to what its KV cache holds, if that is less.
 
     SGLang starts with any KV cache and refuses longer requests (``max_req_len`` of its ``TpModelWorker``); vLLM does so
-    with ``--max-model-len -1``. A length that the scenario sets has to fit. If nothing fits, the deployment is returned
-    unchanged.
+    with ``--max-model-len -1``. A length that the scenario sets has to fit. If nothing fits, the deployment stays as it
+    is.
 
     Args:
         shape: The deployment at its default length.
         at_length: Returns the deployment with a shorter length, and everything that depends on it.
     """
-    return plan_with_room(shape, at_length).shape
-
-
-def plan_with_room(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]) -> MemoryPlan:
-    """Return the memory plan of `with_room_for_context`."""
     engine = shape.engine
     plan, most = plan_memory(shape), engine.max_model_len
     if plan.fits:
@@ -399,10 +396,7 @@ def plan_with_room(shape: ReplicaShape, at_length: Callable[[int], ReplicaShape]
     longest = _longest_that_fits(at_length, least, min(plan.longest_sequence or most, most - 1))
     if longest is None:
         return plan
-    cut = at_length(longest)
-    source = f"of {most:,}{_CUT} ({engine.sources['max_model_len']})"
-    sources = {**cut.engine.sources, "max_model_len": source}
-    return plan_memory(replace(cut, engine=cut.engine.model_copy(update={"sources": sources})))
+    return plan_memory(with_source(at_length(longest), "max_model_len", cut_source(engine, _CUT)))
 
 
 def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, most: int) -> int | None:
@@ -423,9 +417,25 @@ def _longest_that_fits(at_length: Callable[[int], ReplicaShape], least: int, mos
     return least
 
 
+def with_source(shape: ReplicaShape, option: str, source: str) -> ReplicaShape:
+    """Return a deployment that says of an option of its engine where the value comes from."""
+    sources = {**shape.engine.sources, option: source}
+    return replace(shape, engine=shape.engine.model_copy(update={"sources": sources}))
+
+
+def cut_source(engine: ResolvedEngine, why: str) -> str:
+    """Return the source of a context length shorter than the engine's default, which is the one that it has now."""
+    return f"of {uncut_context(engine):,}: {why} ({engine.sources['max_model_len'].rpartition(' (')[2].rstrip(')')})"
+
+
 def is_context_cut(engine: ResolvedEngine) -> bool:
     """Return whether a KV cache smaller than the model's context limits the longest request."""
-    return _CUT in engine.sources.get("max_model_len", "")
+    return engine.sources.get("max_model_len", "").startswith("of ")
+
+
+def is_left_to_cpu(engine: ResolvedEngine) -> bool:
+    """Return whether the engine itself leaves a part of the model to the CPU."""
+    return CHOSEN in engine.sources.values()
 
 
 def are_seats_told(engine: ResolvedEngine) -> bool:
@@ -659,7 +669,9 @@ def _kv_lines(
     if engine.kv_allocation == "none":
         return ["no KV cache: every step computes its prefixes anew"]
     block, num_blocks = engine.block_size, num_tokens // engine.block_size
-    length = f"{engine.max_model_len:,} max_model_len" + (f" ({_CUT[2:]})" if is_context_cut(engine) else "")
+    length = f"{engine.max_model_len:,} max_model_len"
+    if is_context_cut(engine):
+        length += f" ({engine.sources['max_model_len'].partition(': ')[2].partition(' (')[0]})"
     if windows is not None:
         requests = f"{windows.max_concurrent_full_length:.2f} requests of {length}"
         if windows.are_states:

@@ -440,10 +440,7 @@ class _Advising:
 def _beginning(scenario: Scenario) -> Scenario:
     """Return a scenario with fewer requests, where the beginning of its run tells what the whole does; else itself."""
     limit = request_limit(scenario, LOOK_REQUESTS)
-    if limit is None:
-        return scenario
-    workload = scenario.workload.model_copy(update={"num_requests": limit, "duration": None})
-    return scenario.model_copy(update={"workload": workload})
+    return scenario if limit is None else scenario.of_length(limit)
 
 
 def _dollars(tried: _Tried) -> float:

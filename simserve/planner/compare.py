@@ -282,8 +282,7 @@ def _settling(scenario: Scenario) -> int | None:
 
 def _of_length(scenario: Scenario, num_requests: int) -> Scenario:
     once = scenario.run.model_copy(update={"replications": 1, "precision": None})
-    workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
-    return scenario.model_copy(update={"workload": workload, "run": once})
+    return scenario.of_length(num_requests).model_copy(update={"run": once})
 
 
 def _varied(base: Scenario, name: str, changes: Overrides) -> Scenario:

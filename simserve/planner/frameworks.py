@@ -12,12 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from simserve.documents import read_mapping
-from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.scenario.load import load
 from simserve.scenario.run import run
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 FILE = "calibration/frameworks.yaml"
 SCENARIO = "framework-comparison"
@@ -85,8 +83,7 @@ def load_publications() -> Publications:
     Raises:
         ProfileError: The file is invalid.
     """
-    path = catalog.bundled_file(FILE)
-    return validate(Publications, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    return read_valid(Publications, catalog.bundled_file(FILE))
 
 
 def compare_frameworks(

@@ -11,12 +11,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from simserve.documents import read_mapping
 from simserve.errors import ProfileError
 from simserve.profiles import catalog
 from simserve.profiles.price_dates import Date, is_past, newest
 from simserve.units import PositiveSeconds
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 Usd = Annotated[float, Field(ge=0)]
 _HOURS_PER_WEEK = 168
@@ -230,7 +229,7 @@ def load_api(name: str, relative_to: Path | None = None) -> ApiProfile:
         ProfileError: There is no such profile, or the file is invalid; names file, key and remedy.
     """
     path = catalog.find("api", name, relative_to)
-    profile = validate(ApiProfile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    profile = read_valid(ApiProfile, path)
     if path.stem == name and profile.name != name:
         rule = "must equal the name of the file"
         raise ProfileError(rule, file=path, key="name", value=profile.name, remedy=f"write {name}")

@@ -6,7 +6,7 @@ Combines an engine profile with what the user set; knows neither the model's sha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -173,24 +173,10 @@ def resolve_engine(
     features = profile.features_of(version, compute_capability)
     choices = _Choices(options, f"{profile.name} {known.version} default on {gpu_name}")
     choices.sources["version"] = profile.version_source(version)
-    unified = choices.pick("kv_unified", not choices.is_set("max_num_seqs") if "kv_unified" in features else None)
-    scheduling = _scheduling(choices, known, place, is_shared=unified is True)
-    limits = _limits(choices, known, place, model_max_len, scheduling)
-    stages = place.num_ranks // place.tensor_parallel_size
-    if known.scheduling.overlaps_lone_chunks and limits["max_num_seqs"] == 1 and stages > 1:
-        chunk = limits["max_chunk_tokens"]
-        scheduling["overlaps_chunks"], limits["max_chunk_tokens"] = True, min(chunk, limits["ubatch_size"] or chunk)
-    fused = choices.pick("flashinfer_sampler", known.runtime_memory.flashinfer_sampler and bool(compute_capability))
+    may_fuse_sampling = known.runtime_memory.flashinfer_sampler and bool(compute_capability)
     settings = {
-        **scheduling,
-        **limits,
-        **_new_token_ratio(choices, known, place),
-        **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
-        **_host(choices, known, place, scheduling["enable_prefix_caching"], sorts=not fused),
-        "activation_logit_bytes": known.runtime_memory.logit_bytes(fused),
-        "flashinfer_sampler": fused,
+        **_steps(choices, known, place, model_max_len, features, may_fuse_sampling=may_fuse_sampling),
         "mamba_ssm_cache_dtype": choices.pick("mamba_ssm_cache_dtype", None, "as the checkpoint says"),
-        "kv_unified": unified,
         **_kernels(known, features),
         "enable_nccl_nvls": choices.pick("enable_nccl_nvls", known.kernels.enable_nccl_nvls),
         **block_scaled_kernels(options, compute_capability, known.kernels.block_scaled_kernels),
@@ -216,6 +202,36 @@ def resolve_engine(
         sources=dict(sorted(choices.sources.items())),
         **settings,
     )
+
+
+def _steps(
+    choices: _Choices,
+    known: EngineVersion,
+    place: _Place,
+    model_max_len: int,
+    features: Sequence[str],
+    *,
+    may_fuse_sampling: bool,
+) -> dict[str, Any]:
+    """Return what decides how requests share steps, and the memory and host time that follow from it."""
+    unified = choices.pick("kv_unified", not choices.is_set("max_num_seqs") if "kv_unified" in features else None)
+    scheduling = _scheduling(choices, known, place, is_shared=unified is True)
+    limits = _limits(choices, known, place, model_max_len, scheduling)
+    stages = place.num_ranks // place.tensor_parallel_size
+    if known.scheduling.overlaps_lone_chunks and limits["max_num_seqs"] == 1 and stages > 1:
+        chunk = limits["max_chunk_tokens"]
+        scheduling["overlaps_chunks"], limits["max_chunk_tokens"] = True, min(chunk, limits["ubatch_size"] or chunk)
+    fused = choices.pick("flashinfer_sampler", may_fuse_sampling)
+    return {
+        **scheduling,
+        **limits,
+        **_new_token_ratio(choices, known, place),
+        **_memory(choices, known, place, limits["max_num_batched_tokens"], limits["max_num_seqs"]),
+        **_host(choices, known, place, scheduling["enable_prefix_caching"], sorts=not fused),
+        "activation_logit_bytes": known.runtime_memory.logit_bytes(fused),
+        "flashinfer_sampler": fused,
+        "kv_unified": unified,
+    }
 
 
 def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_shared: bool) -> dict[str, Any]:
@@ -469,6 +485,7 @@ def _memory(choices: _Choices, known: EngineVersion, place: _Place, budget: int,
         "max_cudagraph_capture_size": choices.pick("max_cudagraph_capture_size", largest),
         "memory_rule": memory.rule,
         "loads_encoders": memory.loads_encoders,
+        "cpu_layers": memory.cpu_layers,
         "gpu_memory_utilization": choices.pick("gpu_memory_utilization", share),
         "non_torch_bytes_single": runtime.non_torch_single,
         "non_torch_bytes_parallel": runtime.non_torch_parallel,

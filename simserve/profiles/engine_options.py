@@ -224,10 +224,10 @@ class EngineOptions(FrozenModel):
     cpu_offload_gb: Annotated[float, Field(ge=0)] | None = None
     """vLLM and SGLang: GiB of weights per GPU that stay in host memory and cross the host link in every step."""
     n_gpu_layers: Count | None = None
-    """llama.cpp: layers on the GPU; the CPU runs the others and holds their KV cache. Absent: all."""
+    """llama.cpp: layers on the GPU; the CPU runs the others with their KV. Absent: all, from b7539 those that fit."""
     n_cpu_moe: Count | None = None
     """llama.cpp: the first layers whose routed experts stay in host memory and run on the CPU, while the GPU runs the
-    rest of these layers and holds their KV cache (`--n-cpu-moe`; `--cpu-moe`: all). Absent: none."""
+    rest of these layers and holds their KV (`--n-cpu-moe`, `--cpu-moe`: all). Absent: none, b7539: what it takes."""
     kv_unified: bool | None = None
     """llama.cpp: whether all slots share one KV buffer as long as `max_model_len`, of which each may take all.
     Otherwise each slot has `max_model_len` of its own, and only requests in consecutive slots are computed together.
@@ -239,7 +239,7 @@ class EngineOptions(FrozenModel):
     """llama.cpp: the most tokens of a micro-batch, its `--ubatch-size`: a larger step runs all kernels, and reads all
     weights, once per micro-batch. At most `max_num_batched_tokens`. Absent: 512."""
     num_gpu: Count | None = None
-    """Ollama: as `n_gpu_layers` in llama.cpp. Absent: all."""
+    """Ollama: as `n_gpu_layers` in llama.cpp. Absent: as many as fit beside the context."""
     swap_space: Bytes | None = None
     """`swap`: host memory for swapped KV per GPU; once it is full, victims are computed again. Absent: vLLM's 4 GiB."""
 

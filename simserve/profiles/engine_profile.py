@@ -233,6 +233,9 @@ class Memory(FrozenModel):
     """Kernels of attention that make the share smaller; absent: none."""
     loads_encoders: bool = True
     """Whether encoders of images and audio are loaded with the model; in llama.cpp they are a separate file."""
+    cpu_layers: Literal["before_context", "after_context"] | None = None
+    """Whether the CPU takes the layers that do not fit if nobody sets their number: before a context that nobody set is
+    shortened, or after; absent: it does not."""
     source: str
     """Where the rule and the share come from."""
 

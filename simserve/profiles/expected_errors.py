@@ -21,12 +21,11 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from simserve.documents import read_mapping
-from simserve.errors import InvariantError, ProfileError
+from simserve.errors import InvariantError
 from simserve.profiles import catalog
 from simserve.profiles.engine_options import version_key
 from simserve.profiles.engine_profile import load_engine
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 FILE = "calibration/expected_errors.json"
 
@@ -140,7 +139,7 @@ class Distance:
 
     @property
     def group(self) -> str:
-        """One of `GROUPS`, described in `GROUPS_TOLD`."""
+        """One of `GROUPS`."""
         if self.is_family_known:
             return "known family"
         is_all_known = self.is_engine_known and self.is_hardware_known and self.is_mechanism_known
@@ -148,13 +147,6 @@ class Distance:
 
 
 GROUPS = ("known family", "known engine", "foreign")
-
-GROUPS_TOLD = (
-    "Known family: another source measured this engine generation, GPU and class of model (dense or mixture of "
-    "experts) together. Known engine: other sources measured the engine generation and the GPU, but not together, or "
-    "not with such a model. Foreign: no other source measured the engine generation, or the GPU, or layers like these."
-)
-"""Descriptions of the groups for readers."""
 
 CALIBRATED = "calibrated"  # Group of servers whose engine profile was calibrated on their own measurements.
 
@@ -612,7 +604,7 @@ def load_error_model(file: Path | None = None) -> ErrorModel:
 def _load(kind: type[_Read], path: Path) -> _Read:
     if not path.is_file():
         raise InvariantError(f"{path.name} is missing from this installation")
-    return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    return read_valid(kind, path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from simserve.documents import read_mapping
-from simserve.errors import ProfileError
 from simserve.profiles.hf_reader import ConfigReader
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 SlidingRule = Literal["all", "above_max_window_layers", "alternating", "pattern", "chunked"]
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -83,7 +81,7 @@ class FamilyTable(FrozenModel):
 @cache
 def family_table() -> FamilyTable:
     """Return the table of families."""
-    return validate(FamilyTable, read_mapping(_TABLE, ProfileError), file=_TABLE, error=ProfileError)
+    return read_valid(FamilyTable, _TABLE)
 
 
 @cache
@@ -270,7 +268,7 @@ def dense_layers(reader: ConfigReader) -> tuple[int, ...]:
     dense = set(reader.sequence("mlp_only_layers") or [])
     with_experts = reader.sequence("moe_layers")
     if with_experts is None and reader.value("moe_layers_enum") is not None:
-        with_experts = _enumerated(reader, "moe_layers_enum", layers)
+        with_experts = _enumerated(reader, layers)
     if with_experts is not None:
         dense |= set(layers) - set(with_experts)
     switches = layer_switches(reader, "moe_layer_freq") or []
@@ -283,12 +281,12 @@ def dense_layers(reader: ConfigReader) -> tuple[int, ...]:
     return tuple(sorted(layer for layer in dense if layer >= first))
 
 
-def _enumerated(reader: ConfigReader, key: str, layers: range) -> list[int]:
+def _enumerated(reader: ConfigReader, layers: range) -> list[int]:
     """Return layers given as a text with commas or a list (Step-3.5)."""
-    value = reader.value(key)
+    value = reader.value("moe_layers_enum")
     listed: list[Any] = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [None]
     try:
         numbers = [int(each) for each in listed]
     except (TypeError, ValueError):
-        raise reader.refusal("must list layers, with commas between", key) from None
+        raise reader.refusal("must list layers, with commas between", "moe_layers_enum") from None
     return [layer for layer in numbers if layer in layers]

@@ -132,7 +132,7 @@ def read_checkpoint(
     # If a layer of the file is read as several (`simserve.profiles.hf_rewriting`), its modules keep its number.
     in_one = ConfigReader(config, file).integer("layers_in_one", default=1)
     if str(config.get("expert_dtype")) == "fp4" and not rule.named:
-        rule.named = _experts_in(model, "mxfp4", str(config.get("model_type") or ""))
+        rule.named = _mxfp4_experts(model, str(config.get("model_type") or ""))
     homes = _homes(str(config.get("model_type") or ""))
     stored = {
         part: [_format_of(rule, f"layers.{layer // in_one}", _leaves(part, homes, model)) for layer in layers]
@@ -452,7 +452,7 @@ def _mtp_format(rule: _Rule, model: ModelProfile, homes: StoredModules) -> Weigh
     return "none" if apart else last
 
 
-def _experts_in(model: ModelProfile, kind: WeightFormatName, model_type: str) -> dict[str, WeightFormatName]:
-    """Return the routed experts of every layer in a format, by their modules below ``layers.``."""
+def _mxfp4_experts(model: ModelProfile, model_type: str) -> dict[str, WeightFormatName]:
+    """Return the format of the routed experts of every layer, by their modules below ``layers.``."""
     homes = _homes(model_type).experts
-    return {f"{layer}.{home}": kind for layer in model.layers_with("experts") for home in homes}
+    return {f"{layer}.{home}": "mxfp4" for layer in model.layers_with("experts") for home in homes}

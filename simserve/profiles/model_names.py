@@ -13,10 +13,8 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator
 
-from simserve.documents import read_mapping
-from simserve.errors import ProfileError
 from simserve.profiles.checkpoint import KVCacheDtype, Quantization, WeightFormatName
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 _KEPT_NAMES = 4096  # Names whose plain form is kept: the catalogue's are compared with every name that is asked for.
 _TABLE = Path(__file__).with_suffix(".yaml")
@@ -66,7 +64,7 @@ class NameTable(FrozenModel):
 @cache
 def name_table() -> NameTable:
     """Return what is known of names."""
-    return validate(NameTable, read_mapping(_TABLE, ProfileError), file=_TABLE, error=ProfileError)
+    return read_valid(NameTable, _TABLE)
 
 
 def stored_format(name: str) -> str | None:
@@ -129,8 +127,10 @@ def format_of(text: str) -> str | None:
 
 def _format_asked(value: Any) -> Any:
     """Return the format that a scenario's text means; other texts are passed on and checked against the formats."""
-    if not isinstance(value, str) or (found := format_of(value)) is not None:
-        return found if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if (found := format_of(value)) is not None:
+        return found
     meant = meant_format(value, is_gguf=True) or ""
     if meant.startswith("gguf") and not value.strip()[0].isdigit():  # 4bit may be any
         raise ValueError(f"is not a known weight format; did you mean '{meant}'?")
@@ -232,7 +232,7 @@ def nearest_with_formula(name: str) -> str | None:
 
 def _formulaless(name: str) -> Iterator[Formulaless]:
     plain = plain_name(name)
-    return (each for begin, each in name_table().without_formula.items() if f"{plain}-".startswith(begin))
+    return (each for begin, each in name_table().without_formula.items() if plain.startswith(begin))
 
 
 def repositories_on_record() -> tuple[str, ...]:

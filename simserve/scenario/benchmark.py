@@ -134,11 +134,7 @@ def _drawn(result: BenchResult, scenario: Scenario) -> RequestSpecs | None:
     workload = scenario.workload
     if workload.trace is not None or workload.prompt_tokens is None or workload.output_tokens is None:
         return None
-    return generate(
-        workload.model_copy(update={"num_requests": result.num_requests, "duration": None}),
-        seed=scenario.run.seed,
-        base_path=scenario.folder,
-    )
+    return generate(workload.of_length(result.num_requests), seed=scenario.run.seed, base_path=scenario.folder)
 
 
 def _tokens(specs: RequestSpecs, key: str) -> NDArray[np.int64]:

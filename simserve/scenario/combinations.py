@@ -23,6 +23,7 @@ from simserve.profiles.engine_profile import FEATURES, FORMAT_FEATURES, EnginePr
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_blocks import heads_per_rank
+from simserve.scenario.cpu_layers import ON_CPU
 from simserve.scenario.deployment_spec import DeploymentSpec, EngineSpec
 from simserve.scenario.formats import has_block_scaled_weights, no_choice_of_experts
 from simserve.scenario.schema import Scenario, limits_by_class, objective
@@ -39,8 +40,7 @@ _SWITCHES = {"enable_chunked_prefill": "chunked_prefill", "enable_prefix_caching
 """Options of the engine -> the feature that they need when switched on."""
 _CHOICES = {("scheduling_policy", "priority"): "priority_scheduling", ("preemption_mode", "swap"): "swap"}
 """Options of the engine and a value -> the feature that it needs."""
-_ON_CPU = ("n_gpu_layers", "num_gpu", "n_cpu_moe")  # Options by which the CPU computes a part of the model.
-_HOST_MEMORY = ("cpu_offload_gb", *_ON_CPU)  # Options by which engines keep weights outside the GPU.
+_HOST_MEMORY = ("cpu_offload_gb", *ON_CPU)  # Options by which engines keep weights outside the GPU.
 
 
 def check_combinations(scenario: Scenario) -> None:
@@ -711,7 +711,7 @@ def check_rank_layout(shape: ReplicaShape) -> None:
     if shape.operator_tables is not None:
         measured_operators(shape.operator_tables, shape.engine.name)
     if (shape.num_cpu_layers or shape.num_cpu_expert_layers) and shape.num_gpus > 1:
-        key = next(each for each in _ON_CPU if getattr(shape.engine, each) is not None)
+        key = next(each for each in ON_CPU if getattr(shape.engine, each) is not None)
         rule = f"leaves layers or experts to the CPU, which needs one GPU, not {shape.num_gpus}"
         raise ScenarioError(rule, key=f"deployment.engine.{key}", value=getattr(shape.engine, key))
     if stages > 1 and shape.engine.kv_allocation == "none":

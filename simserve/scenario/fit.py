@@ -23,14 +23,15 @@ from simserve.perf.memory import (
     are_seats_told,
     context_cut_note,
     is_context_cut,
+    is_left_to_cpu,
     plan_memory,
-    uncut_context,
 )
 from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import price
 from simserve.profiles.api import load_api, withdrawal_note
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
 from simserve.scenario.combinations import model_notes
+from simserve.scenario.cpu_layers import GPU_LAYERS
 from simserve.scenario.deployment_spec import lora_lines, tier_lines
 from simserve.scenario.formats import formats_available, formats_line, lacking_weights_notes, quality_of
 from simserve.scenario.media import encoder_lines, with_media
@@ -49,8 +50,6 @@ _SIZES = ("deployment.tensor_parallel_size", "deployment.pipeline_parallel_size"
 _FLAGS = {None, "--gpus", "--tp", "--pp"}  # Command-line flags that set them; None: the default.
 _LARGEST_SHARE = 0.95
 """Largest share of a GPU's memory that is advised: above it, a peak of another process ends the server."""
-_GPU_LAYERS = ("n_gpu_layers", "num_gpu")
-"""Options that leave layers to the CPU, in engines that have them: the most layers on the GPU first."""
 NEAR_PEAK = 0.95  # Share of the highest rate of a day from which on a run counts as one that has seen it.
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")  # Limits that activations grow with.
 _FOUR_BITS: WeightFormatName = "awq-int4"
@@ -158,6 +157,8 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
             f"experts lie on {shape.expert_ranks} GPUs of several nodes: DeepEP{overlap} are assumed, which "
             f"{shape.engine.name} has to be told (deployment.all2all_backend)"
         )
+    if is_left_to_cpu(shape.engine):
+        notes.append(_moved(resolved))
     if memory.shortage_bytes:
         change = next(_remedies(resolved), None)
         notes.append(
@@ -178,23 +179,20 @@ def _own_notes(resolved: ResolvedScenario) -> list[str]:
     specs = _traffic(resolved)
     if cut is not None:
         limits = limited(specs.prompt_tokens, specs.output_tokens, specs.max_tokens, resolved.engine)
-        notes.append(cut + _beyond(limits, len(specs)) + _layers_instead(resolved))
+        notes.append(cut + _beyond(limits, len(specs)))
     return notes + _whole_prompt_notes(resolved, specs)
 
 
-def _layers_instead(resolved: ResolvedScenario) -> str:
-    """Return that Ollama keeps its context and leaves layers to the CPU, as the end of a sentence; empty elsewhere.
-
-    Ollama's docs/context-length.mdx: a longer context takes memory, and the split shows in ``ollama ps``.
-    """
-    engine = resolved.shape.engine
-    if "num_gpu" not in engine.features or engine.num_gpu is not None:
-        return ""
-    layers = range(resolved.shape.model.num_hidden_layers - 1, 0, -1)
-    variants = [("engine.num_gpu", each) for each in layers]
-    change = next(_fitting(resolved.scenario, variants, uncut_context(engine)), None)
-    what = "" if change is None else f"; --set {change} simulates that"
-    return f"; {engine.name} keeps its context and runs layers on the CPU, which takes several times as long{what}"
+def _moved(resolved: ResolvedScenario) -> str:
+    """Return what an engine leaves to the CPU by itself, and what would fit whole."""
+    shape, layers = resolved.shape, resolved.shape.model.num_hidden_layers
+    what = f"{layers - shape.num_cpu_layers} of {layers} layers of {shape.model.name}"
+    if shape.num_cpu_expert_layers:
+        what = f"{shape.model.name} without the experts of {shape.num_cpu_expert_layers} of {layers} layers"
+    return (
+        f"1 x {shape.hardware.name} holds {what}: {shape.engine.name} leaves the rest to the CPU, which takes several "
+        f"times as long; {_remedy(resolved)}"
+    )
 
 
 def _beyond(limits: Limited, num_requests: int) -> str:
@@ -370,7 +368,9 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     """Yield the changes to try, one list per kind: the mildest first, and kinds by what they cost."""
     shape, asked = resolved.shape, resolved.scenario.deployment.engine
     engine = shape.engine
-    if asked.max_model_len is not None and resolved.memory.longest_sequence >= 2:
+    if asked.max_model_len is not None and is_left_to_cpu(engine):
+        yield [("engine.max_model_len", 2**power) for power in reversed(range((asked.max_model_len - 1).bit_length()))]
+    elif asked.max_model_len is not None and resolved.memory.longest_sequence >= 2:
         yield [("engine.max_model_len", resolved.memory.longest_sequence)]
     yield from _smaller_caches(resolved)
     for key in _LIMITS:
@@ -383,11 +383,11 @@ def _variants(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]]]:
     # Of most models somebody publishes weights in 4 bit, though no checkpoint of it may be in the catalogue.
     is_wide = shape.quantization in WIDE_FORMATS and shape.model.stored.is_wide
     yield [("quantization", each) for each in (*narrow, *((_FOUR_BITS,) if is_wide else ()))]
-    if shape.num_gpus == 1:
+    if shape.num_gpus == 1 and not is_left_to_cpu(engine):
         layers = range(shape.model.num_hidden_layers - 1, 0, -1)
         if "n_cpu_moe" in engine.features and shape.model.moe is not None:
             yield [("engine.n_cpu_moe", each) for each in range(1, shape.model.num_hidden_layers + 1)]
-        for key in (each for each in _GPU_LAYERS if each in engine.features):
+        for key in (each for each in GPU_LAYERS if each in engine.features):
             yield [(f"engine.{key}", each) for each in layers]
     yield from _more_gpus(shape)
 
@@ -402,7 +402,7 @@ def _more_gpus(shape: ReplicaShape) -> Iterator[list[tuple[str, Any]]]:
     more_ranks = [("tensor_parallel_size", each) for each in sizes]
     more_stages = [("pipeline_parallel_size", stages * factor) for factor in (2, 4)]
     is_node_full = 2 * ranks > shape.hardware.intra_node.gpus_per_node
-    is_layers = bool({*_GPU_LAYERS} & {*shape.engine.features})
+    is_layers = bool({*GPU_LAYERS} & {*shape.engine.features})
     yield from [more_stages, more_ranks] if is_node_full or is_layers else [more_ranks, more_stages]
 
 
@@ -421,7 +421,9 @@ def _smaller_caches(resolved: ResolvedScenario) -> Iterator[list[tuple[str, Any]
 def _fitting(scenario: Scenario, variants: list[tuple[str, Any]], needed: int) -> Iterator[str]:
     for key, value in variants:
         plan = _plan(scenario, key, value)
-        if plan is not None and plan.fits and not plan.shortage_bytes and plan.max_model_len >= needed:
+        if plan is None or not plan.fits or plan.shortage_bytes or is_left_to_cpu(plan.shape.engine):
+            continue
+        if plan.max_model_len >= needed:
             yield f"deployment.{key}={value}"
 
 
@@ -588,7 +590,7 @@ def _little_left(resolved: ResolvedScenario) -> _Problem | None:
 
 def _lacks_share(resolved: ResolvedScenario) -> bool:
     """Return whether the engine allocates what its slots need, and is given GPU layers instead of a share of memory."""
-    return any(key in resolved.shape.engine.features for key in _GPU_LAYERS)
+    return any(key in resolved.shape.engine.features for key in GPU_LAYERS)
 
 
 def _beyond_model(resolved: ResolvedScenario) -> _Problem | None:

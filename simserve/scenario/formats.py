@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
-from simserve.documents import read_mapping
-from simserve.errors import InputError, ProfileError, ScenarioError
+from simserve.errors import InputError, ScenarioError
 from simserve.perf.quantization import weight_format
 from simserve.perf.shape import ReplicaShape, weights_bytes
 from simserve.profiles import catalog
@@ -26,7 +25,7 @@ from simserve.profiles.hardware import HardwareProfile
 from simserve.profiles.kernel_curves import GemmClass
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.resolved_engine import ResolvedEngine
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 if TYPE_CHECKING:
     from simserve.scenario.schema import Scenario
@@ -448,8 +447,7 @@ def load_quality() -> QualityCatalogue:
     Raises:
         ProfileError: The file is invalid.
     """
-    path = catalog.bundled_file(FILE)
-    return validate(QualityCatalogue, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    return read_valid(QualityCatalogue, catalog.bundled_file(FILE))
 
 
 def quality_of(shape: ReplicaShape) -> list[dict[str, Any]]:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simserve.documents import parse_yaml, read_mapping, read_text
-from simserve.errors import InputError, ScenarioError, SimserveError
+from simserve.errors import InputError, ScenarioError, SimserveError, all_at_once
 from simserve.profiles import catalog
+from simserve.profiles.api import load_api
 from simserve.profiles.catalog import load_model
+from simserve.profiles.engine import load_engine
+from simserve.profiles.hardware import load_hardware
 from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
 
@@ -41,6 +44,17 @@ SHORT_KEYS: Mapping[str, str] = {
 _NO_KEYS = ("ep", "tp", "pp", "dp", "gpus", "gpu")  # Those of them that are not keys of a deployment.
 _SHORT_FORMS = (["value"], ["policy"], ["max"])
 """Keys that a length given as a number, a routing policy given as a name, and a number of retries stand for."""
+
+
+LOADERS: Mapping[str, Callable[[str, Path | None], object]] = {
+    "model": load_model,
+    "deployment.hardware": load_hardware,
+    "deployment.engine.name": load_engine,
+    "deployment.speculative.draft_model": load_model,
+    "deployment.overflow.api": load_api,
+    "pricing.api": load_api,
+}
+"""Key whose value names a profile -> what loads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +136,28 @@ def from_mapping(
     try:
         scenario = validate(Scenario, document, file=file, error=ScenarioError)
     except ScenarioError as failure:
-        first, *others = (_attributed(each, parsed, document) for each in (failure, *failure.others))
-        raise ScenarioError(
-            first.rule, file=first.file, key=first.key, value=first.value, remedy=first.remedy, others=others
-        ) from None
+        wrong = [failure, *failure.others]
+        wrong += [each for each in _unknown_names(document, file, folder) if each.key not in [own.key for own in wrong]]
+        raise all_at_once([_attributed(each, parsed, document) for each in wrong]) from None
     labels: dict[str, str] = {}
     for override in reversed(parsed):  # the last one counts, of a key and of the blocks that hold it
         labels.setdefault(override.key, override.label)
     return scenario.read_from(Source(None if file is None else str(file), folder, labels))
+
+
+def _unknown_names(document: Mapping[str, Any], file: object, folder: Path | None) -> Iterator[InputError]:
+    """Yield an error for each name in a mapping, invalid elsewhere, that refers to no valid profile."""
+    for key, loader in LOADERS.items():
+        name: Any = document
+        for part in key.split("."):
+            name = name.get(part) if isinstance(name, Mapping) else None
+        if isinstance(name, str):
+            try:
+                loader(name, folder)
+            except InputError as failure:
+                place = file if failure.file is None else failure.file
+                at = key if failure.file is None else failure.key
+                yield ScenarioError(failure.rule, file=place, key=at, value=failure.value, remedy=failure.remedy)
 
 
 def _default_name(file: object) -> dict[str, str]:

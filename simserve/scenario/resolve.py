@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
 from simserve.engine.config import EngineConfig
-from simserve.errors import ScenarioError
+from simserve.errors import InputError, ScenarioError, all_at_once
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
-from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_context, with_room_for_states
+from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.perf.tree_states import tree_fields
 from simserve.profiles import catalog
@@ -39,8 +39,10 @@ from simserve.scenario.combinations import (
     check_model,
     check_rank_layout,
 )
+from simserve.scenario.cpu_layers import with_cpu_layers
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
+from simserve.scenario.load import LOADERS
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import draft_fields, with_speculation
 from simserve.sim.control import Role
@@ -137,8 +139,8 @@ def resolve(
     """
     if isinstance(scenario, ResolvedScenario):
         return scenario
+    check_names(scenario)
     check_combinations(scenario)
-    _check_apis(scenario)
     if scenario.deployment.pools:
         return _resolve_pools(scenario)
     memory = _memory(scenario, connector, role)
@@ -175,16 +177,25 @@ def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenari
     return replace(known, scenario=scenario, pools=pools)
 
 
-def _check_apis(scenario: Scenario) -> None:
-    """Refuse an unknown API before anything is simulated."""
-    from simserve.profiles.api import load_api
+def check_names(scenario: Scenario) -> None:
+    """Check that every profile named in a scenario, or by its pools, can be loaded.
 
-    overflow = scenario.deployment.overflow
-    named = {"pricing.api": scenario.pricing.api, "deployment.overflow.api": None if overflow is None else overflow.api}
-    for key, name in named.items():
-        if name is not None:
-            with scenario.blaming(key):
-                load_api(name, scenario.folder)
+    Raises:
+        InputError: Some cannot; all are reported at once.
+    """
+    pools = range(len(scenario.deployment.pools))
+    failures: dict[str, InputError] = {}
+    for part in [of_pool_alone(scenario, number) for number in pools] or [scenario]:
+        for key, loader in LOADERS.items():
+            holder: Any = scenario if key.endswith(".api") else part  # an API is the whole deployment's
+            name = reduce(lambda block, own: getattr(block, own, None), key.split("."), holder)
+            try:
+                with holder.blaming(key):
+                    _ = name is None or loader(name, scenario.folder)
+            except InputError as failure:
+                failures[str(failure)] = failure
+    if failures:
+        raise all_at_once(list(failures.values()))
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
@@ -267,31 +278,31 @@ def replica_shape(scenario: Scenario, role: Role = "both") -> ReplicaShape:
     Raises:
         InputError: A profile is missing or invalid, or the model cannot be split or stored as requested.
     """
-    shape = _shape_as_asked(scenario, None, role)
-    if scenario.deployment.engine.max_model_len is not None:
-        return shape
-    return with_room_for_context(shape, _at_length(scenario, None, role, shape.engine.max_model_len))
+    return _memory(scenario, None, role).shape
 
 
 def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan:
     """Return the memory plan of `replica_shape`."""
     shape = _shape_as_asked(scenario, connector, role)
-    if scenario.deployment.engine.max_model_len is None:
-        return plan_with_room(shape, _at_length(scenario, connector, role, shape.engine.max_model_len))
+    at = _with_options(scenario, connector, role, shape.engine.max_model_len)
     with scenario.blaming("deployment"):
-        return plan_memory(shape)
+        is_length_set = scenario.deployment.engine.max_model_len is not None
+        plan = plan_memory(shape) if is_length_set else plan_with_room(shape, lambda most: at({"max_model_len": most}))
+        if shape.engine.cpu_layers is None:
+            return plan
+        return with_cpu_layers(plan, lambda options: plan_memory(at(options)), is_length_set=is_length_set)
 
 
-def _at_length(
+def _with_options(
     scenario: Scenario, connector: str | None, role: Role, started_with: int
-) -> Callable[[int], ReplicaShape]:
-    """Return what makes a replica for requests up to a length, of a server that was started with another one."""
+) -> Callable[[Mapping[str, int]], ReplicaShape]:
+    """Return what makes a replica with other options of the engine, of a server that was started with some context."""
 
-    def shape(length: int) -> ReplicaShape:
+    def shape(options: Mapping[str, int]) -> ReplicaShape:
         deployment = scenario.deployment
-        engine = deployment.engine.model_copy(update={"max_model_len": length})
-        shortened = scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
-        return _shape_as_asked(shortened, connector, role, started_with)
+        engine = deployment.engine.model_copy(update=dict(options))
+        changed = scenario.model_copy(update={"deployment": deployment.model_copy(update={"engine": engine})})
+        return _shape_as_asked(changed, connector, role, started_with)
 
     return shape
 

@@ -265,6 +265,10 @@ class Scenario(FrozenModel):
         """Return a text for users, with keys of the deployment where the file has them."""
         return _DEPLOYMENT_KEY.sub(lambda match: self._source.placed(match.group()), text)
 
+    def of_length(self, num_requests: int) -> Self:
+        """Return the scenario with traffic of so many requests, whatever ends it now."""
+        return self.model_copy(update={"workload": self.workload.of_length(num_requests)})
+
     def cut_down_to(self, number: int) -> Self:
         """Return the scenario as one whose messages name the keys of one pool."""
         pool = self.deployment.pools[number]

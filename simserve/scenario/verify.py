@@ -109,8 +109,7 @@ def verify(
     deployment, scenario = deploy(resolved), resolved.scenario
     refuse(scenario, uncovered(deployment), "leave it out to verify the rest")
     if num_requests is not None:
-        workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
-        scenario = scenario.model_copy(update={"workload": workload})
+        scenario = scenario.of_length(num_requests)
     drawn = traffic(scenario, 0)
     most = affordable(drawn) if num_requests is None else num_requests
     if most < len(drawn):

@@ -392,15 +392,14 @@ class RateCurve:
         return np.asarray((self.right - self.left) / np.diff(self.edges), dtype=np.float64)
 
 
-def through(times: Floats, rates: Floats, *, is_periodic: bool = False) -> RateCurve:
+def through(times: Floats, rates: Floats) -> RateCurve:
     """Return the continuous curve through points; the first time is 0.
 
     Args:
         times: Seconds, ascending, shape [n + 1].
         rates: Requests a second, shape [n + 1].
-        is_periodic: Whether it starts over after the last point.
     """
-    return RateCurve(times, rates[:-1], rates[1:], is_periodic)
+    return RateCurve(times, rates[:-1], rates[1:])
 
 
 def steps(durations: Floats, rates: Floats) -> RateCurve:

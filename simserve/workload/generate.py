@@ -108,7 +108,7 @@ def _without_adapters(spec: WorkloadSpec, draws: Draws, num_requests: int | None
             source = spec.trace
             trace = read_trace(find_file(source.path, draws.base_path), source.format, source.columns)
             count = min(count, len(trace.prompt_tokens))
-        counted = spec.model_copy(update={"num_requests": count, "duration": None})
+        counted = spec.of_length(count)
         return replace(_without_adapters(counted, draws), closes_at=spec.duration)
     if spec.trace is not None:
         return _from_trace(spec, spec.trace, draws)
@@ -297,7 +297,7 @@ def decode_contexts(spec: WorkloadSpec, base_path: Path | None) -> tuple[float, 
         base_path: Folder in which relative paths are looked up before the working folder.
     """
     if spec.trace is None and not spec.is_mixed and not isinstance(spec.arrivals, AllAtOnceArrivals):
-        spec = spec.model_copy(update={"num_requests": _CONTEXT_REQUESTS, "duration": None})
+        spec = spec.of_length(_CONTEXT_REQUESTS)
     return _contexts(_Traffic(f"{base_path} {spec!r}", spec, base_path))
 
 

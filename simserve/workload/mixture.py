@@ -78,7 +78,7 @@ def _bounded(spec: WorkloadSpec, number: int | None, arrivals: Arrivals, num_dra
         count = num_drawn or max(_FEWEST_DRAWN, _ROUNDS_DRAWN * arrivals.concurrency)
     elif isinstance(arrivals, AllAtOnceArrivals) and number is not None:
         count = (spec.classes or ())[number].num_requests
-    return spec if count is None else spec.model_copy(update={"num_requests": count, "duration": None})
+    return spec if count is None else spec.of_length(count)
 
 
 def _part(spec: WorkloadSpec, number: int | None, draws: Draws) -> RequestSpecs:

@@ -332,6 +332,10 @@ class WorkloadSpec(FrozenModel):
             raise ValueError(rule)
         return self
 
+    def of_length(self, num_requests: int) -> Self:
+        """Return the traffic until so many requests, whatever ends it now."""
+        return self.model_copy(update={"num_requests": num_requests, "duration": None})
+
     @property
     def is_mixed(self) -> bool:
         """Whether classes are of several kinds: conversations or clients of a closed loop beside other arrivals."""

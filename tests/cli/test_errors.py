@@ -76,6 +76,67 @@ def test_a_duplicate_key_is_one_line_and_104(simserve: Simserve) -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("run",),
+        ("memory",),
+        ("capacity",),
+        ("plan",),
+        ("compare", "--with", "a: run.seed=2"),
+        ("cost",),
+        ("sweep", "--grid", "run.seed=1,2", "--out", "x.parquet"),
+        ("export", "--to", "vllm"),
+        ("verify",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_all_unknown_names_of_a_file_are_said_at_once(simserve: Simserve, words: tuple[str, ...]) -> None:
+    """Each with the file and its key, whichever command reads the file."""
+    deployment = {**scenario_mapping()["deployment"], "hardware": "h1", "engine": {"name": "vllmm"}}
+    scenario = write_scenario(model="llama-3.1-8bb", deployment=deployment, pricing={"api": "gpt-44"})
+
+    outcome = simserve(words[0], scenario, *words[1:], "--json")
+
+    assert outcome.code == 104
+    assert outcome.stdout == ""
+    assert [line.partition(" is not")[0] for line in outcome.stderr.splitlines()] == [
+        "simserve: error: bad.yaml: model: 'llama-3.1-8bb'",
+        "simserve: error: bad.yaml: deployment.hardware: 'h1'",
+        "simserve: error: bad.yaml: deployment.engine.name: 'vllmm'",
+        "simserve: error: bad.yaml: pricing.api: 'gpt-44'",
+    ]
+
+
+def test_unknown_names_are_said_with_the_other_errors_of_a_file(simserve: Simserve) -> None:
+    """A wrong key does not hide a wrong name; what an override set is named by its flag."""
+    scenario = write_scenario(model="llama-3.1-8bb", slo={"ttft": 1000})
+
+    outcome = simserve("run", scenario, "--set", "deployment.engine.name=vllmm")
+
+    assert outcome.code == 104
+    assert [line.partition(": ")[2].rpartition(";")[0] for line in outcome.stderr.splitlines()] == [
+        "error: bad.yaml: slo.ttft: 1000 needs a unit of time",
+        "error: bad.yaml: model: 'llama-3.1-8bb' is not a known model",
+        "error: --set deployment.engine.name: 'vllmm' is not a known engine",
+    ]
+
+
+def test_unknown_names_of_pools_are_said_at_once(simserve: Simserve) -> None:
+    """By the keys of the pools; a name that no pool uses is not looked up."""
+    pools = [{"name": "a", "hardware": "h1"}, {"name": "b", "hardware": "h2", "engine": {"name": "vllmm"}}]
+    deployment = {**scenario_mapping()["deployment"], "hardware": "h3", "pools": pools}
+
+    outcome = simserve("memory", write_scenario(deployment=deployment))
+
+    assert outcome.code == 104
+    assert [line.partition("bad.yaml: ")[2].partition(" is not")[0] for line in outcome.stderr.splitlines()] == [
+        "deployment.pools.0.hardware: 'h1'",
+        "deployment.pools.1.hardware: 'h2'",
+        "deployment.pools.1.engine.name: 'vllmm'",
+    ]
+
+
+@pytest.mark.parametrize(
     ("rows", "expected"),
     [
         ("arrival_time,prompt_tokens,output_tokens\n", "trace.csv"),

@@ -114,9 +114,8 @@ def test_the_twin_shows_saved_metrics(browser: Any) -> None:
         page = visit.page
 
         heading = page.locator("h2").inner_text()
-        outside = [
-            each.inner_text().split(",")[0] for each in page.locator("tr:has(td:first-of-type:text-is('no')) th").all()
-        ]
+        rows = page.locator("tr:has(td:first-of-type:text-is('no')) th").all_inner_texts()
+        outside = [each.split(",")[0] for each in rows]
         assert heading.startswith(f"Not as predicted: {', '.join(outside)}, since 02:47")
         assert {"Requests a second", "TPOT", "ITL"} <= set(outside)
         assert page.locator("tr", has_text="Prefix hit rate").locator("td").first.inner_text() == "yes"

@@ -14,8 +14,8 @@ from simserve.perf.memory import (
     is_context_cut,
     kv_bytes_per_token,
     plan_memory,
+    plan_with_room,
     relaid_expert_bytes,
-    with_room_for_context,
 )
 from simserve.perf.shape import UNPADDED, ReplicaShape, weights_bytes, weights_bytes_per_gpu
 from simserve.units import GIB
@@ -63,7 +63,7 @@ def test_a_default_context_is_the_longest_that_fits(engine: str, hardware: str, 
     shape = make_shape(hardware, model, engine=engine)
     assert not plan_memory(shape).fits
 
-    cut = with_room_for_context(shape, at_length)
+    cut = plan_with_room(shape, at_length).shape
     plan = plan_memory(cut)
 
     assert plan.fits
@@ -82,7 +82,7 @@ def test_a_context_that_fits_or_never_will_is_left_alone(hardware: str, model: s
     """Room for all of it, and weights beyond the GPU."""
     shape = make_shape(hardware, model)
 
-    assert with_room_for_context(shape, lambda length: make_shape(hardware, model, max_model_len=length)) is shape
+    assert plan_with_room(shape, lambda length: make_shape(hardware, model, max_model_len=length)).shape is shape
 
 
 def test_a_shorter_context_counts_with_the_activations_that_it_saves() -> None:
@@ -96,7 +96,7 @@ def test_a_shorter_context_counts_with_the_activations_that_it_saves() -> None:
     source = {**shape.engine.sources, "max_model_len": "the model's"}
     unset = dataclasses.replace(shape, engine=shape.engine.model_copy(update={"sources": source}))
 
-    cut = with_room_for_context(unset, at_length)
+    cut = plan_with_room(unset, at_length).shape
 
     assert plan_memory(cut).fits
     assert cut.engine.max_num_batched_tokens == cut.engine.max_model_len

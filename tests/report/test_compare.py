@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from simserve.planner.statistics import Difference
+from simserve.profiles.expected_errors import load_error_model
 from simserve.report.compare import _as_asked, _ranked_lines, _way, comparison_lines
 
 FIGURES = (
@@ -168,4 +169,5 @@ def test_a_difference_below_the_error_of_such_ratios_says_so() -> None:
 
     assert answer.startswith("Take new: mean TPOT -4.2%")
     assert "Within the error of such a comparison on real servers: mean TPOT (median error" in answer
-    assert "Smaller" not in verdict(mean_tpot_ms=0.5)[0]
+    error = load_error_model().pairs["tpot"]
+    assert "Within the error" not in verdict(mean_tpot_ms=math.exp(-(error.p50 + error.p90) / 2))[0]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import InfeasibleError, InputError
+from simserve.perf.memory import is_left_to_cpu
 from simserve.planner.overrides import with_overrides
 from simserve.scenario import fit
 from simserve.scenario.fit import check_fit, leading_warnings, memory_report, open_limits, remedies
@@ -215,11 +216,11 @@ def test_llama_405b_as_stored_in_fp8_holds_some_190_000_tokens_on_8_h100() -> No
 
 def test_a_smaller_format_is_named_before_layers_on_the_cpu() -> None:
     """Which take as many times longer as host memory is slower; more GPUs come last."""
-    deployment = {"hardware": "rtx-5090-32gb", "engine": {"name": "ollama"}}
+    deployment = {"hardware": "rtx-5090-32gb", "engine": {"name": "llama.cpp", "version": "b6000"}}
     found = remedies(resolve(make_scenario(model="mistral-small-24b", deployment=deployment)))
 
     kinds = [change.partition("=")[0].removeprefix("deployment.") for change in found]
-    assert kinds.index("quantization") < kinds.index("engine.num_gpu") < kinds.index("pipeline_parallel_size")
+    assert kinds.index("quantization") < kinds.index("engine.n_gpu_layers") < kinds.index("pipeline_parallel_size")
 
 
 def test_each_limit_is_named_with_its_figure() -> None:
@@ -297,9 +298,11 @@ def test_the_length_that_is_advised_is_one_that_people_set() -> None:
     assert advice.endswith("--set deployment.engine.max_model_len=2048")
 
 
-@pytest.mark.parametrize(("engine", "key"), [("llama.cpp", "n_gpu_layers"), ("ollama", "num_gpu")])
-def test_engines_that_take_no_share_of_the_memory_are_not_told_one(engine: str, key: str) -> None:
-    """Their slots take what their context needs: a shorter one, fewer layers or smaller weights make room."""
+@pytest.mark.parametrize(
+    ("engine", "is_moved"), [("llama.cpp", True), ("ollama", True), ("llama.cpp, version: b6000", False)]
+)
+def test_engines_that_take_no_share_of_the_memory_are_not_told_one(engine: str, is_moved: bool) -> None:
+    """Their slots take what their context needs: a shorter one or smaller weights make room, or layers on the CPU."""
     changes = ["model=qwen3-30b-a3b", "deployment.hardware=rtx-5090-32gb", f"deployment.engine={{name: {engine}}}"]
     changes += ["deployment.engine.max_num_seqs=8", "deployment.engine.max_model_len=32768"]
     small, large = (
@@ -311,13 +314,15 @@ def test_engines_that_take_no_share_of_the_memory_are_not_told_one(engine: str, 
     assert said.endswith("--set deployment.engine.max_model_len=8192")
     assert not any("slots" in each for each in leading_warnings(make_scenario([*changes[:-2]])))
     found = [each.partition("=")[0] for each in remedies(large)]
-    assert {"deployment.engine.max_model_len", "deployment.quantization", f"deployment.engine.{key}"} <= {*found}
+    assert {"deployment.engine.max_model_len", "deployment.quantization"} <= {*found}
+    assert ("deployment.engine.n_gpu_layers" in found) != is_moved
     assert not any("gpu_memory_utilization" in each for each in (said, *found))
 
 
 def test_a_large_mixture_of_experts_is_told_to_leave_experts_to_the_cpu() -> None:
     """Before whole layers, which cost more of its speed; a dense model has none to leave."""
-    deployment = {"hardware": "rtx-4090-24gb", "engine": {"name": "llama.cpp", "max_model_len": 8192}}
+    engine = {"name": "llama.cpp", "version": "b7000", "max_model_len": 8192}
+    deployment = {"hardware": "rtx-4090-24gb", "engine": engine}
     found = [
         [each.partition("=")[0].removeprefix("deployment.engine.") for each in remedies(resolve(scenario))]
         for scenario in (
@@ -339,7 +344,8 @@ def test_weights_in_four_bits_are_told_where_no_known_checkpoint_is_small_enough
     model: str, engine: str, is_told: bool
 ) -> None:
     """Before more GPUs: only these were told. Where a known checkpoint fits, or the engine makes one, that is told."""
-    deployment = {"hardware": "rtx-5090-32gb", "engine": {"name": engine}, "quantization": "none"}
+    version = {"llama.cpp": {"version": "b7000"}}.get(engine, {})
+    deployment = {"hardware": "rtx-5090-32gb", "engine": {"name": engine, **version}, "quantization": "none"}
 
     with pytest.raises(InfeasibleError) as refused:
         check_fit(resolve(make_scenario(model=model, deployment=deployment, workload=_with_traffic(2000, 200))))
@@ -405,21 +411,68 @@ def test_a_day_by_its_duration_is_named_by_its_duration() -> None:
     assert not any("busiest" in each for each in whole)
 
 
-def test_ollama_is_said_to_move_layers_where_its_context_does_not_fit() -> None:
-    """It never shortens the context: with the layers that are named, all of it fits, and with one more it does not."""
+def test_ollama_moves_layers_where_its_context_does_not_fit() -> None:
+    """It never shortens the context: all layers that fit beside it stay, and one more does not fit."""
     there = make_scenario(
         ["deployment.engine={name: ollama, version: 0.15.5}", "deployment.quantization=gguf-q4_k_m"],
         model="qwen3-32b",
         deployment={"hardware": "rtx-4090-24gb"},
     )
-    (note,) = (each for each in leading_warnings(there) if "max_model_len" in each)
-    layers = int(note.partition("num_gpu=")[2].split()[0])
-    plans = [
+    resolved = resolve(there)
+    layers = resolved.shape.engine.num_gpu
+    (note,) = (each for each in leading_warnings(there) if "CPU" in each)
+    assert layers is not None
+    asked, more = (
         resolve(with_overrides(there, {"deployment.engine.num_gpu": each})).memory for each in (layers, layers + 1)
-    ]
+    )
 
-    assert "ollama keeps its context" in note
-    assert [plan.max_model_len >= 32_768 for plan in plans] == [True, False]
+    assert note.startswith(f"1 x rtx-4090-24gb holds {layers} of 64 layers of qwen3-32b: ollama leaves the rest")
+    assert (asked.max_model_len, asked.num_kv_blocks) == (32_768, resolved.memory.num_kv_blocks)
+    assert more.max_model_len < 32_768
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "length", "key"),
+    [
+        ("gpt-oss-120b", "{name: llama.cpp}", 4096, "n_cpu_moe"),
+        ("qwen2.5-72b", "{name: llama.cpp}", 4096, "n_gpu_layers"),
+        ("qwen2.5-72b", "{name: llama.cpp, max_model_len: 8192}", 8192, "n_gpu_layers"),
+        ("qwen2.5-72b", "{name: ollama}", 32_768, "num_gpu"),
+    ],
+)
+def test_what_does_not_fit_goes_to_the_cpu_as_the_engine_does_it(
+    model: str, engine: str, length: int, key: str
+) -> None:
+    """As if the number had been set, with one step less not fitting; experts before layers."""
+    changes = [f"deployment.engine={engine}", "deployment.quantization=auto", "deployment.hardware=rtx-4090-24gb"]
+    changes += [] if model.startswith("gpt") else ["deployment.quantization=gguf-q4_k_m"]
+    resolved = resolve(make_scenario([f"model={model}", *changes]))
+    number = getattr(resolved.shape.engine, key)
+    less = number - 1 if key == "n_cpu_moe" else number + 1
+    told = [f"model={model}", *changes, f"deployment.engine.max_model_len={length}"]
+    same, short = (resolve(make_scenario([*told, f"deployment.engine.{key}={each}"])) for each in (number, less))
+
+    assert resolved.memory.fits
+    assert resolved.memory.max_model_len == length
+    assert same.memory.parts == resolved.memory.parts
+    assert not short.memory.fits
+    assert is_left_to_cpu(resolved.shape.engine)
+    assert not is_left_to_cpu(same.shape.engine)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["deployment.engine={name: llama.cpp, version: b7000}", "deployment.hardware=rtx-4090-24gb"],
+        ["deployment.engine={name: vllm}", "deployment.hardware=rtx-4090-24gb", "deployment.quantization=awq-int4"],
+        ["deployment.engine={name: ollama}", "deployment.hardware=m3-max-48gb"],
+        ["deployment.engine={name: ollama, num_gpu: 70}", "deployment.hardware=rtx-4090-24gb"],
+    ],
+)
+def test_nothing_goes_to_the_cpu_by_itself_elsewhere(changes: list[str]) -> None:
+    """Older builds, engines without it, memory that CPU and GPU share, and a number that is set."""
+    there = ["model=qwen2.5-72b", "deployment.quantization=gguf-q4_k_m", *changes]
+    assert not resolve(make_scenario(there)).memory.fits
 
 
 def test_llama_cpp_shortens_the_context_itself() -> None:
@@ -448,19 +501,26 @@ def test_prompts_of_exactly_the_budget_run_alone_and_longer_ones_fail() -> None:
 
 
 def test_a_remedy_must_hold_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,000 tokens are needed: 999 are too few, 1,000 are enough, and more memory is a shortage."""
+    """1,000 tokens are needed: 999 are too few, 1,000 are enough; a shortage and layers on the CPU do not count."""
     plans = {
-        1: SimpleNamespace(fits=True, shortage_bytes=0.0, max_model_len=999),
-        2: SimpleNamespace(fits=True, shortage_bytes=5.0, max_model_len=4000),
-        3: SimpleNamespace(fits=False, shortage_bytes=0.0, max_model_len=4000),
+        1: _memory(max_model_len=999),
+        2: _memory(shortage_bytes=5.0),
+        3: _memory(fits=False),
         4: None,
-        5: SimpleNamespace(fits=True, shortage_bytes=0.0, max_model_len=1000),
+        5: _memory(engine="moved"),
+        6: _memory(max_model_len=1000),
     }
     monkeypatch.setattr(fit, "_plan", lambda _scenario, _key, value: plans[value])
+    monkeypatch.setattr(fit, "is_left_to_cpu", lambda engine: engine == "moved")
 
     assert list(fit._fitting(make_scenario(), [("replicas", each) for each in plans], 1000)) == [
-        "deployment.replicas=5"
+        "deployment.replicas=6"
     ]
+
+
+def _memory(engine: str = "", **changes: Any) -> SimpleNamespace:
+    plan = {"fits": True, "shortage_bytes": 0.0, "max_model_len": 4000} | changes
+    return SimpleNamespace(**plan, shape=SimpleNamespace(engine=engine))
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(8, ""), (12, " (2 nodes)"), (16, " (2 nodes)"), (32, " (4 nodes)")])

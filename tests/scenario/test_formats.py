@@ -249,6 +249,15 @@ def test_tensorrt_llm_loads_experts_in_mxfp4_by_compressed_tensors() -> None:
     assert not by_tensors.covers(stored.model_copy(update={"format": "int8"}))
 
 
+@pytest.mark.parametrize("asked", ["4bit", "8-bit"])
+def test_a_number_of_bits_names_every_format_and_guesses_none(asked: str) -> None:
+    """It may be AWQ's or GPTQ's as well as llama.cpp's."""
+    with pytest.raises(ScenarioError, match=f"'{asked}' must be .*'awq-int4'.*'gguf-q4_k_m'") as refusal:
+        make_scenario([f"deployment.quantization={asked}"])
+
+    assert "did you mean" not in str(refusal.value)
+
+
 def test_a_kv_cache_type_of_llama_cpp_that_is_not_simulated_names_the_nearest() -> None:
     """In place of a list of all formats."""
     with pytest.raises(ScenarioError, match=r"'q5_1' is a KV cache type that is not simulated; .*'q4_0', int4"):

@@ -14,13 +14,19 @@ from simserve.planner.validation.prediction import Prediction
 from simserve.planner.validation.scoring import OF_GPU, OF_KV, coverage_sentence
 from simserve.planner.validation.validate import Validation
 from simserve.profiles.expected_errors import (
-    GROUPS_TOLD,
     ErrorModel,
     generation_of,
     load_calibrated_errors,
     load_error_model,
 )
 from simserve.version import __version__
+
+GROUPS_TOLD = (
+    "Known family: another source measured this engine generation, GPU and class of model (dense or mixture of "
+    "experts) together. Known engine: other sources measured the engine generation and the GPU, but not together, or "
+    "not with such a model. Foreign: no other source measured the engine generation, or the GPU, or layers like these."
+)
+"""What the groups of the errors are."""
 
 NUM_WORST = 12
 """Groups in the table of the worst errors."""

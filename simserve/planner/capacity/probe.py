@@ -435,7 +435,7 @@ def _draw(scenario: Scenario, replication: int, num_requests: int) -> RequestSpe
     """Return the requests of a replication; a trace keeps its own, whatever number is asked for."""
     workload = scenario.workload
     if workload.trace is None:
-        workload = workload.model_copy(update={"num_requests": num_requests, "duration": None})
+        workload = workload.of_length(num_requests)
     return _generated(scenario, workload, replication)
 
 

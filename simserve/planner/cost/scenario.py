@@ -336,7 +336,8 @@ def _sent_within_objective(curve: LoadCurve, clients: float) -> float:
 def _held_nowhere(curve: LoadCurve) -> InfeasibleError:
     """Return the error of an objective that holds at no load, with what the lowest load shows."""
     lowest = curve.levels[min(curve.levels)]
-    load = f"{lowest.load:.3g} {'clients' if curve.is_closed else 'requests/s'}".replace("1 clients", "1 client")
+    unit = "requests/s" if not curve.is_closed else "client" if lowest.load == 1 else "clients"
+    load = f"{lowest.load:.3g} {unit}"
     met = "" if lowest.attainment is None else f", {lowest.attainment:.1%} of requests meet it"
     lost = f"; {lowest.lost:.1%} are not served at all" if lowest.lost else ""
     return InfeasibleError(

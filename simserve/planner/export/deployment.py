@@ -223,6 +223,12 @@ class Deployment:
             remedy = "name one: --checkpoint ORG/NAME"
             raise ScenarioError(rule, key="deployment.quantization", value=self.quantization, remedy=remedy)
 
+    def why_not_made(self, engine: str) -> str:
+        """Return as a clause why an engine does not make the simulated format while it loads the checkpoint."""
+        if not self.loaded.is_wide:
+            return f"it is stored in {self.stored_quantization}, and {engine} quantises 16-bit weights only"
+        return f"{engine} does not quantise to {self.quantization} while it loads"
+
     @property
     def quantization(self) -> str:
         """Weight format that was simulated."""

@@ -27,7 +27,7 @@ from simserve.planner.export.workers import Worker, dns_name, workers_of
 from simserve.profiles.engine import load_engine
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import formats_line
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import check_names, resolve
 from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
@@ -111,6 +111,7 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
             remedy = "use --to k8s, or --set 'deployment.pools=[]' with the keys of one pool"
             value = ", ".join(pool.name for pool in pools)
             raise ScenarioError(rule, key="deployment.pools", value=value, remedy=remedy)
+        check_names(scenario)
         simulated, note = _under(scenario, engine)
         deployment = prepare(simulated, explicit=explicit, checkpoint=checkpoint)
         deployment.notes[:0] = note

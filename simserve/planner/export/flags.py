@@ -15,10 +15,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from simserve.documents import read_mapping
-from simserve.errors import ProfileError, ScenarioError
+from simserve.errors import ScenarioError
 from simserve.profiles.engine_options import version_key
-from simserve.validation import FrozenModel, validate
+from simserve.validation import FrozenModel, read_valid
 
 Takes = Literal["value", "values", "optional", "switch", "toggle", "boolean"]
 
@@ -141,8 +140,7 @@ def load_flags(engine: str) -> FlagFile:
     Raises:
         ProfileError: There is no list of that engine's flags.
     """
-    path = _FOLDER / f"{engine}.yaml"
-    return validate(FlagFile, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    return read_valid(FlagFile, _FOLDER / f"{engine}.yaml")
 
 
 def flags_of(engine: str, version: str) -> Flags:

@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from simserve.documents import read_mapping
-from simserve.errors import InvariantError, ProfileError
-from simserve.validation import FrozenModel, validate
+from simserve.errors import InvariantError
+from simserve.validation import FrozenModel, read_valid
 
 _FILE = Path(__file__).with_name("manifest_schemas.yaml")
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -51,7 +50,7 @@ def load_schemas() -> ManifestSchemas:
     Raises:
         ProfileError: The file cannot be read.
     """
-    return validate(ManifestSchemas, read_mapping(_FILE, ProfileError), file=_FILE, error=ProfileError)
+    return read_valid(ManifestSchemas, _FILE)
 
 
 def checked_against(files: Mapping[str, str]) -> tuple[str, ...]:

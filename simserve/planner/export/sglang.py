@@ -132,10 +132,7 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
     if quantization == deployment.stored_quantization and not deployment.is_own_checkpoint and not is_file:
         return []
     if not is_file and not deployment.is_made_on_load:
-        why = f"SGLang does not quantise to {quantization} while it loads"
-        if not deployment.loaded.is_wide:
-            why = f"it is stored in {deployment.stored_quantization}, and SGLang quantises 16-bit weights only"
-        deployment.needs_checkpoint(why)
+        deployment.needs_checkpoint(deployment.why_not_made("SGLang"))
     if quantization == "fp8" and "fp8" not in deployment.checkpoint.lower():
         deployment.note(
             "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"

@@ -147,7 +147,7 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
         deployment.note(f"{deployment.checkpoint} is stored in {quantization}: no --quantization is needed")
         return []
     if not deployment.is_made_on_load:
-        deployment.needs_checkpoint(_why_not_made(deployment))
+        deployment.needs_checkpoint(deployment.why_not_made("vLLM"))
     if quantization == "fp8" and "fp8" not in deployment.checkpoint.rsplit("/", 1)[-1].lower():
         deployment.note(
             "--quantization fp8 quantises a 16-bit checkpoint while it loads; drop it for one stored in FP8"
@@ -158,15 +158,9 @@ def _quantization(deployment: Deployment, flags: Flags) -> list[str]:
     online = _ONLINE.get(quantization)
     if online is not None and not deployment.is_own_checkpoint and flags.has("--quantization", online):
         return flags.render("--quantization", online, key=key)
-    deployment.needs_checkpoint(_why_not_made(deployment))
+    deployment.needs_checkpoint(deployment.why_not_made("vLLM"))
     deployment.note(f"{deployment.checkpoint} must hold {quantization} weights; vLLM reads the format from it")
     return []
-
-
-def _why_not_made(deployment: Deployment) -> str:
-    if not deployment.loaded.is_wide:
-        return f"it is stored in {deployment.stored_quantization}, and vLLM quantises 16-bit weights only"
-    return f"vLLM does not quantise to {deployment.quantization} while it loads"
 
 
 def _knobs(deployment: Deployment, flags: Flags) -> list[str]:

@@ -157,33 +157,12 @@ def import_manifest(
         raise ScenarioError(rule, file=where, remedy="check it with kubectl apply --dry-run=server") from None
     encoders = [each for each in servers if each.role == _ENCODE]
     servers = [each for each in servers if each.role != _ENCODE]
-    if not servers:
-        kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
-        rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
-        raise ScenarioError(rule, file=where, remedy=_READABLE)
-    roles = {each.role for each in servers}
-    if len(roles) == 1 and roles < set(ROLES):
-        (alone,) = roles
-        other = next(each for each in ROLES if each != alone)
-        remedy = f"give the manifest of the {other} workers too"
-        raise ScenarioError(f"holds {alone} workers and no {other} workers", file=where, remedy=remedy)
+    _check_whole(servers, documents, where)
     versions = {each.version for each in servers if each.version is not None}
     if version is None and len(versions) == len({engine_of(each.words) for each in servers}) == 1:
         (version,) = versions  # also for servers that do not state theirs: workers exchange KV caches
     drafts = [_draft(server, hardware, version, model) for server in servers]
-    first = drafts[0].mapping
-    deployment: dict[str, Any] = dict(first["deployment"])
-    if len(servers) == 1 and servers[0].role == "both":
-        deployment["replicas"] = deployment.get("replicas", 1) * servers[0].replicas
-        if servers[0].scaling is not None:
-            deployment["autoscaling"] = servers[0].scaling
-    else:
-        deployment.pop("replicas", None)
-        drawn = zip(servers, drafts, strict=True)
-        deployment["pools"] = [_pool(server, draft.mapping, first) for server, draft in drawn]
-        _name_apart(deployment["pools"], servers)
-    if any(server.role != "both" for server in servers):
-        deployment["disaggregation"] = {}
+    first, deployment = drafts[0].mapping, _deployment(servers, [draft.mapping for draft in drafts])
     media = _with_encoders(deployment, encoders)
     if policy is not None:
         deployment["routing"] = {"policy": policy}
@@ -195,6 +174,37 @@ def import_manifest(
     mapping = {**first, "name": first["name"] if name == "both" else scenario_name(name), "deployment": deployment}
     mapping["workload"] = {**first["workload"], **media}
     return Draft(mapping, tuple(notes), "What does this deployment do?").checked()
+
+
+def _check_whole(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]], where: str) -> None:
+    """Check that there are servers, and of both roles if of one."""
+    if not servers:
+        kinds = dict.fromkeys(str(each["kind"]) for each in documents if each.get("kind"))
+        rule = f"holds no server that can be read: {', '.join(kinds)}" if kinds else "holds no server"
+        raise ScenarioError(rule, file=where, remedy=_READABLE)
+    roles = {each.role for each in servers}
+    if len(roles) == 1 and roles < set(ROLES):
+        (alone,) = roles
+        other = next(each for each in ROLES if each != alone)
+        remedy = f"give the manifest of the {other} workers too"
+        raise ScenarioError(f"holds {alone} workers and no {other} workers", file=where, remedy=remedy)
+
+
+def _deployment(servers: Sequence[_Server], mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the deployment that servers form together, from the scenario of each: replicas of one, or pools."""
+    deployment: dict[str, Any] = dict(mappings[0]["deployment"])
+    if len(servers) == 1 and servers[0].role == "both":
+        deployment["replicas"] = deployment.get("replicas", 1) * servers[0].replicas
+        if servers[0].scaling is not None:
+            deployment["autoscaling"] = servers[0].scaling
+    else:
+        deployment.pop("replicas", None)
+        pools = [_pool(server, own, mappings[0]) for server, own in zip(servers, mappings, strict=True)]
+        _name_apart(pools, servers)
+        deployment["pools"] = pools
+    if any(server.role != "both" for server in servers):
+        deployment["disaggregation"] = {}
+    return deployment
 
 
 def _with_encoders(deployment: dict[str, Any], encoders: Sequence[_Server]) -> dict[str, Any]:
@@ -710,11 +720,8 @@ def _draft(server: _Server, hardware: str | None, version: str | None, model: st
     program = {**PROGRAMS, "trtllm": with_files(server.files)}[str(engine)]
     found = import_line(program, line, **asked)
     notes = (*server.notes, *found.notes)
-    if program is VLLM:
-        refused = refused_note(line, found.scenario)
-        if refused is not None:
-            refusal = refused.replace("this line", f"the line of {server.name}")
-            notes = (refusal, *notes)
+    if program is VLLM and (refused := refused_note(line, found.scenario)) is not None:
+        notes = (refused.replace("this line", f"the line of {server.name}"), *notes)
     if known is None and server.product is not None:
         label = f"{server.product} is no GPU of the catalogue by that label"
         notes = (*notes, f"{label}: {ASSUMED_HARDWARE} is assumed; --gpus names yours.")

@@ -77,13 +77,12 @@ def commands_of(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def parts_of(line: str) -> Iterator[list[str]]:
-    """Yield the commands of a shell's line, which `;`, `&&` or a pipe separate, without `exec`."""
+    """Yield the commands of a shell's line, which `;`, `&&` or a pipe separate."""
     words = shlex.shlex(line, posix=True, punctuation_chars=_SEPARATORS)
     words.whitespace_split, words.commenters = True, ""
     for is_between, part in itertools.groupby(words, key=lambda word: set(word) <= set(_SEPARATORS)):
         if not is_between:
-            found = list(part)
-            yield found[1:] if found[0] == "exec" else found
+            yield list(part)
 
 
 _SEPARATORS = ";&|"

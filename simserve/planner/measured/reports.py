@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
-from simserve.documents import read_mapping
-from simserve.errors import ProfileError
 from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
 from simserve.profiles import catalog
 from simserve.units import GIB, PositiveSeconds, Seconds
-from simserve.validation import NAME_PATTERN, FrozenModel, validate
+from simserve.validation import NAME_PATTERN, FrozenModel, read_valid
 from simserve.workload.session_spec import SharedPrefixSpec
 from simserve.workload.traces.table import find_file
 
@@ -235,9 +233,6 @@ class _Report(_Measurements):
     """What else the report contains and is left out, and why."""
 
 
-_Written = TypeVar("_Written", bound=_Measurements)
-
-
 def read_unseen() -> list[MeasuredPoint]:
     """Return the measured servers of every file in ``calibration/unseen``.
 
@@ -266,7 +261,7 @@ def read_own(files: Sequence[Path]) -> tuple[list[MeasuredPoint], list[MeasuredM
     Raises:
         InputError: A file is missing or invalid.
     """
-    own = [(path, _read(_Measurements, path)) for path in files]
+    own = [(path, read_valid(_Measurements, path)) for path in files]
     points = [point for path, measured in own for point in _points(OWN, path, measured)]
     return points, [_room(path.stem, room) for path, measured in own for room in measured.kv_rooms]
 
@@ -282,11 +277,7 @@ def read_exclusions() -> list[tuple[str, Excluded]]:
 
 def _reports() -> list[tuple[Path, _Report]]:
     paths = [catalog.find(UNSEEN, name) for name in catalog.names(UNSEEN)]
-    return [(path, _read(_Report, path)) for path in paths]
-
-
-def _read(kind: type[_Written], path: Path) -> _Written:
-    return validate(kind, read_mapping(path, ProfileError), file=path, error=ProfileError)
+    return [(path, read_valid(_Report, path)) for path in paths]
 
 
 def _block(length: _Length, folder: Path) -> dict[str, Any]:

@@ -7,14 +7,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from simserve.documents import read_mapping
-from simserve.errors import ProfileError
 from simserve.planner.measured import build
 from simserve.planner.measured.point import LoadKind, MeasuredMemory, MeasuredPoint, Metric, Protocol, Statistic
 from simserve.planner.measured.reports import UNSEEN, Figures, read_unseen, read_unseen_memory, served_by
 from simserve.profiles import catalog
 from simserve.units import Seconds
-from simserve.validation import NAME_PATTERN, FrozenModel, validate
+from simserve.validation import NAME_PATTERN, FrozenModel, read_valid
 
 PUBLISHED: Final = "published"  # Source name of the figures that ship with simserve.
 SHIPPED = (PUBLISHED, UNSEEN)  # Names of the sources that ship.
@@ -57,8 +55,7 @@ def read_published() -> list[MeasuredPoint]:
     """
     points: list[MeasuredPoint] = []
     for name in catalog.names("published"):
-        path = catalog.find("published", name)
-        publication = validate(_Publication, read_mapping(path, ProfileError), file=path, error=ProfileError)
+        publication = read_valid(_Publication, catalog.find("published", name))
         points.extend(_point(each, publication, name) for each in publication.figures)
     return points
 

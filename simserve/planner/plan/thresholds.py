@@ -18,7 +18,8 @@ import numpy as np
 
 from simserve.errors import UsageError
 from simserve.metrics.latency import MS, SLO
-from simserve.planner.overrides import Overrides, with_overrides
+from simserve.metrics.summary import or_null
+from simserve.planner.overrides import Overrides, with_overrides, with_seed
 from simserve.planner.plan.clairvoyant import (
     Floats,
     Load,
@@ -207,7 +208,7 @@ class _Thresholds:
         """Return a run of the whole traffic with a setting; a run with the scenario's own seed is kept."""
         there = with_overrides(self.scenario, self.overrides(setting))
         if seed is not None:
-            there = there.model_copy(update={"run": there.run.model_copy(update={"seed": seed})})
+            there = with_seed(there, seed)
         summary = _summary(resolve(there))
         inner = summary["simserve"]
         fleet = inner["replicas"]
@@ -303,10 +304,10 @@ class _Thresholds:
             "startup_s": self.startup,
             "seconds": self.load.seconds,
             "best": None if setting is None else self._best(setting, runs, price, fixed_hours),
-            "fixed": {"replicas": self.fixed, "replica_hours": fixed_hours, "usd": _or_none(fixed_hours * price)},
+            "fixed": {"replicas": self.fixed, "replica_hours": fixed_hours, "usd": or_null(fixed_hours * price)},
             "clairvoyant": {
                 "replica_hours": self.bound,
-                "usd": _or_none(self.bound * price),
+                "usd": or_null(self.bound * price),
                 "peak_replicas": max(self.needed),
                 "least_replicas": min(self.needed),
             },
@@ -337,7 +338,7 @@ class _Thresholds:
             "stabilization_s": setting.stabilization,
             "grace_period_s": self.grace,
             "replica_hours": hours,
-            "usd": _or_none(hours * price),
+            "usd": or_null(hours * price),
             "of_clairvoyant": hours / self.bound,
             "of_fixed": hours / fixed_hours,
             "peak_replicas": max(each.peak for each in runs),
@@ -360,7 +361,7 @@ class _Thresholds:
             yield {
                 "time_s": float(start),
                 "requests_per_second": float(rate),
-                "replicas": _or_none(float(replicas)),
+                "replicas": or_null(float(replicas)),
                 "clairvoyant_replicas": needed,
             }
 
@@ -438,10 +439,6 @@ def _cost(tried: Tried) -> tuple[float, int]:
 def _rounded(target: float) -> float:
     """Return a target rounded to three digits."""
     return float(f"{target:.3g}")
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def thresholds_of(found: Findings) -> dict[str, Any] | None:

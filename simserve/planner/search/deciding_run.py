@@ -31,7 +31,7 @@ from simserve.planner.capacity.search import (
     long_run_requests,
     settled_requests,
 )
-from simserve.planner.overrides import ONCE, Overrides
+from simserve.planner.overrides import ONCE, Overrides, with_seed
 from simserve.planner.scaling import scaled_traffic
 from simserve.planner.search.trial import (
     MOST_REQUESTS,
@@ -281,8 +281,7 @@ def fresh_runs_of(
     known, asked = resolve(scenario), objective(scenario)
 
     def run_of(index: int) -> FreshRun:
-        seed = (scenario.run.seed + FRESH_SEED + SEEDS_APART * index) % SEEDS
-        fresh = scenario.model_copy(update={"run": scenario.run.model_copy(update={"seed": seed})})
+        fresh = with_seed(scenario, (scenario.run.seed + FRESH_SEED + SEEDS_APART * index) % SEEDS)
         found = run(resolve_like(fresh, known), explain=False, accelerate=accelerate, finishable=finishable)
         if found.simulation.was_interrupted:
             raise KeyboardInterrupt

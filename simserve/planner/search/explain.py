@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import InputError
-from simserve.perf.memory import is_context_cut
+from simserve.perf.memory import is_context_cut, is_left_to_cpu
 from simserve.planner.search.bound import Bound, loosest_limits
 from simserve.scenario.resolve import ResolvedScenario
 from simserve.scenario.schema import Scenario
@@ -32,9 +32,17 @@ def bound_reason(bound: Bound, scenario: Scenario) -> str:
     )
 
 
+def is_short(resolved: ResolvedScenario) -> bool:
+    """Return whether a deployment does not fit whole: what an engine leaves to the CPU by itself is no plan."""
+    memory = resolved.memory
+    return not memory.fits or memory.shortage_bytes > 0 or is_left_to_cpu(resolved.shape.engine)
+
+
 def shortage(resolved: ResolvedScenario) -> str:
     """Return what a deployment that does not fit lacks."""
     memory = resolved.memory
+    if is_left_to_cpu(resolved.shape.engine):
+        return f"does not fit: {resolved.shape.engine.name} would leave a part of the model to the CPU"
     if memory.shortage_bytes:
         return f"does not quite fit: {format_bytes(memory.shortage_bytes)} lack on each GPU"
     if memory.longest_sequence == 0:

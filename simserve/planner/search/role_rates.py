@@ -17,7 +17,7 @@ from typing import Any
 from simserve.errors import InfeasibleError, InputError
 from simserve.planner.overrides import Overrides
 from simserve.planner.scaling import scaled_traffic
-from simserve.planner.search.roles import AMPLE, Count, Worker, by_kind, by_kv_format, workers_of
+from simserve.planner.search.roles import AMPLE, Count, Worker, by_kind, by_kv_format, deployed_pair, workers_of
 from simserve.planner.search.search import Search
 from simserve.planner.search.trial import DOUBT, FIRST_REQUESTS, try_fleet
 from simserve.planner.space.roles import DECODE, FORMAT, GPU, KIND_KEYS, PREFILL, Roles, kind_of
@@ -58,7 +58,7 @@ class Rates:
                 heapq.heappush(heap, (-self._sustained(pair), number, pair, True))
                 continue
             left -= 1
-            yield self._overrides(*pair)
+            yield deployed_pair(self.roles, self.front, *pair)
 
     def with_other_knobs(self, overrides: Overrides) -> Iterator[dict[str, Any]]:
         """Yield a pair of shapes and numbers with other knob settings of one role or both."""
@@ -140,13 +140,9 @@ class Rates:
         try:
             assert traffic is not None  # it has a rate
             link = self.roles.link_of([(count.worker.pool, count.number)])
-            overrides = self._overrides(*pair, link=link)
+            overrides = deployed_pair(self.roles, self.front, *pair, link)
             trial = try_fleet(traffic, overrides, count.number + ample.number, LOOK_REQUESTS)
         except (InputError, InfeasibleError):
             return False
         assert asked is not None  # as a plan of throughput requires
         return trial.attainment is not None and trial.attainment >= asked.attainment - DOUBT
-
-    def _overrides(self, prefill: Count, decode: Count, link: dict[str, Any] | None = None) -> dict[str, Any]:
-        workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
-        return self.roles.deployed(self.front, workers, link=link)

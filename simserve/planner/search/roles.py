@@ -28,7 +28,7 @@ from simserve.perf.shape import ReplicaShape
 from simserve.perf.tables import step_times_of
 from simserve.planner.overrides import Overrides, with_overrides
 from simserve.planner.search.deciding_run import promise_of
-from simserve.planner.search.explain import context_shortage
+from simserve.planner.search.explain import context_shortage, is_short
 from simserve.planner.search.member import Goal, GroupResult, Objective
 from simserve.planner.search.order import EQUAL, is_less, smallest_integer
 from simserve.planner.search.role_bound import covers_roles, role_bound
@@ -305,13 +305,13 @@ class _Split:
     def _holds(self, prefill: Count, decode: Count) -> bool:
         """Return whether a pair holds: over the network, or inside one node where first tokens are late over it."""
         replicas = prefill.number + decode.number
-        trial = self._judged(self._overrides(prefill, decode), replicas)
+        trial = self._judged(deployed_pair(self.roles, self.front, prefill, decode), replicas)
         if trial is None or trial.holds or not _may_be_the_link(trial, self.search.space.scenario):
             return trial is not None and trial.holds
         domain = self.roles.domain_link([(each.worker.pool, each.number) for each in (prefill, decode)])
         if domain is None:
             return False
-        trial = self._judged(self._overrides(prefill, decode, domain), replicas)
+        trial = self._judged(deployed_pair(self.roles, self.front, prefill, decode, domain), replicas)
         return trial is not None and trial.holds
 
     def _judged(self, overrides: Overrides, replicas: int) -> Trial | None:
@@ -469,16 +469,20 @@ class _Split:
     def _try(self, prefill: Count, decode: Count, link: Mapping[str, Any]) -> Trial | None:
         """Return the deciding run of a role over a link; None if the pair is refused."""
         scenario = self.search.space.scenario
-        overrides = self._overrides(prefill, decode, link)
+        overrides = deployed_pair(self.roles, self.front, prefill, decode, link)
         try:
             limit = request_limit(with_overrides(scenario, overrides), MOST_REQUESTS)
             return run_fleet(scenario, overrides, prefill.number + decode.number, limit)[0]
         except (InputError, InfeasibleError):
             return None
 
-    def _overrides(self, prefill: Count, decode: Count, link: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
-        return self.roles.deployed(self.front, workers, link=link)
+
+def deployed_pair(
+    roles: Roles, front: Overrides, prefill: Count, decode: Count, link: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the overrides that deploy prefill and decode workers (`Roles.deployed`)."""
+    workers = [(each.worker.pool, each.number) for each in (prefill, decode)]
+    return roles.deployed(front, workers, link=link)
 
 
 def _may_be_the_link(trial: Trial, scenario: Scenario) -> bool:
@@ -694,7 +698,7 @@ def _priced(search: Search, alone: Scenario, pool: Pool, *, is_proven: bool) -> 
     """
     try:
         resolved = resolve(alone, "a KV connector between pools")
-        if not resolved.memory.fits or resolved.memory.shortage_bytes:
+        if is_short(resolved):
             return NO_ROOM
         times = step_times_of(resolved.shape)
     except InputError:

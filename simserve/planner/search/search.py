@@ -27,7 +27,7 @@ from simserve.planner.capacity.probe import own_traffic
 from simserve.planner.overrides import Overrides
 from simserve.planner.search.bound import NO_BOUND, fleet_bound
 from simserve.planner.search.deciding_run import deciding_run, narrow_run, narrowed
-from simserve.planner.search.explain import bound_reason, clause, context_shortage, shortage
+from simserve.planner.search.explain import bound_reason, clause, context_shortage, is_short, shortage
 from simserve.planner.search.member import Goal, GroupResult, Member, key_of
 from simserve.planner.search.order import EQUAL, WORST, Value, is_less, smallest_integer
 from simserve.planner.search.trial import (
@@ -169,7 +169,7 @@ class Search:
                 return Member(overrides=overrides, status="invalid", reason="pools are not scaled together")
             check_encoders(scenario)
             for each in resolved.pools or (resolved,):
-                if not each.memory.fits or each.memory.shortage_bytes:
+                if is_short(each):
                     return Member(overrides=overrides, status="does_not_fit", reason=shortage(each))
             times = step_times_of(resolved.shape)
         except InputError as refusal:
@@ -635,9 +635,8 @@ def _load_ratio(search: Search, member: Member, replicas: int) -> float:
     if offered.is_stationary:
         finishable = finishable_of(scenario, member.overrides, replicas)
         return 0.0 if finishable is None else offered.offered_rate / finishable.rate
-    scenario = deployed(scenario, member.overrides, replicas)
-    few = scenario.workload.model_copy(update={"num_requests": LOOK_REQUESTS, "duration": None})
-    found = run(scenario.model_copy(update={"workload": few}), explain=False).summary["simserve"]["load_ratio"]
+    few = deployed(scenario, member.overrides, replicas).of_length(LOOK_REQUESTS)
+    found = run(few, explain=False).summary["simserve"]["load_ratio"]
     return 0.0 if found is None else float(found)
 
 

@@ -365,7 +365,7 @@ def deciding_requests(scenario: Scenario) -> RequestSpecs:
     """Return the requests that deciding runs serve: the same for every deployment."""
     limit, workload = request_limit(scenario, MOST_REQUESTS), scenario.workload
     if limit is not None:
-        workload = workload.model_copy(update={"num_requests": limit, "duration": None})
+        workload = workload.of_length(limit)
     return generate(workload, seed=scenario.run.seed, base_path=scenario.folder)
 
 
@@ -401,10 +401,7 @@ def is_short(scenario: Scenario) -> bool:
 def _shortened(scenario: Scenario, num_requests: int | None, replications: int) -> Scenario:
     if scenario.run.replications != replications:
         scenario = scenario.model_copy(update={"run": scenario.run.model_copy(update={"replications": replications})})
-    if num_requests is None:
-        return scenario
-    workload = scenario.workload.model_copy(update={"num_requests": num_requests, "duration": None})
-    return scenario.model_copy(update={"workload": workload})
+    return scenario if num_requests is None else scenario.of_length(num_requests)
 
 
 def _trial(scenario: Scenario, overrides: Overrides, replicas: int, summary: Mapping[str, Any]) -> Trial:

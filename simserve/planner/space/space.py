@@ -278,24 +278,7 @@ def space_on(
     there = with_overrides(scenario, base)
     kinds: dict[str, Kind] = {each.key: each.kind for each in DIMENSIONS}
     kinds.update({key: "shape" for key in own_choices if key not in kinds})
-    values: dict[str, tuple[Any, ...]] = {}
-    lacking: dict[str, str] = {}
-    for each in DIMENSIONS:
-        if each.key not in own_choices:
-            own, default = value_of(there, each.key), _default_of(there, each)
-            others = [value for value in each.values(there) if value not in (own, default)]
-            lack = lack_of(there, each.feature) if each.feature and others else None
-            if lack is not None:
-                others, lacking[each.lever] = [], lack
-            is_own_out = each.key == WEIGHTS_KEY and _searched(there).why_not_own
-            values[each.key] = tuple(others) if is_own_out else (own, *others)
-    values |= {key: tuple(asked) for key, asked in own_choices.items()}
-    if VERSION_KEY in own_choices:
-        values[VERSION_KEY], too_old = _versions_that_run(there, own_choices[VERSION_KEY])
-        lacking |= {VERSIONS_NAME: too_old} if too_old else {}
-    for key in kept & values.keys():
-        values[key] = (value_of(there, key),)
-        lacking.pop(next((each.lever for each in DIMENSIONS if each.key == key), ""), None)
+    values, lacking = _values_of(there, own_choices, kept)
     own = {key: value_of(there, key) for key in values}
     setting = Setting(scenario=there, traffic=traffic, wants_latency=wants_latency, has_spares=has_spares)
     options, left_out = options_of(setting, frozenset(own_choices))
@@ -323,6 +306,31 @@ def space_on(
         base=base,
         left_out=lacking | left_out,
     )
+
+
+def _values_of(
+    there: Scenario, own_choices: Mapping[str, Sequence[Any]], kept: frozenset[str]
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, str]]:
+    """Return the values of each key to search, the scenario's own first, and why levers are left out."""
+    values: dict[str, tuple[Any, ...]] = {}
+    lacking: dict[str, str] = {}
+    for each in DIMENSIONS:
+        if each.key not in own_choices:
+            own, default = value_of(there, each.key), _default_of(there, each)
+            others = [value for value in each.values(there) if value not in (own, default)]
+            lack = lack_of(there, each.feature) if each.feature and others else None
+            if lack is not None:
+                others, lacking[each.lever] = [], lack
+            is_own_out = each.key == WEIGHTS_KEY and _searched(there).why_not_own
+            values[each.key] = tuple(others) if is_own_out else (own, *others)
+    values |= {key: tuple(asked) for key, asked in own_choices.items()}
+    if VERSION_KEY in own_choices:
+        values[VERSION_KEY], too_old = _versions_that_run(there, own_choices[VERSION_KEY])
+        lacking |= {VERSIONS_NAME: too_old} if too_old else {}
+    for key in kept & values.keys():
+        values[key] = (value_of(there, key),)
+        lacking.pop(next((each.lever for each in DIMENSIONS if each.key == key), ""), None)
+    return values, lacking
 
 
 def _versions_that_run(scenario: Scenario, asked: Sequence[Any]) -> tuple[tuple[Any, ...], str]:

@@ -181,7 +181,7 @@ def _notes(seen: Observed, scenario: Scenario) -> list[str]:
 def _drawn(scenario: Scenario) -> _Drawn:
     workload = scenario.workload
     if workload.trace is None:
-        workload = workload.model_copy(update={"num_requests": _NUM_DRAWN, "duration": None})
+        workload = workload.of_length(_NUM_DRAWN)
     with scenario.blaming("workload"):
         specs = generate(workload, seed=scenario.run.seed, replication=0, base_path=scenario.folder)
     rate = float(specs.offered_rate) if specs.concurrency is None and np.isfinite(specs.offered_rate) else math.nan

@@ -406,7 +406,7 @@ def read_azure(path: Path) -> Trace:
     table = read_table(path, required=("TIMESTAMP", "ContextTokens", "GeneratedTokens"), optional=(IMAGES,))
     has_images = IMAGES in table.columns
     trace = Trace(
-        arrival_time=_azure_seconds(table, "TIMESTAMP"),
+        arrival_time=_azure_seconds(table),
         prompt_tokens=table.whole_numbers("ContextTokens"),
         output_tokens=table.whole_numbers("GeneratedTokens"),
         images=RecordedMedia(table.whole_numbers(IMAGES, minimum=0)) if has_images else None,
@@ -415,18 +415,18 @@ def read_azure(path: Path) -> Trace:
     return _in_order(trace, "TIMESTAMP")
 
 
-def _azure_seconds(table: Table, column: str) -> NDArray[np.float64]:
+def _azure_seconds(table: Table) -> NDArray[np.float64]:
     instants = []
-    for index, cell in enumerate(table.columns[column]):
+    for index, cell in enumerate(table.columns["TIMESTAMP"]):
         match = _AZURE_TIMESTAMP.fullmatch(cell.strip())
         if match is None:
             rule = "is not a timestamp in UTC"
-            raise table.error(index, column, rule, "write for example 2023-11-16 18:17:03.9799600")
+            raise table.error(index, "TIMESTAMP", rule, "write for example 2023-11-16 18:17:03.9799600")
         instants.append(match[1])
     try:
         clock = np.array(instants, dtype="datetime64[ns]").astype(np.int64)
     except ValueError:
-        raise table.error(_first_impossible(instants), column, "is not a date and time that exists") from None
+        raise table.error(_first_impossible(instants), "TIMESTAMP", "is not a date and time that exists") from None
     return np.asarray((clock - clock.min()) / 1e9)
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN, Comparison
-from simserve.planner.cost.scenario import _enlarged, _least_break_even, _Together
+from simserve.planner.cost.scenario import _enlarged, _held_nowhere, _least_break_even, _Together, _with_traffic
 from simserve.report.cost import cost_brief
 from simserve.report.quantities import number
 from simserve.scenario.finishable import Finishable
@@ -192,10 +193,14 @@ def test_the_yearly_falls_are_the_scenario_s() -> None:
     """And what is left out is named."""
     flat = cost("pricing.api_price_fall_per_year=0", "pricing.gpu_price_fall_per_year=0")
     growing = cost("pricing.traffic_growth_per_year=0.5")
+    terms = ("pricing.gpu_hour_usd=null", "pricing.gpu_price_fall_per_year=0.5")
+    owned, rented = (cost(f"pricing.purchase={each}", *terms) for each in ("owned", "on_demand"))
 
     assert flat["outlook"]["api_usd"] == pytest.approx(36 * flat["api"]["usd_per_month"])
     assert flat["outlook"]["self_host_usd"] == pytest.approx(36 * flat["self_host"]["usd_per_month"])
     assert growing["outlook"]["traffic_growth_per_year"] == 0.5
+    assert owned["outlook"]["self_host_usd"] == pytest.approx(36 * owned["self_host"]["usd_per_month"])  # it is paid
+    assert rented["outlook"]["self_host_usd"] < 20 * rented["self_host"]["usd_per_month"]
 
 
 def test_the_ladder_climbs_from_full_gpus_to_what_is_paid(plain: dict[str, Any]) -> None:
@@ -240,6 +245,15 @@ def test_an_objective_that_no_load_keeps_is_infeasible() -> None:
     """Exit code 3, as for a plan that holds nowhere."""
     with pytest.raises(InfeasibleError, match=r"is held at no load: at .* requests/s, 0\.0% of requests meet it"):
         cost("slo={ttft: 1 us}")
+
+
+@pytest.mark.parametrize(("clients", "said"), [(1, "at 1 client, 20.0% of"), (21, "at 21 clients, 20.0% of")])
+def test_the_load_that_does_not_hold_is_counted_in_clients(clients: int, said: str) -> None:
+    """One of them is one client, and 21 are not 21 client."""
+    lowest = SimpleNamespace(load=float(clients), attainment=0.2, lost=0.0)
+    curve: Any = SimpleNamespace(levels={clients: lowest, 2 * clients: None}, is_closed=True)
+
+    assert said in str(_held_nowhere(curve))
 
 
 def test_clients_whose_slo_is_missed_pay_for_the_replicas_that_they_need() -> None:
@@ -358,6 +372,17 @@ def test_a_larger_fleet_has_the_rules_of_the_scenario() -> None:
     assert larger.autoscaling is not None
     assert (larger.replicas, larger.autoscaling.min_replicas, larger.autoscaling.max_replicas) == (1, 1, 5)
     assert _enlarged(make_scenario(), 4).deployment.replicas == 4
+
+
+def test_more_traffic_lasts_as_long_as_the_scenario_s() -> None:
+    """So many times the rate are so many times the requests; those of a time are more by themselves."""
+    counted = make_scenario(["workload.num_requests=200", "workload.arrivals={process: poisson, rate: 2}"])
+    timed = make_scenario(["workload.num_requests=null", "workload.duration=10 min"])
+
+    more, longer = (_with_traffic(each, 5.0).workload for each in (counted, timed))
+
+    assert [getattr(each.arrivals, "rate", None) for each in (more, longer)] == [5.0, 5.0]
+    assert (more.num_requests, longer.num_requests) == (500, None)
 
 
 @pytest.mark.slow

@@ -60,6 +60,25 @@ _FEW_KNOBS = _KNOBS[::3]
 """With every knob said, what the scenario sets makes less of a difference."""
 
 
+def test_a_block_is_that_of_one_gpu_where_gpus_divide_contexts() -> None:
+    """As the scenario sets it; a block that is counted has the tokens of all of them."""
+    ranks = ["deployment.tensor_parallel_size=8", "deployment.decode_context_parallel_size=2"]
+    model = ["model=deepseek-v3", "deployment.hardware=h200-sxm-141gb", "deployment.engine.max_model_len=4096"]
+
+    assert command(*model, *ranks, "deployment.engine.block_size=64").endswith("--block-size 64")
+
+
+def test_what_describes_the_host_is_named_as_no_flag() -> None:
+    """Each of the two."""
+    host = ["deployment.engine.frontend_latency=5 ms", "deployment.engine.host_slowdown=2"]
+    notes = export(make_scenario(host), "vllm").notes
+
+    assert [note.split()[0] for note in notes if note.endswith("describes the host and is no flag")] == [
+        "deployment.engine.frontend_latency",
+        "deployment.engine.host_slowdown",
+    ]
+
+
 @pytest.mark.parametrize("version", [each.version for each in load_engine("vllm").versions] + ["0.19.1"])
 @pytest.mark.parametrize(
     ("explicit", "knobs", "least"),

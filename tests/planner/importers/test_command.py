@@ -249,10 +249,17 @@ def test_experts_that_llama_cpp_leaves_to_the_cpu_are_read(flags: str, layers: i
 
 @pytest.mark.parametrize(
     "flags",
-    ["-ot 'blk.*=CPU'", "-ot 'ffn_.*=CPU'", "-ot 'ffn_up_exps=CPU'", "-ot 'exps=CUDA0'", "-ot '[=CPU'"],
+    [
+        "-ot 'blk.*=CPU'",
+        "-ot 'ffn_.*=CPU'",
+        "-ot 'ffn_up_exps=CPU'",
+        "-ot 'exps=CUDA0'",
+        "-ot '[=CPU'",
+        "-ot 'exps=CPU,blk.0=CUDA0'",
+    ],
 )
 def test_other_tensors_on_the_cpu_are_not_simulated(flags: str) -> None:
-    """Whole layers, a third of the experts' matrices, another GPU, no pattern at all."""
+    """Whole layers, a third of the experts' matrices, another GPU, no pattern at all, or some of it on another GPU."""
     draft = import_command(f"{GPT_OSS} {flags}", hardware="h100-sxm-80gb")
 
     assert "n_cpu_moe" not in draft.mapping["deployment"]["engine"]

@@ -105,6 +105,7 @@ services:
     assert (deployment.engine.version, deployment.engine.max_num_seqs) == ("0.12.0", 32)
     assert deployment.hardware == "l4-24gb"
     assert draft.scenario.model == "llama-3.1-8b"
+    assert not any("Which server" in note for note in draft.notes)  # there is one
 
 
 _STACK = """
@@ -280,6 +281,7 @@ spec:
         'command: ["vllm", "serve", "Qwen/Qwen3-8B"], args: ["--max-num-seqs", "32"]',
         'command: ["/bin/sh", "-c"], args: ["vllm serve Qwen/Qwen3-8B --max-num-seqs 32"]',
         'command: ["bash", "-lc", "sleep 1 && vllm serve Qwen/Qwen3-8B --max-num-seqs 32"]',
+        'command: ["sh", "-c", "ulimit -n 65535; exec vllm serve Qwen/Qwen3-8B --max-num-seqs 32"]',
     ],
 )
 def test_a_container_is_started_as_people_write_it(started: str) -> None:
@@ -378,6 +380,63 @@ def test_replicas_of_a_compose_file_are_counted() -> None:
     draft = import_manifest([f"services:\n  one: {service}\n  two: {service}\n"], hardware="h100-sxm-80gb")
 
     assert draft.scenario.deployment.replicas == 6
+
+
+def test_numbered_services_of_a_compose_file_have_one_name() -> None:
+    """Not that of the first: it is each of them."""
+    service = "{image: 'vllm/vllm-openai:v0.12.0', command: --model Qwen/Qwen3-8B}"
+    text = f"services: {{chat-0: {service}, chat-1: {service}}}"
+
+    draft = import_manifest([text], hardware="h100-sxm-80gb")
+
+    assert (draft.scenario.name, draft.scenario.deployment.replicas) == ("chat", 2)
+
+
+def changed(target: str, kind: str, **fields: object) -> str:
+    """Return the manifests of a bundled scenario with fields of one kind's spec set; None: left out."""
+    documents = list(yaml.safe_load_all(text_of("cold-start", target)))
+    spec = next(each["spec"] for each in documents if each["kind"] == kind)
+    spec |= fields
+    for name in [name for name, value in fields.items() if value is None]:
+        del spec[name]
+    return yaml.safe_dump_all(documents)
+
+
+def test_what_an_autoscaler_leaves_out_is_the_default_of_kubernetes_and_keda() -> None:
+    """One replica at least, or with KEDA none and at most 100; down after five minutes; a quantity in thousandths."""
+    pods = {
+        "metric": {"name": "vllm:num_requests_waiting"},
+        "target": {"type": "AverageValue", "averageValue": "1500m"},
+    }
+    plain = changed(
+        "k8s", "HorizontalPodAutoscaler", minReplicas=None, behavior=None, metrics=[{"type": "Pods", "pods": pods}]
+    )
+    bare = changed(
+        "keda", "ScaledObject", minReplicaCount=None, maxReplicaCount=None, advanced=None, pollingInterval=None
+    )
+
+    kubernetes, keda = (import_manifest([each]).scenario.deployment.autoscaling for each in (plain, bare))
+
+    assert kubernetes is not None
+    assert keda is not None
+    assert (kubernetes.min_replicas, kubernetes.target, kubernetes.stabilization) == (1, 1.5, 300.0)
+    assert (keda.min_replicas, keda.max_replicas, keda.stabilization, keda.interval) == (0, 100, 300.0, 30.0)
+
+
+def test_requests_go_where_the_last_profile_of_llm_d_sends_them() -> None:
+    """That of the decode workers, which answer: the profile of prefill comes first, and may have other scorers."""
+    result = export(load("disaggregation", ["deployment.routing=prefix"]), "llm-d")
+    values = {name: yaml.safe_load(text) for name, text in result.files.items()}
+    picker = next(each["inferenceExtension"] for each in values.values() if "inferenceExtension" in each)
+    config = yaml.safe_load(picker["pluginsCustomConfig"]["simulated.yaml"])
+    first, *others = config["schedulingProfiles"]
+    first["plugins"] = [each for each in first["plugins"] if "weight" not in each]
+    picker["pluginsCustomConfig"]["simulated.yaml"] = yaml.safe_dump(config)
+
+    draft = import_manifest([yaml.safe_dump(each) for each in values.values()])
+
+    assert others
+    assert draft.mapping["deployment"]["routing"] == {"policy": "prefix"}
 
 
 def test_services_of_a_compose_file_that_are_no_servers_are_named() -> None:
@@ -524,6 +583,20 @@ def roles_of(text: str) -> list[tuple[str, str]]:
 def test_deployments_of_prefill_and_decode_workers_are_pools_of_them(text: str) -> None:
     """They were two pools that do both, and their flags were gone without a word."""
     assert roles_of(text) == [("prefill", "prefill"), ("decode", "decode")]
+
+
+def test_replicas_of_a_pool_count_the_groups_within_a_server() -> None:
+    """Groups that share neither attention nor experts are replicas: three servers with two of them are six."""
+    server = ["vllm", "serve", "Qwen/Qwen3-32B", "--data-parallel-size", "2", "--kv-transfer-config"]
+    roles = {"p": "kv_producer", "d": "kv_consumer"}
+    own = {
+        name: [*server, f'{{"kv_connector": "P2pNcclConnector", "kv_role": "{role}"}}'] for name, role in roles.items()
+    }
+    text = workers(**own).replace("replicas: 1", "replicas: 3")
+
+    pools = import_manifest([text]).scenario.deployment.pools
+
+    assert [(pool.role, pool.replicas) for pool in pools] == [("prefill", 6), ("decode", 6)]
 
 
 def test_a_server_that_keeps_its_cache_elsewhere_does_both() -> None:
