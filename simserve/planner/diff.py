@@ -140,7 +140,7 @@ def diff(
             remedy = nearest(name, FIGURES)
             raise UsageError("is not a figure of a result", key="--tolerance", value=name, remedy=remedy)
     results = tuple(_read(each) for each in (first, second))
-    identities = tuple(_identity(result) for result in results)
+    identities = tuple({key: result["simserve"].get(key) for key in _IDENTITY} for result in results)
     scenarios = tuple(_scenario(each) for each in (first, second))
     changed = _changed(*scenarios) if all(scenarios) else {}
     kinds = {SCENARIO: "scenario_hash", VERSION: "version"}
@@ -184,10 +184,6 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise InputError("must be a number", file=file, key=key, value=value, remedy="run the scenario again")
     return result
-
-
-def _identity(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: result["simserve"].get(key) for key in _IDENTITY}
 
 
 def _scenario(result: RunResult | str | Path) -> dict[str, Any]:

@@ -330,7 +330,8 @@ class Search:
                 fewer = [count - (each == place) for each, count in enumerate(counts)]
                 if fewer[place] < 1:
                     continue
-                slim = self.member(merged(member.overrides, _weights(fewer)))
+                replicas = {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(fewer)}
+                slim = self.member(merged(member.overrides, replicas))
                 trial = self.trial(slim, sum(fewer))
                 if trial.holds:
                     slim.status, slim.trial = "holds", trial
@@ -458,10 +459,6 @@ def _enough(scenario: Scenario, first: int) -> int:
 
 def _has_one_kind(member: Member) -> bool:
     return member.makeup is not None and len(member.makeup.gpus) == 1
-
-
-def _weights(counts: Sequence[int]) -> dict[str, int]:
-    return {f"{POOLS_KEY}.{number}.replicas": count for number, count in enumerate(counts)}
 
 
 def _is_nearer(trial: Trial, other: Trial) -> bool:

@@ -144,7 +144,7 @@ def sweep(
             if point.scenario is None:
                 continue
             if point.scenario.hash in known:
-                rows[point.index] = {**known[point.scenario.hash], **_identity(point)}
+                rows[point.index] = {**known[point.scenario.hash], "point": point.index, "values": dict(point.values)}
             else:
                 tasks.append(task_of(point.index, point.values, point.scenario))
         num_resumed = len(points) - len(tasks) - sum(each.scenario is None for each in points)
@@ -265,10 +265,6 @@ def _point(
     except ScenarioError as failure:
         return Point(index=index, values=values, scenario=None, problem=str(failure).replace("override ", "--grid "))
     return Point(index=index, values=values, scenario=varied)
-
-
-def _identity(point: Point) -> dict[str, Any]:
-    return {"point": point.index, "values": dict(point.values)}
 
 
 @dataclass(slots=True)

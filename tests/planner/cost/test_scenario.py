@@ -18,7 +18,14 @@ from simserve.metrics.result import RunResult
 from simserve.planner import load_curve
 from simserve.planner.cost.cost import USUAL_UTILIZATION, cost_summary
 from simserve.planner.cost.model import PEAK_TO_MEAN, Comparison
-from simserve.planner.cost.scenario import _enlarged, _held_nowhere, _least_break_even, _Together, _with_traffic
+from simserve.planner.cost.scenario import (
+    _enlarged,
+    _held_nowhere,
+    _least_break_even,
+    _Together,
+    _whole_fleet,
+    _with_traffic,
+)
 from simserve.report.cost import cost_brief
 from simserve.report.quantities import number
 from simserve.scenario.finishable import Finishable
@@ -372,6 +379,24 @@ def test_a_larger_fleet_has_the_rules_of_the_scenario() -> None:
     assert larger.autoscaling is not None
     assert (larger.replicas, larger.autoscaling.min_replicas, larger.autoscaling.max_replicas) == (1, 1, 5)
     assert _enlarged(make_scenario(), 4).deployment.replicas == 4
+
+
+def test_a_fleet_is_simulated_whole_in_its_busiest_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has its number from there: at the mean rate prefix caches would hold more of it."""
+    rates: list[float] = []
+
+    def stopped(_: Scenario, rate: float) -> Scenario:
+        rates.append(rate)
+        raise InfeasibleError("enough is known")
+
+    monkeypatch.setattr("simserve.planner.cost.scenario._with_traffic", stopped)
+    day: Any = SimpleNamespace(capacity=1.0, units=4, mean_rate=2.0, shape=(0.5, 1.5))
+    curve: Any = None  # what it was found on is not asked
+
+    with pytest.raises(InfeasibleError, match="enough is known"):
+        _whole_fleet(resolve(make_scenario()), curve, day)
+
+    assert rates == [3.0]
 
 
 def test_more_traffic_lasts_as_long_as_the_scenario_s() -> None:

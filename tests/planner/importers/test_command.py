@@ -295,6 +295,7 @@ def test_what_of_llama_cpp_is_not_simulated_is_named() -> None:
         ("Q3_K_M", "gguf-q3_k_m", False),
         ("IQ4_XS", "gguf-iq4_xs", False),
         ("q8", "gguf-q8_0", False),
+        ("Q4_K", "gguf-q4_k_m", False),
         ("MXFP4", "mxfp4", False),
         ("MXFP4_MOE", "mxfp4", True),
         ("Q5_0", "gguf-q5_k_m", True),
