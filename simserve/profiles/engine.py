@@ -192,6 +192,7 @@ def resolve_engine(
         "mamba_ssm_cache_dtype": choices.pick("mamba_ssm_cache_dtype", None, "as the checkpoint says"),
         "kv_unified": unified,
         **_kernels(known, features),
+        "disable_cascade_attn": choices.pick("disable_cascade_attn", known.kernels.disable_cascade_attn),
         "enable_nccl_nvls": choices.pick("enable_nccl_nvls", known.kernels.enable_nccl_nvls),
         **block_scaled_kernels(options, compute_capability, known.kernels.block_scaled_kernels),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},
