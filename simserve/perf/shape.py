@@ -351,6 +351,7 @@ class ReplicaShape:
     contexts: tuple[float, ...] | None = None
     """Context lengths in tokens that decode steps of the traffic see, all equally likely; layers with a sliding
     window are priced for them. None: unknown."""
+    common_prefix_tokens: int = 0  # Tokens that all prompts share, and decodes read once (cascades).
 
     @property
     def kv_element_bytes(self) -> float:

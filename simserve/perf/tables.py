@@ -37,6 +37,7 @@ from simserve.perf.attention import (
     window_keys,
 )
 from simserve.perf.attention_curve import NARROW_KV_BYTES
+from simserve.perf.cascade import FLASH_ATTENTION_2, shared_read_share
 from simserve.perf.collectives import all_gather_seconds
 from simserve.perf.context_parallel import context_exchange_seconds, context_gather_seconds, head_ranks
 from simserve.perf.efficiency import Array
@@ -509,8 +510,12 @@ def _decode_slope(stage: Stage, each: StageAttention, sequences: Array) -> Array
         least = serial_key_seconds(stage.shape, each.layers, sequences)
     else:
         least = triton_latent_seconds(stage.shape, stage.machine, attention, sequences)
+    seconds = np.maximum(key, least)
+    if stage.shape.common_prefix_tokens:
+        pair = _prefill_seconds(stage, each)[1]
+        seconds = seconds * shared_read_share(stage.shape, each.layers, stage.machine, sequences, seconds, pair)
     held = 1.0 / stage.shape.decode_context_parallel_size  # keys of the context that a rank reads
-    return held * _by_groups(stage, np.maximum(key, least), sequences) + cpu_key_seconds(stage.shape, attention)
+    return held * _by_groups(stage, seconds, sequences) + cpu_key_seconds(stage.shape, attention)
 
 
 def _by_groups(stage: Stage, key: float | Array, sequences: Array) -> Array:
@@ -680,11 +685,6 @@ def head_seconds(stage: Stage, sequences: Array) -> OperatorSeconds:
         gathering = all_gather_seconds(gathered, num_ranks, stage.shape.tensor_link)
         seconds.add_row("all_gather", COMMUNICATION, gathering)
     return seconds
-
-
-FLASH_ATTENTION_2 = ((8.0, 9.0), (12.0, 13.0))
-"""CUDA compute capabilities [from, before) on which vLLM runs FlashAttention-2: Ampere and Ada, and consumer
-Blackwell."""
 
 
 def mixed_decode_factor(shape: ReplicaShape, key_seconds: float, pair_seconds: float) -> float:

@@ -178,6 +178,7 @@ def resolve_engine(
         **_steps(choices, known, place, model_max_len, features, may_fuse_sampling=may_fuse_sampling),
         "mamba_ssm_cache_dtype": choices.pick("mamba_ssm_cache_dtype", None, "as the checkpoint says"),
         **_kernels(known, features),
+        "disable_cascade_attn": choices.pick("disable_cascade_attn", known.kernels.disable_cascade_attn),
         "enable_nccl_nvls": choices.pick("enable_nccl_nvls", known.kernels.enable_nccl_nvls),
         **block_scaled_kernels(options, compute_capability, known.kernels.block_scaled_kernels),
         **{name: getattr(known.checkpoints, name) for name in _OF_CHECKPOINTS},

@@ -204,16 +204,17 @@ class EngineOptions(FrozenModel):
     the checkpoint's."""
     mamba_full_memory_ratio: Annotated[float, Field(gt=0)] | None = None
     """SGLang: memory for states of Mamba and linear attention, per byte for keys and values
-    (`--mamba-full-memory-ratio`). More leaves room for more seats and states of prefixes, and for fewer tokens. Absent:
-    0.9."""
+    (`--mamba-full-memory-ratio`). More: room for more seats and states of prefixes, for fewer tokens. Absent: 0.9."""
     max_mamba_cache_size: Count | None = None
     """SGLang: states of Mamba and linear attention in memory (`--max-mamba-cache-size`); with `data_parallel_size`, on
     each rank. Beside a prefix cache a seat takes three, or five where steps are scheduled ahead. Absent: as many as
     `mamba_full_memory_ratio` leaves room for; without a prefix cache one for each of the seats that are set."""
+    disable_cascade_attn: bool | None = None
+    """vLLM: whether each decode reads all its keys, also those of a system prompt that all requests of a step share
+    (`--disable-cascade-attn`), instead of once for all. Absent: they do from 0.18 on."""
     flashinfer_sampler: bool | None = None
     """vLLM 0.8 to 0.16: whether FlashInfer's kernels sample where clients ask for top-k or top-p: nothing is sorted and
-    the KV cache gets more memory. Absent: as in the version's official image; a wheel up to 0.11.0 without FlashInfer
-    does not use them."""
+    the KV cache gets more memory. Absent: as in the official image (not in a wheel up to 0.11.0 without FlashInfer)."""
     host_slowdown: Annotated[float, Field(gt=0)] | None = None
     """Factor on the engine's CPU time (scheduling, launching kernels, handing over tokens) relative to the nodes on
     which its host times were measured (H100 nodes of 2024). Absent: as in the usual node of the GPU."""

@@ -49,6 +49,8 @@ class KernelTraits(FrozenModel):
     """Query heads per key-value head for which decode reads keys once for the whole group; absent: any number."""
     mixed_decode_tile: int = Field(default=0, ge=0)
     """Rows of queries that a decode fills in a step that also prefills, under FlashAttention-2; 0: only its own."""
+    disable_cascade_attn: bool = True
+    """Whether decodes read a prefix that all requests share once for each (vLLM, from 0.18 on and before 0.8)."""
     chunks_mixed_decodes: bool = False
     """Whether decodes of a gated delta rule use the kernel of prompts in a step that also prefills, one chunk each."""
     skips_padding_families: tuple[str, ...] = ()

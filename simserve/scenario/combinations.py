@@ -468,9 +468,8 @@ def _of_engine(scenario: Scenario) -> list[str]:
     if engine.fp8_gemm_backend is not None and not has_block_scaled_weights(scenario):
         found.append(f"{key}.fp8_gemm_backend has no effect: the model has no FP8 weights with scales by blocks")
     if engine.enable_nccl_nvls is not None and not _has_switch(scenario, hardware):
-        found.append(
-            f"{key}.enable_nccl_nvls has no effect: NVSwitches reduce for eight NVIDIA GPUs of a node and more"
-        )
+        told = "NVSwitches reduce for eight NVIDIA GPUs of a node and more"
+        found.append(f"{key}.enable_nccl_nvls has no effect: {told}")
     found += _of_windows(scenario)
     states = load_model(scenario.model, scenario.folder).state_layers
     if states is None or not states.state_elements:
@@ -479,9 +478,10 @@ def _of_engine(scenario: Scenario) -> list[str]:
     elif engine.mamba_full_memory_ratio is not None and engine.max_mamba_cache_size is not None:
         found.append(f"{key}.mamba_full_memory_ratio has no effect: max_mamba_cache_size sets the number of states")
     if engine.attention_backend is not None and not _has_choice_of_attention(scenario, hardware):
-        found.append(
-            f"{key}.attention_backend has no effect: {hardware.name} has one rate for all kernels of attention"
-        )
+        told = f"{hardware.name} has one rate for all kernels of attention"
+        found.append(f"{key}.attention_backend has no effect: {told}")
+    if engine.disable_cascade_attn is not None and not scenario.workload.common_prefix_tokens:
+        found.append(f"{key}.disable_cascade_attn has no effect: the requests do not all begin with one shared_prefix")
     return found
 
 

@@ -13,6 +13,7 @@ from simserve.engine.config import EngineConfig
 from simserve.errors import InputError, ScenarioError, all_at_once
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
+from simserve.perf.cascade import can_cascade
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
@@ -353,6 +354,10 @@ def _shape_as_asked(
     with scenario.blaming("deployment"):
         shape = with_formats(shape, deployment.quantization, deployment.kv_cache_dtype)
         check_rank_layout(shape)
+        shared, has_drafts = scenario.workload.common_prefix_tokens, deployment.speculative is not None
+        if shared and can_cascade(shape, has_drafts=has_drafts):
+            contexts = decode_contexts(scenario.workload, scenario.folder)
+            shape = replace(shape, common_prefix_tokens=shared, contexts=contexts)
         if shape.decode_context_parallel_size > 1:
             shape = with_context_blocks(shape)
         # A draft model takes its part of a pool that states share, but none of a pool that states have to themselves,

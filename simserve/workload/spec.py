@@ -424,6 +424,13 @@ class WorkloadSpec(FrozenModel):
         """Whether any of the requests begin with a drawn system prompt or document."""
         return self.shared_prefix is not None or any(each.shared_prefix is not None for each in self.classes or ())
 
+    @property
+    def common_prefix_tokens(self) -> int:
+        """Tokens of the one system prompt with which all requests begin; 0: there is none, or prompts are recorded."""
+        shared, own = self.shared_prefix, [each.shared_prefix for each in self.classes or ()]
+        is_one = shared is not None and shared.num_groups == 1 and not any(own)
+        return shared.tokens if shared and is_one and self.trace is None and self.loras is None else 0
+
     @model_validator(mode="after")
     def _check_agents(self) -> Self:
         if not self.has_agents:

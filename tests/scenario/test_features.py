@@ -492,6 +492,7 @@ SAMPLES: dict[str, tuple[Any, list[str]]] = {
     "fp8_gemm_backend": ("flashinfer_trtllm", SGLANG_B200),
     "attention_backend": ("triton", ["deployment.engine={name: sglang}", "deployment.hardware=mi300x-192gb"]),
     "flashinfer_sampler": ("false", on("0.11.0")),
+    "disable_cascade_attn": ("true", on("0.12.0", "workload.shared_prefix={num_groups: 1, tokens: 1000}")),
     "frontend_latency": ("9 ms", []),
     "host_slowdown": (2.0, []),
     "static_batch_size": (3, ["deployment.engine.batching=static"]),
@@ -541,6 +542,7 @@ def test_every_option_changes_something_besides_itself(option: str) -> None:
             each.engine,
             each.memory,
             each.shape.machine,
+            each.shape.common_prefix_tokens,
             each.shape.engine.model_dump(exclude={option, "sources", "max_model_len"}),
         )
         for each in found

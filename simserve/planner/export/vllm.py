@@ -191,6 +191,9 @@ def _rare(deployment: Deployment, flags: Flags) -> list[str]:
     if mode:
         settings = json.dumps({"cudagraph_mode": mode})
         words += flags.render("--compilation-config", settings, key="deployment.engine.cudagraph_mode")
+    deployment.take("engine.disable_cascade_attn")
+    if (apart := deployment.scenario.deployment.engine.disable_cascade_attn) is not None:
+        words += flags.render("--disable-cascade-attn", apart, key="deployment.engine.disable_cascade_attn")
     words += offload_words(deployment, flags)
     words += adapter_words(deployment, flags, "--max-loras", "--max-cpu-loras", "--lora-modules NAME=PATH")
     words += vllm_kind_words(deployment, flags)

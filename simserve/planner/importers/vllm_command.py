@@ -25,6 +25,7 @@ from simserve.planner.importers.server import (
     read_overrides,
     read_rope_scaling,
     read_stream_interval,
+    switched,
     words_of,
 )
 from simserve.profiles.engine_options import CudagraphMode, EncoderCut, MoeBackend, StateDtype
@@ -98,6 +99,13 @@ def _attention_backend(reading: Reading, flag: str, value: Any) -> None:
         reading.options["attention_backend"] = "aiter"
     else:
         reading.not_simulated.append(f"{flag}{'' if flag.endswith('=') else ' '}{value}")
+
+
+def _cascades(reading: Reading, flag: str, value: Any) -> None:
+    if _has_choice("disable_cascade_attn", reading.version):
+        switched("disable_cascade_attn", "options")(reading, flag, value)
+    else:
+        reading.ignored.append(flag)  # later releases accept it without effect
 
 
 def _moe_backend(reading: Reading, flag: str, value: Any) -> None:
@@ -240,6 +248,7 @@ VLLM = Program(
             "kv_cache_memory_bytes", reading.size(flag, value)
         ),
         "--attention-backend": _attention_backend,
+        "--disable-cascade-attn": _cascades,
         "--moe-backend": _moe_backend,
         "--mamba-ssm-cache-dtype": chosen("mamba_ssm_cache_dtype", "options", get_args(StateDtype), default="auto"),
         "--mm-encoder-tp-mode": chosen("mm_encoder_tp_mode", "options", get_args(EncoderCut)),

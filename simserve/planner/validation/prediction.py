@@ -68,7 +68,7 @@ class Pricer:
         Raises:
             InputError: A profile is missing or not compatible with the rest, or the model does not fit.
         """
-        key = f"{role} {_deployment_key(scenario)}"
+        key = f"{role} {_deployment_key(scenario)} {scenario.workload.common_prefix_tokens}"
         priced_for = self._known[key][0].shape.contexts if key in self._known else None
         if priced_for is not None:  # windows that are not always full: the traffic sets what layers cost
             contexts = decode_contexts(scenario.workload, scenario.folder)

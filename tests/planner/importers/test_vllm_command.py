@@ -39,7 +39,7 @@ def resolved_part(scenario: Scenario) -> tuple[object, ...]:
     engine = shape.engine.model_copy(update={"sources": {}, "requested_version": None})
     loaded = shape.model.checkpoint(shape.quantization) or shape.model.stored
     model = shape.model.model_copy(update={"checkpoints": (loaded,)})
-    return engine, dataclasses.replace(shape, model=model, engine=engine, contexts=None)
+    return engine, dataclasses.replace(shape, model=model, engine=engine, contexts=None, common_prefix_tokens=0)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,8 @@ def resolved_part(scenario: Scenario) -> tuple[object, ...]:
         ("deployment.engine.version=0.5.5", "deployment.engine.enable_prefix_caching=true"),
         ("deployment.engine.version=0.2.7", "deployment.engine.max_model_len=2048"),
         ("deployment.engine.version=0.33", "deployment.engine.async_scheduling=false"),
+        ("deployment.engine.version=0.12", "deployment.engine.disable_cascade_attn=true"),
+        ("deployment.engine.version=0.20", "deployment.engine.disable_cascade_attn=false"),
         ("deployment.engine.enable_prefix_caching=false", "deployment.engine.block_size=32"),
         ("deployment.engine.gpu_memory_utilization=0.55",),
         (
