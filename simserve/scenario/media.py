@@ -17,8 +17,8 @@ from simserve.perf.shape import ReplicaShape
 from simserve.profiles.encoders import AudioTower, VisionTower
 from simserve.profiles.hardware import load_hardware
 from simserve.scenario.deployment_spec import EncoderDisaggregationSpec
-from simserve.scenario.resolve import ResolvedScenario, of_pool_alone, replica_shape
-from simserve.scenario.schema import Scenario
+from simserve.scenario.resolve import ResolvedScenario, replica_shape
+from simserve.scenario.schema import Scenario, of_pool_alone
 from simserve.units import format_bytes
 from simserve.workload.distributions import Draws
 from simserve.workload.media import draw_audio, draw_images

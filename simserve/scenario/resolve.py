@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from simserve.engine.config import EngineConfig
-from simserve.errors import InputError, ScenarioError, all_at_once
+from simserve.errors import ScenarioError
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.cascade import can_cascade
@@ -43,8 +43,8 @@ from simserve.scenario.combinations import (
 from simserve.scenario.cpu_layers import with_cpu_layers
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
-from simserve.scenario.load import LOADERS
-from simserve.scenario.schema import Scenario
+from simserve.scenario.load import check_names
+from simserve.scenario.schema import Scenario, of_pool_alone
 from simserve.scenario.speculative import draft_fields, with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
@@ -178,27 +178,6 @@ def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenari
     return replace(known, scenario=scenario, pools=pools)
 
 
-def check_names(scenario: Scenario) -> None:
-    """Check that every profile named in a scenario, or by its pools, can be loaded.
-
-    Raises:
-        InputError: Some cannot; all are reported at once.
-    """
-    pools = range(len(scenario.deployment.pools))
-    failures: dict[str, InputError] = {}
-    for part in [of_pool_alone(scenario, number) for number in pools] or [scenario]:
-        for key, loader in LOADERS.items():
-            holder: Any = scenario if key.endswith(".api") else part  # an API is the whole deployment's
-            name = reduce(lambda block, own: getattr(block, own, None), key.split("."), holder)
-            try:
-                with holder.blaming(key):
-                    _ = name is None or loader(name, scenario.folder)
-            except InputError as failure:
-                failures[str(failure)] = failure
-    if failures:
-        raise all_at_once(list(failures.values()))
-
-
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
     pools = tuple(
         resolve(
@@ -218,21 +197,6 @@ def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
             for pool, own in zip(scenario.deployment.pools, pools, strict=True)
         )
     return replace(pools[0], scenario=scenario, gpu_hour=_mean_gpu_hour(scenario, pools), pools=pools)
-
-
-def of_pool_alone(scenario: Scenario, number: int) -> Scenario:
-    """Return the scenario with one of its pools as the whole deployment; messages name the keys of the pool."""
-    pool = scenario.deployment.pools[number]
-    workload = scenario.workload
-    if workload.classes is not None:
-        anywhere = tuple(
-            each.model_copy(update={"pool": None, "retries": None, "region": None}) for each in workload.classes
-        )
-        workload = workload.model_copy(update={"classes": anywhere})
-    deployment = scenario.deployment.of_pool(pool)
-    return scenario.cut_down_to(number).model_copy(
-        update={"deployment": deployment, "workload": workload, "model": pool.model or scenario.model}
-    )
 
 
 def _mean_gpu_hour(scenario: Scenario, pools: Sequence[ResolvedScenario]) -> GpuHour:

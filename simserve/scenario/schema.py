@@ -390,3 +390,18 @@ def objective_mapping(scenario: Scenario) -> dict[str, Any] | None:
         return None
     classes = scenario.as_mapping()["workload"]["classes"]
     return {"attainment": asked.attainment, "by_class": {each["name"]: each.get("slo") for each in classes}}
+
+
+def of_pool_alone(scenario: Scenario, number: int) -> Scenario:
+    """Return the scenario with one of its pools as the whole deployment; messages name the keys of the pool."""
+    pool = scenario.deployment.pools[number]
+    workload = scenario.workload
+    if workload.classes is not None:
+        anywhere = tuple(
+            each.model_copy(update={"pool": None, "retries": None, "region": None}) for each in workload.classes
+        )
+        workload = workload.model_copy(update={"classes": anywhere})
+    deployment = scenario.deployment.of_pool(pool)
+    return scenario.cut_down_to(number).model_copy(
+        update={"deployment": deployment, "workload": workload, "model": pool.model or scenario.model}
+    )
