@@ -68,6 +68,13 @@ def test_a_block_is_that_of_one_gpu_where_gpus_divide_contexts() -> None:
     assert command(*model, *ranks, "deployment.engine.block_size=64").endswith("--block-size 64")
 
 
+def test_what_is_stored_in_few_bits_is_not_quantised_again() -> None:
+    """The engine makes FP8 of 16-bit weights alone."""
+    why = refusal("model=gpt-oss-20b", "deployment.quantization=fp8")
+
+    assert "it is stored in mxfp4, and vLLM quantises 16-bit weights only" in why
+
+
 def test_what_describes_the_host_is_named_as_no_flag() -> None:
     """Each of the two."""
     host = ["deployment.engine.frontend_latency=5 ms", "deployment.engine.host_slowdown=2"]
