@@ -277,7 +277,7 @@ class Shown:
         from rich.console import Console
 
         from simserve.profiles.engine_profile import load_engine, version_note
-        from simserve.scenario.load import check_names
+        from simserve.scenario.resolve import check_names
 
         notes: dict[str, None] = {}
         for scenario in scenarios:

@@ -61,14 +61,17 @@ def slot_runs(shape: ReplicaShape, decoding: Array) -> Array:
     """Return the number of runs of consecutive slots that ``decoding`` sequences form; each is computed separately.
 
     llama.cpp with a KV buffer per slot computes only consecutive ones together (src/llama-batch.cpp, `split_equal` with
-    `sequential`), and so did models with recurrent layers in one buffer for all. Any n of N slots are equally likely,
-    in ``n (N - n + 1) / N`` runs on average: the slot that has been free longest is next (tools/server), which leaves
-    them in random order. Requests with similar prompts take the slot that one of them has left instead, so that the
-    first n slots are busy.
+    `sequential`), and so did models with recurrent layers in one buffer for all. The slot that has been free longest is
+    next (tools/server). Answers of many lengths leave them in random order: any n of N slots are equally likely, in
+    ``n (N - n + 1) / N`` runs on average. Those of one length leave them in order, so that n slots one after another
+    are busy, and in two runs where these go on from the last slot to the first. Requests with similar prompts take the
+    slot that one of them has left instead, so that the first n slots are busy.
     """
     if not is_in_slot_order(shape) or shape.engine.similar_prompts:
         return np.ones_like(decoding)
     slots = float(shape.engine.max_num_seqs)
+    if shape.engine.equal_answers:
+        return np.asarray(np.where(decoding < slots, 1.0 + (decoding - 1.0) / slots, 1.0))
     return np.asarray(decoding * (slots - decoding + 1.0) / slots)
 
 

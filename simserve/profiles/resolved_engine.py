@@ -227,6 +227,8 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     """Weight formats whose experts add it; empty: all."""
     similar_prompts: bool | None = None
     """Whether requests take the slots that similar ones have left."""
+    equal_answers: bool = False
+    """Whether requests leave their slots in the order in which they took them."""
     host_overlap: float
     """Share of step and request time hidden behind the GPU; 0 without `async_scheduling`."""
     tokenizer_wait: float

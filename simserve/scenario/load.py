@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from simserve.profiles.api import load_api
 from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import load_engine
 from simserve.profiles.hardware import load_hardware
-from simserve.scenario.schema import Scenario, Source, of_pool_alone
+from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
 
 _TEXT_KEYS = ("deployment.engine.version",)
@@ -159,27 +158,6 @@ def _unknown_names(document: Mapping[str, Any], file: object, folder: Path | Non
                 place = file if failure.file is None else failure.file
                 at = key if failure.file is None else failure.key
                 yield ScenarioError(failure.rule, file=place, key=at, value=failure.value, remedy=failure.remedy)
-
-
-def check_names(scenario: Scenario) -> None:
-    """Check that every profile named in a scenario, or by its pools, can be loaded.
-
-    Raises:
-        InputError: Some cannot; all are reported at once.
-    """
-    pools = range(len(scenario.deployment.pools))
-    failures: dict[str, InputError] = {}
-    for part in [of_pool_alone(scenario, number) for number in pools] or [scenario]:
-        for key, loader in LOADERS.items():
-            holder: Any = scenario if key.endswith(".api") else part  # an API is the whole deployment's
-            name = reduce(lambda block, own: getattr(block, own, None), key.split("."), holder)
-            try:
-                with holder.blaming(key):
-                    _ = name is None or loader(name, scenario.folder)
-            except InputError as failure:
-                failures[str(failure)] = failure
-    if failures:
-        raise all_at_once(list(failures.values()))
 
 
 def _default_name(file: object) -> dict[str, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
 from simserve.engine.config import EngineConfig
-from simserve.errors import ScenarioError
+from simserve.errors import InputError, ScenarioError, all_at_once
 from simserve.metrics.cost import GpuHour, gpu_hour, with_link
 from simserve.perf.attention import SHORT_WINDOW
 from simserve.perf.cascade import can_cascade
@@ -43,12 +43,12 @@ from simserve.scenario.combinations import (
 from simserve.scenario.cpu_layers import with_cpu_layers
 from simserve.scenario.deployment_spec import DeploymentSpec, with_loras, with_tiers
 from simserve.scenario.formats import formats_of, has_block_scaled_weights, with_formats
-from simserve.scenario.load import check_names
+from simserve.scenario.load import LOADERS
 from simserve.scenario.schema import Scenario, of_pool_alone
+from simserve.scenario.slots import with_slots
 from simserve.scenario.speculative import draft_fields, with_speculation
 from simserve.sim.control import Role
 from simserve.workload.arrival_spec import AllAtOnceArrivals
-from simserve.workload.distributions import length_distribution
 from simserve.workload.generate import decode_contexts
 from simserve.workload.spec import ADVANCE_SECONDS
 
@@ -176,6 +176,27 @@ def resolve_like(scenario: Scenario, known: ResolvedScenario) -> ResolvedScenari
     for each in pools or (known,):
         check_engine(scenario, each.engine)
     return replace(known, scenario=scenario, pools=pools)
+
+
+def check_names(scenario: Scenario) -> None:
+    """Check that every profile named in a scenario, or by its pools, can be loaded.
+
+    Raises:
+        InputError: Some cannot; all are reported at once.
+    """
+    pools = range(len(scenario.deployment.pools))
+    failures: dict[str, InputError] = {}
+    for part in [of_pool_alone(scenario, number) for number in pools] or [scenario]:
+        for key, loader in LOADERS.items():
+            holder: Any = scenario if key.endswith(".api") else part  # an API is the whole deployment's
+            name = reduce(lambda block, own: getattr(block, own, None), key.split("."), holder)
+            try:
+                with holder.blaming(key):
+                    _ = name is None or loader(name, scenario.folder)
+            except InputError as failure:
+                failures[str(failure)] = failure
+    if failures:
+        raise all_at_once(list(failures.values()))
 
 
 def _resolve_pools(scenario: Scenario) -> ResolvedScenario:
@@ -529,8 +550,8 @@ def _in_role(engine: ResolvedEngine, role: Role) -> ResolvedEngine:
 
 def _under_traffic(engine: ResolvedEngine, scenario: Scenario) -> ResolvedEngine:
     """Return an engine with what depends on the requests that it is sent, and on how their answers leave."""
-    if engine.similar_prompts is None and "similar_prompts" in engine.features and _begin_alike(scenario):
-        engine = engine.model_copy(update={"similar_prompts": True})
+    if "similar_prompts" in engine.features:
+        engine = with_slots(engine, scenario)
     if not scenario.workload.ignore_eos:
         engine = engine.model_copy(update={"expects_max_tokens": False})
     if isinstance(scenario.workload.arrivals, AllAtOnceArrivals):
@@ -547,23 +568,6 @@ def _under_traffic(engine: ResolvedEngine, scenario: Scenario) -> ResolvedEngine
         fewer = {"host_seconds_per_request": seconds, "host_seconds_per_streamed_request": 0.0}
         engine = engine.model_copy(update=fewer)
     return engine
-
-
-SLOT_PROMPT_SIMILARITY = 0.1
-"""Share of a prompt that a slot of llama.cpp must hold to be chosen for it (--slot-prompt-similarity)."""
-
-
-def _begin_alike(scenario: Scenario) -> bool:
-    """Return whether a system prompt that all requests share is more than that share of a prompt.
-
-    Turns of a conversation return to the slot of the previous turn, wherever that is.
-    """
-    workload = scenario.workload
-    shared, own = workload.shared_prefix, workload.prompt_tokens
-    if shared is None or shared.num_groups > 1 or own is None or workload.sessions or workload.agents:
-        return False
-    mean = length_distribution(own, scenario.folder).mean
-    return shared.tokens > SLOT_PROMPT_SIMILARITY * (shared.tokens + mean)
 
 
 def _options_on(hardware: HardwareProfile, options: EngineOptions) -> EngineOptions:

@@ -699,6 +699,17 @@ def test_slots_of_their_own_are_computed_in_runs() -> None:
     assert slot_runs(shared, counts).tolist() == [1.0] * 8
 
 
+@pytest.mark.parametrize("slots", [8, 64])
+def test_slots_of_answers_of_one_length_stay_in_order(slots: int) -> None:
+    """Requests end in the order in which they began, so that the busy slots follow one another in a circle."""
+    in_order = {"equal_answers": True}
+    shape = make_shape("rtx-4090", engine="llama.cpp", max_num_seqs=slots, max_model_len=4096, engine_fields=in_order)
+    counts = np.arange(1.0, slots + 1.0)
+    circles = [np.mean([slot + num > slots for slot in range(slots)]) for num in range(1, slots)]
+
+    assert slot_runs(shape, counts) == pytest.approx([1.0 + each for each in circles] + [1.0])
+
+
 def test_slots_of_like_prompts_stay_side_by_side() -> None:
     """Each takes the slot that one of them has left, so that the first n are busy (llama.cpp, get_available_slot)."""
     alike = make_shape("rtx-4090", engine="llama.cpp", max_num_seqs=8, max_model_len=4096, similar_prompts=True)

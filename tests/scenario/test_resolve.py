@@ -827,6 +827,22 @@ def test_requests_with_one_system_prompt_take_each_others_slots(workload: str, e
 
 
 @pytest.mark.parametrize(
+    ("engine", "workload", "expected"),
+    [
+        ("llama.cpp", "output_tokens=256", True),
+        ("llama.cpp", "output_tokens={distribution: uniform, min: 255, max: 256}", False),
+        ("vllm", "output_tokens=256", False),
+    ],
+)
+def test_answers_of_one_length_leave_slots_in_order(engine: str, workload: str, expected: bool) -> None:
+    """Where the engine has slots."""
+    options = [f"deployment.engine={{name: {engine}, max_num_seqs: 8, max_model_len: 4096}}", f"workload.{workload}"]
+    resolved = resolve(make_scenario([*options, "deployment.hardware=rtx-4090-24gb"]))
+
+    assert resolved.shape.engine.equal_answers is expected
+
+
+@pytest.mark.parametrize(
     ("engine", "version", "stages", "overlaps", "keeps", "in_turn"),
     [
         ("vllm", "0.6.2", 2, False, False, False),  # engine V0

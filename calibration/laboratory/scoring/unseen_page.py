@@ -265,6 +265,14 @@ eight H200 had been described as on 64 of them until 2026-11-26.
   host half of the time; a table of n-grams in host memory costs first tokens a second and more; steps of drafts of
   MiMo on MI300X are 40 % shorter with its author's kernels; TensorRT-LLM's steps over four trays, LMDeploy's
   engine in PyTorch, and how many requests vLLM 0.6.4 runs beside weights in host memory.
+- Eleven files more, of ten laboratories that were not there, were predicted blind on 2026-12-01, 277 loads of RTX
+  A5000, A6000, 4080 Laptop and 5090, T4, PRO 6000, Macs, Strix Halo, GB10 and nine GPUs more under llama.cpp, Ollama,
+  vLLM, SGLang and TGI, from one client to 128, prompts of up to 81,000 tokens. 261 ran; left are fifteen of
+  data-parallel attention with MTP, and gpt-oss-20b on an M1, where it does not fit by the simulation. Throughput 18 %
+  in the median of 213 figures, TTFT 22 % of 88, TPOT 15 % of 71, E2E 14 % of 78; ranges of 90 % held 84, 88 and 90 %.
+  What came to light: requests whose answers have one length leave llama.cpp's slots in order, so that few clients of
+  many slots are computed together; its sampling on the host takes two to nine times as long a sequence on some hosts;
+  one client of llama.cpp on NVIDIA's cards is too slow by 0.4 to 2 ms a token; long prompts on an M5 Max are too fast.
 
 calibration/LOG.md says what moved.
 """

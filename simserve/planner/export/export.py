@@ -27,8 +27,7 @@ from simserve.planner.export.workers import Worker, dns_name, workers_of
 from simserve.profiles.engine import load_engine
 from simserve.scenario.fit import leading_warnings
 from simserve.scenario.formats import formats_line
-from simserve.scenario.load import check_names
-from simserve.scenario.resolve import resolve
+from simserve.scenario.resolve import check_names, resolve
 from simserve.scenario.schema import Scenario
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tgi": "tgi", "ollama": "ollama"}
