@@ -115,8 +115,8 @@ class KernelTraits(FrozenModel):
     block_scaled_step: Seconds = Field(default=0, ge=0)
     """Least time of a tile of one of them per 128 columns of the reduction, seconds."""
     block_scaled_steps: Mapping[str, PositiveFloat] = Field(default_factory=dict)
-    """CUDA compute capability -> that time where Triton's kernel multiplies by default tiles of 64 rows, which nobody
-    tuned for the GPU, seconds; absent: `block_scaled_step`."""
+    """CUDA compute capability -> that time where kernels have tiles of 64 rows and more that nobody tuned for the GPU
+    (Triton's defaults, CUTLASS's first ones), seconds; absent: `block_scaled_step`."""
     block_scaled_columns: Mapping[str, PositiveInt] = Field(default_factory=dict)
     """CUDA compute capability -> the number that divides the columns of weights which the fitted kernels take. The four
     above then count there for other weights alone, whose inputs are first copied to padded rows, and on no other GPU;

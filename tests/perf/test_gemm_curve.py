@@ -573,3 +573,21 @@ def test_an_expert_with_one_row_takes_one_tile_a_column_of_tiles() -> None:
 
     assert call(132.0, 132.0) == pytest.approx(one)
     assert call(132.0 * 64, 132.0) < 2.5 * one
+
+
+def test_cutlass_first_tiles_of_scales_by_blocks_take_longer_on_workstation_blackwell() -> None:
+    """Qwen3-32B-FP8 under vLLM: 344 steps of 128 columns a layer at 1.45 us, at 0.77 in 0.19, and none from 0.20 on.
+
+    Pull requests 22131, 37970 and 38325; a step of 16 took 41.9 ms on an RTX PRO 6000 under 0.13 (teo-ma).
+    """
+    found = {
+        version: price(
+            make_shape("rtx-pro-6000-96gb", "qwen3-32b", version=version, quantization="fp8", max_model_len=8192)
+        ).step_times.decode_base[16]
+        for version in ("0.13.0", "0.18.0", "0.19.0", "0.20.0")
+    }
+    steps = 64 * (40 + 64 + 40 + 200)
+
+    assert found["0.13.0"] == pytest.approx(41.9e-3, rel=0.12)
+    assert found["0.18.0"] > 1.45e-6 * steps
+    assert found["0.18.0"] > found["0.19.0"] >= found["0.20.0"]
