@@ -296,7 +296,7 @@ class Scenario(FrozenModel):
 
         Args:
             key: Key of the scenario being examined; if the error names a key of its own, a dotted one is kept, and a
-                plain one is placed below ``key``.
+                plain one is placed below ``key``. Empty: the error's own key is complete.
         """
         try:
             yield
@@ -305,7 +305,7 @@ class Scenario(FrozenModel):
                 raise
             exact = key
             if failure.key is not None:
-                exact = failure.key if "." in failure.key else f"{key}.{failure.key}"
+                exact = failure.key if not key or "." in failure.key else f"{key}.{failure.key}"
             exact = self._source.placed(exact)
             origin = self._source.of(exact)
             raise type(failure)(

@@ -113,12 +113,16 @@ def test_refusals_have_their_exit_codes(simserve: Simserve) -> None:
     static = simserve("export", "static-vs-continuous", "--to", "vllm")
     misfit = simserve("export", "chatbot", "--to", "vllm", "--set", "deployment.tensor_parallel_size=1")
     target = simserve("export", "chatbot", "--to", "vlm")
+    fixed = simserve("export", "chatbot", "--to", "keda")
+    unset = simserve("export", "busy-scales-late", "--to", "keda", "--set", "deployment.autoscaling=null")
 
     assert (static.code, static.stdout) == (104, "")
     assert "'static' cannot be exported: vllm 0.12 knows continuous only" in static.error_line
     assert (misfit.code, misfit.stdout) == (3, "")
     assert (target.code, target.stdout) == (2, "")
     assert "--to: 'vlm' is not a target; did you mean 'vllm'" in target.error_line
+    assert "chatbot.yaml: deployment.autoscaling: is absent" in fixed.error_line
+    assert "--set deployment.autoscaling: is absent" in unset.error_line
 
 
 def stand_in(folder: Path, name: str, code: int) -> None:

@@ -88,6 +88,23 @@ class Visit:
         self.settle(done, place)
 
 
+def test_the_page_says_that_it_is_loading(browser: Any, address: str) -> None:
+    """Until the catalogue has come, which takes seconds on a slow machine, the page is not blank."""
+    visit = Visit(browser, address)
+    waiting: list[Any] = []
+    visit.page.route("**/api/catalogue", lambda route: waiting.append(route))
+    visit.page.goto(address)
+    visit.page.wait_for_function("document.fonts.ready")
+
+    assert visit.page.locator("#panel").inner_text() == "Loading models and GPUs …"
+    visit.page.wait_for_timeout(100)
+    waiting[0].continue_()
+    visit.page.wait_for_selector("#tabs button")
+    assert visit.page.get_by_text("Loading models").count() == 0
+    assert visit.complaints == []
+    visit.page.close()
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_every_tab_opens(browser: Any, address: str, width: int) -> None:
     """Without an error, an address elsewhere, or anything wider than the screen; with pictures that are described."""

@@ -84,6 +84,11 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     target = _SHORT.get(target.lower(), target.lower())
     if target not in TARGETS:
         raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
+    with scenario.blaming(""):
+        return _export(scenario, target, explicit=explicit, checkpoint=checkpoint)
+
+
+def _export(scenario: Scenario, target: str, *, explicit: bool, checkpoint: str | None) -> Export:
     refuse_encoders(scenario, target)
     asked, engine = scenario.deployment, ENGINES.get(target, "")
     has_roles, pools = asked.disaggregation is not None or asked.encoder_disaggregation is not None, asked.pools

@@ -224,7 +224,7 @@ def workers_of(
     resolved, found = resolve(scenario), []
     if checkpoint is not None and len({own.shape.model.name for own in resolved.pools}) > 1:
         rule = "is one checkpoint, and the pools serve several models"
-        raise ScenarioError(rule, key="--checkpoint", value=checkpoint, remedy="leave it out")
+        raise ScenarioError(rule, file="--checkpoint", value=checkpoint, remedy="leave it out")
     for number, (pool, own) in enumerate(zip(whole.pools, resolved.pools, strict=True)):
         with scenario.blaming(f"deployment.pools.{number}"):
             scaling = pool.autoscaling or whole.autoscaling
