@@ -160,6 +160,16 @@ def test_a_prompt_that_waits_for_other_ranks_keeps_what_it_would_find() -> None:
     assert found == [0, 0, 0, 0, 4]
 
 
+def test_a_prompt_that_comes_while_all_ranks_compute_others_begins_to_wait_at_once() -> None:
+    """Two prompts of 64 in chunks of eight; the third comes in the third step, and waits for others from then on."""
+    specs = make_specs([0.0, 0.0, 2.5], [64, 64, 16], [4, 30, 2])
+    config = {**SGLANG, "max_num_batched_tokens": 8, "max_model_len": 128, "data_parallel_size": 2, "num_blocks": 60}
+    waits = {"prefill_delayer_max_delay_passes": 7, "rotates_ranks": True}
+    records = assert_agrees(make_config(**config, **waits), SECOND, specs).records
+
+    assert records.scheduled_time.tolist() == [0.0, 0.0, 9.0]
+
+
 def test_looks_at_a_queue_that_waits_for_other_ranks_count() -> None:
     """The last one waits for 40 steps; the 32nd look at its queue marks what it would find as used."""
     arrivals = [0.5, 2.5, 2.5, 30.5, 30.5, 33.5, 33.5, 40.5, 40.5]

@@ -42,18 +42,9 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
     assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10
 
 
-_KEPT_AT_THE_END = pytest.mark.xfail(strict=True, reason="18 of 21: README, what ends keeps its last token")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("is_overlapped", "release"),
-    [
-        pytest.param(loop, release, marks=_KEPT_AT_THE_END if loop and release == "0.5.9" else ())
-        for loop in (False, True)
-        for release in SGLANG
-    ],
-)
+@pytest.mark.parametrize("is_overlapped", [False, True])
+@pytest.mark.parametrize("release", SGLANG)
 def test_ranks_delay_prompts_as_its_delayer_does(is_overlapped: bool, release: str) -> None:
     """Schedulers that step together, each with the delayer of the wheel: nine of ten workloads to the step."""
     python = environment.python_of(release, "sglang")
