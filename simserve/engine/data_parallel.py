@@ -101,7 +101,7 @@ def submit(replica: DataParallelReplica, requests: RequestTable, index: int, now
 
 
 def _is_first_prompt(rank: Replica) -> bool:
-    """Return whether a rank tells the others something new with the prompt that has just come, though none can begin."""
+    """Return whether a rank tells the others something new with the prompt that has just come, if none can begin."""
     return rank.config.prefill_delayer_max_delay_passes > 0 and len(rank.waiting) == 1
 
 
