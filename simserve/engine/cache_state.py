@@ -216,7 +216,7 @@ class PrefixCache:
         self.evicts_by_block = config.evicts_by_block
         self.ages_empty = config.evicts_by_block and config.ages_empty_blocks
         self.ages_empty = self.ages_empty and not (config.has_radix_tree or config.has_suspension)
-        self.tree = RadixTree(config.tree_states, config.state_grid) if config.has_radix_tree else None
+        self.tree = RadixTree(config) if config.has_radix_tree else None
         self.slots: dict[int, int] = {}
         self.segments = [-1]
         self.held = [0]
@@ -272,7 +272,8 @@ class RadixTree:
         entries: Node -> the entry of `simserve.engine.cache_state.PrefixPaths` that its first block belongs to, of some
             request that has the node.
         offsets: Node -> how far within that entry's segment the node begins, blocks.
-        starts, ends: Node -> its first block, and the one after its last, counted from the beginning of a request.
+        starts, ends: Node -> its first block, and the one after its last, counted from the beginning of a request; a
+            node that is gone ends at 0.
         parents: Node -> its parent.
         users: Node -> how many running requests use it.
         free_nodes: Nodes that are gone.
@@ -288,18 +289,22 @@ class RadixTree:
         state_users: Node -> how many running requests go on from it.
         state_times: Node -> when its state was found or kept last.
         stateful: Nodes with a state.
-        num_children: Node -> how many nodes follow it.
-        clock: Times that a state was found or kept.
-        begun: Request that was admitted -> its tokens before the chunk under way.
+        keeps_bare_leaves: As in `simserve.engine.config.EngineConfig`.
+        num_children: Node -> how many nodes follow it, if the engine has states.
+        times: Node -> when it was used last.
+        clock: Times that a node was used, or a state was found or kept.
+        begun: Running request -> its tokens before the chunk under way.
         answering: Running request -> tokens of its prompt, once that is computed.
-        junctions: Request that was looked up -> tokens that the tree holds beyond the last state of its prefix.
+        junction: Tokens that the tree holds for the last look-up beyond the state that it found; 0: no more.
+        junctions: Running request -> the same; absent: no more.
     """
 
-    def __init__(self, num_states: int = 0, state_grid: int = 0) -> None:
-        self.num_states, self.num_free_states, self.state_grid = num_states, num_states, state_grid
-        self.states, self.state_users, self.state_times, self.num_children = [0], [0], [0], [0]
+    def __init__(self, config: EngineConfig) -> None:
+        self.num_states = self.num_free_states = config.tree_states
+        self.state_grid, self.keeps_bare_leaves = config.state_grid, config.keeps_bare_leaves
+        self.states, self.state_users, self.state_times, self.num_children, self.times = [0], [0], [0], [0], [0]
         self.stateful: list[int] = []
-        self.clock = 0
+        self.clock = self.junction = 0
         self.begun: dict[int, int] = {}
         self.answering: dict[int, int] = {}
         self.junctions: dict[int, int] = {}

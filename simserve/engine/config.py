@@ -131,6 +131,8 @@ class EngineConfig:
         state_grid: Tokens between the places of a prompt behind which a chunk can leave a state, the last of which it
             leaves; 0: a chunk leaves the state at its end, and so does an answer (`simserve.engine.radix_tree`).
         state_interval: With a grid, tokens between the states of answers.
+        keeps_bare_leaves: ``tree_states``: whether a leaf without a state keeps its tokens until memory is short
+            (SGLang 0.5.16), or goes with the node behind it.
         window_tokens: Tokens of the window, if the blocks of requests are counted one by one as vLLM does
             (`simserve.engine.state_cache`); effective if `has_state_cache`. 0: as ``window_blocks`` says.
         keeps_states: Whether a layer with a window holds a state, which chunks do not lengthen.
@@ -269,6 +271,7 @@ class EngineConfig:
     seat_states: int = 1
     state_grid: int = 0
     state_interval: int = 256
+    keeps_bare_leaves: bool = False
     keeps_states: bool = False
     caches_states: bool = False
     keeps_every_state: bool = False

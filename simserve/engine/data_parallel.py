@@ -94,10 +94,15 @@ def submit(replica: DataParallelReplica, requests: RequestTable, index: int, now
     submit_to_rank(rank, requests, index, now)
     if replica.end_time == INFINITY:
         replica.end_time = rank.end_time
-    elif is_joining or rank.num_steps != num_steps or rank.end_time != end:
+    elif is_joining or rank.num_steps != num_steps or rank.end_time != end or _is_first_prompt(rank):
         end_leap(replica, now)
         if is_joining:
             rank.end_time = replica.end_time
+
+
+def _is_first_prompt(rank: Replica) -> bool:
+    """Return whether a rank tells the others something new with the prompt that has just come, if none can begin."""
+    return rank.config.prefill_delayer_max_delay_passes > 0 and len(rank.waiting) == 1
 
 
 def seen_time(replica: DataParallelReplica, now: float) -> float:

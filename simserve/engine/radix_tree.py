@@ -11,7 +11,8 @@ Models with states of linear attention or Mamba go on only from a node whose sta
 join the tree whole, with the state at their end. With one, a chunk joins it up to the last place on the grid, counted
 from its own beginning, or up to where the request has found more blocks than states, if it passes that; an answer up to
 the last multiple of the interval. A request has states of its own while it runs; where none is free, the state that was
-found or kept least recently goes, and with a leaf its blocks. A leaf without a state goes, too.
+found or kept least recently goes, and with a leaf its blocks. What is then a leaf without a state goes, too, or stays.
+A look-up that ends within a node uses its two halves, and the nodes up to the last state; who leaves uses nothing more.
 """
 
 from __future__ import annotations
@@ -56,9 +57,7 @@ def look_up(cache: PrefixCache, index: int, tokens: int) -> tuple[int, int]:
     if partial:
         node = _cut(cache, tree, partial, found)
     if tree.num_states:
-        if partial:
-            _touch(tree, node)
-        node = _find_state(cache, tree, index, found, node)
+        node = _find_state(cache, tree, found, node)
         found = tree.ends[node]
     tree.found = node
     _touch(tree, node)
@@ -79,9 +78,7 @@ def touch_waiting(replica: Replica, requests: RequestTable) -> None:
             if partial:
                 node = _cut(cache, tree, partial, found)
             if tree.num_states:
-                if partial:
-                    _touch(tree, node)
-                node = _find_state(cache, tree, index, found, node)
+                node = _find_state(cache, tree, found, node)
             _touch(tree, node)
     tree.num_looks += 1
 
@@ -96,6 +93,8 @@ def use_found(replica: Replica, index: int, blocks: int) -> None:
     taken = _use(tree, node)
     if tree.num_states:
         tree.begun[index] = blocks * cache.paths.block_size
+        if tree.junction:
+            tree.junctions[index] = tree.junction
         for _ in range(replica.config.seat_states):
             _take_state(cache, tree)
     cache.num_idle -= taken
@@ -206,26 +205,38 @@ def evict_nodes(cache: PrefixCache, num_blocks: int) -> int:
     assert tree is not None
     gone = 0
     while gone < num_blocks and gone < cache.num_idle:
-        gone += _remove(cache, tree, least_recent(tree.idle))
+        node = _least_recent_leaf(tree) if tree.num_states else least_recent(tree.idle)
+        gone += _remove(cache, tree, node)
     cache.num_idle -= gone
     return gone
 
 
+def _least_recent_leaf(tree: RadixTree) -> int:
+    """Return the leaf without users that was used least recently: a look-up passes over nodes behind the last state."""
+    oldest = 0
+    for node in range(1, len(tree.users)):
+        is_idle = tree.ends[node] > 0 and not (tree.users[node] or tree.num_children[node])
+        if is_idle and (not oldest or tree.times[node] < tree.times[oldest]):
+            oldest = node
+    return oldest
+
+
 def _remove(cache: PrefixCache, tree: RadixTree, node: int) -> int:
-    """Remove a node without users, and what is then a leaf without a state; return the blocks that have gone."""
+    """Remove a node without users; return the blocks that have gone. What is then a leaf without a state may go."""
     gone = 0
     while True:
         gone += tree.ends[node] - tree.starts[node]
         del tree.idle[node]
         del tree.children[_key(cache, tree, node)]
         tree.free_nodes.append(node)
+        tree.ends[node] = 0
         if not tree.num_states:
             return gone
         if tree.states[node]:
             _drop_state(tree, node)
         node = tree.parents[node]
         tree.num_children[node] -= 1
-        if not node or tree.num_children[node] or tree.states[node] or tree.users[node]:
+        if not node or tree.keeps_bare_leaves or tree.num_children[node] or tree.states[node] or tree.users[node]:
             return gone
 
 
@@ -236,13 +247,13 @@ def _last_with_state(tree: RadixTree, node: int) -> int:
     return node
 
 
-def _find_state(cache: PrefixCache, tree: RadixTree, index: int, found: int, node: int) -> int:
-    """Return the node from which a request goes on that has found so many blocks; note where it will leave a state."""
+def _find_state(cache: PrefixCache, tree: RadixTree, found: int, node: int) -> int:
+    """Return the node from which a request goes on that has found so many blocks; note where it would leave a state."""
     tokens = found * cache.paths.block_size
     node = _last_with_state(tree, node)
     if tree.state_grid:
         tokens = tokens // tree.state_grid * tree.state_grid
-        tree.junctions[index] = tokens if tokens > tree.ends[node] * cache.paths.block_size else 0
+        tree.junction = tokens if tokens > tree.ends[node] * cache.paths.block_size else 0
     if node:
         tree.clock += 1
         tree.state_times[node] = tree.clock
@@ -274,6 +285,10 @@ def _leave_states(replica: Replica, tree: RadixTree, index: int, tokens: int) ->
         place = _track(tree, index, tokens)
     if prompt:
         del tree.answering[index]
+    if tree.begun.get(index, -1) >= 0:
+        del tree.begun[index]
+    if tree.junctions.get(index, 0):
+        del tree.junctions[index]
     return place
 
 
@@ -380,7 +395,7 @@ def _add(cache: PrefixCache, tree: RadixTree, index: int, blocks: int) -> int:
 
 
 def _cut(cache: PrefixCache, tree: RadixTree, node: int, position: int) -> int:
-    """Cut a node before the block at a position, which has just been used; return the part before the cut."""
+    """Cut a node before the block at a position; both parts have just been used. Return the one before the cut."""
     paths = cache.paths
     front = _new_node(tree)
     entry = tree.entries[node]
@@ -396,7 +411,10 @@ def _cut(cache: PrefixCache, tree: RadixTree, node: int, position: int) -> int:
     tree.entries[node], tree.offsets[node] = entry, position - start
     tree.starts[node], tree.parents[node] = position, front
     tree.children[_key(cache, tree, node)] = node
+    tree.clock += 1
+    tree.times[front] = tree.times[node] = tree.clock
     if not tree.users[node]:
+        give_up(tree.idle, front)
         give_up(tree.idle, node)
     return front
 
@@ -406,7 +424,7 @@ def _new_node(tree: RadixTree) -> int:
         return tree.free_nodes.pop()
     for column in (tree.entries, tree.offsets, tree.starts, tree.ends, tree.parents, tree.users):
         column.append(0)
-    for column in (tree.states, tree.state_users, tree.state_times, tree.num_children):
+    for column in (tree.states, tree.state_users, tree.state_times, tree.num_children, tree.times):
         column.append(0)
     return len(tree.users) - 1
 
@@ -418,7 +436,9 @@ def _key(cache: PrefixCache, tree: RadixTree, node: int) -> int:
 
 def _touch(tree: RadixTree, node: int) -> None:
     """Make a node and its ancestors the most recently used ones."""
+    tree.clock += 1
     while node:
+        tree.times[node] = tree.clock
         if not tree.users[node]:
             give_up(tree.idle, node)
         node = tree.parents[node]

@@ -286,7 +286,7 @@ def _scheduling(choices: _Choices, known: EngineVersion, place: _Place, *, is_sh
 _OF_THE_RELEASE = (
     *("reserve_full_prompt", "lifts_chunk_limit", "ends_pass", "misses_next", "pads_lone_token", "caches_decoded"),
     *("evicts_by_block", "ages_empty_blocks", "keeps_radix_tree", "evicts_missing", "touches_waiting", "reserves_page"),
-    "caches_results",
+    *("caches_results", "keeps_bare_leaves"),
     *("expects_max_tokens", "strikes_at_once", "skips_ended", "keeps_ratio", "rotates_ranks"),
     "reserved_decode_tokens",
     *("delays_for_seats", "bounds_prompt_delay", "forgets_batches"),

@@ -137,6 +137,8 @@ class Scheduling(UbatchRules):
     """`keeps_radix_tree`: whether eviction frees only the blocks that a step lacks; otherwise all that it takes."""
     touches_waiting: bool = False
     """`keeps_radix_tree`: whether looking at the queue sometimes counts as a use of its requests' prefixes."""
+    keeps_bare_leaves: bool = False
+    """`keeps_radix_tree`: whether a leaf whose state of linear attention has gone keeps its tokens."""
     waits_for_prefix: bool = False
     """`reserve`, `on_demand`: whether a request waits while another computes the first block that it lacks."""
     caches_at_end: bool = False

@@ -126,6 +126,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     keeps_radix_tree: bool
     evicts_missing: bool
     touches_waiting: bool
+    keeps_bare_leaves: bool
     waits_for_prefix: bool
     caches_at_end: bool
     ignores_found: bool

@@ -39,7 +39,7 @@ class StatefulTree(RadixTree):
         """Note the use of the last state before the end of what the tree holds, and of the nodes before it."""
         path, _, tail = self.follow(blocks)
         if tail is not None:
-            self.touch([tail, *reversed(path)])
+            self.touch([path[-1], tail])
         size, grid = self.config.block_size, self.config.state_grid
         held = size * sum(len(node.blocks) for node in path)
         while path and not path[-1].has_state:
@@ -113,7 +113,11 @@ class StatefulTree(RadixTree):
         """Free the states of a request that leaves."""
         self.num_free += self.config.seat_states
         self.used_at_end.subtract(shared[-1:])
-        self.answering.pop(request.index, None)
+        for known in (self.answering, self.begun, self.junctions):
+            known.pop(request.index, None)
+
+    def give_up(self, blocks: list[Block], in_use: Container[Block]) -> None:
+        """Leave the times as they are: nodes that nobody uses any more were used when they were found or held."""
 
     def take(self, cached: CachedBlocks) -> None:
         """Take a free state, or that of the node that nobody goes on from and that was used least recently."""
@@ -133,7 +137,9 @@ class StatefulTree(RadixTree):
         above = next((each for each in self.nodes(self.root) if leaf in each.children.values()), None)
         gone = super().remove(leaf, in_use)
         self.num_free += leaf.has_state
-        if above is None or above.children or above.has_state or above.blocks[0] in in_use:
+        if self.config.keeps_bare_leaves or above is None:
+            return gone
+        if above.children or above.has_state or above.blocks[0] in in_use:
             return gone
         return gone + self.remove(above, in_use)
 

@@ -366,6 +366,7 @@ def stateful_tree_cases(draw: st.DrawFn) -> Case:
         "tree_states": seat_states * config.max_num_seqs + draw(st.integers(0, 6)),
         "state_grid": grid,
         "state_interval": max(grid, config.block_size) * draw(st.integers(1, 3)),
+        "keeps_bare_leaves": draw(st.booleans()),
     }
     return replace(case, config=replace(config, **states))
 

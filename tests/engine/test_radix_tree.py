@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.engine import cache_state
+from simserve.engine.config import EngineConfig
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
 from tests.builders import constant_step_times, make_config, make_specs
@@ -158,6 +160,16 @@ def test_a_prompt_that_waits_for_other_ranks_keeps_what_it_would_find() -> None:
     assert found == [0, 0, 0, 0, 4]
 
 
+def test_a_prompt_that_comes_while_all_ranks_compute_others_begins_to_wait_at_once() -> None:
+    """Two prompts of 64 in chunks of eight; the third comes in the third step, and waits for others from then on."""
+    specs = make_specs([0.0, 0.0, 2.5], [64, 64, 16], [4, 30, 2])
+    config = {**SGLANG, "max_num_batched_tokens": 8, "max_model_len": 128, "data_parallel_size": 2, "num_blocks": 60}
+    waits = {"prefill_delayer_max_delay_passes": 7, "rotates_ranks": True}
+    records = assert_agrees(make_config(**config, **waits), SECOND, specs).records
+
+    assert records.scheduled_time.tolist() == [0.0, 0.0, 9.0]
+
+
 def test_looks_at_a_queue_that_waits_for_other_ranks_count() -> None:
     """The last one waits for 40 steps; the 32nd look at its queue marks what it would find as used."""
     arrivals = [0.5, 2.5, 2.5, 30.5, 30.5, 33.5, 33.5, 40.5, 40.5]
@@ -256,3 +268,32 @@ def test_where_prompts_part_counts_only_on_the_grid_of_the_chunk() -> None:
     records = served(specs, [[(1, 28)]] * 3, keeps_radix_tree=True, **config).records
 
     assert records.cached_tokens.tolist() == [0, 20, 28]
+
+
+@pytest.mark.parametrize(("keeps_bare_leaves", "found"), [(False, 0), (True, 8)])
+def test_a_leaf_that_loses_its_state_is_known_as_a_beginning_if_it_stays(keeps_bare_leaves: bool, found: int) -> None:
+    """Two conversations take the first one's states. What is left of its prompt makes the next one leave a state."""
+    specs = make_specs([0.0, 20.0, 40.0, 60.0, 80.0], 20, 6)
+    paths = [[(1, 26)], [(2, 26)], [(3, 26)], [(1, 12)], [(1, 12)]]
+    config = {**SGLANG, "tree_states": 3, "state_grid": 8, "state_interval": 8, "num_blocks": 60}
+    records = served(specs, paths, keeps_radix_tree=True, keeps_bare_leaves=keeps_bare_leaves, **config).records
+
+    assert records.cached_tokens.tolist() == [0, 0, 0, 0, found]
+
+
+def test_a_tree_knows_nothing_of_those_who_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts that are computed, retracted and answered: nothing is kept for each, so that long runs take no more."""
+    trees: list[cache_state.RadixTree] = []
+
+    class Seen(cache_state.RadixTree):
+        def __init__(self, config: EngineConfig) -> None:
+            super().__init__(config)
+            trees.append(self)
+
+    monkeypatch.setattr(cache_state, "RadixTree", Seen)
+    specs = make_specs([0.5 * index for index in range(60)], 20, 30)
+    config = {**SGLANG, "tree_states": 12, "state_grid": 8, "num_blocks": 24, "max_num_seqs": 3}
+    records = served(specs, [[(index % 4, 12)] for index in range(60)], keeps_radix_tree=True, **config).records
+
+    assert records.num_preemptions.sum() > 0
+    assert [(tree.begun, tree.junctions, tree.answering, tree.nodes) for tree in trees] == [({}, {}, {}, {})]

@@ -1288,6 +1288,7 @@ def test_sglang_admits_and_strikes_by_release() -> None:
     assert [rule.count(True) for rule in rules] == [0, 1, 2, 3, 4]
     assert [rule.index(False) for rule in rules[:-1]] == [0, 1, 2, 3]
     assert not resolve("sglang", "0.5.16").evicts_missing
+    assert [resolve("sglang", version).keeps_bare_leaves for version in ("0.5.15", "0.5.16")] == [False, True]
     assert not resolve("sglang", "0.5.21").skips_ended
 
 

@@ -220,6 +220,7 @@ def states_of(case: Mapping[str, Any]) -> dict[str, int]:
         "seat_states": 1 + tracked,
         "state_grid": grid,
         "state_interval": 4 * grid or 1,
+        "keeps_bare_leaves": True,
     }
 
 

@@ -42,18 +42,9 @@ def test_schedules_are_those_of_its_loops(is_overlapped: bool, release: str) -> 
     assert sum(row["preemptions"] for schedule in schedules for row in schedule["requests"]) > 10
 
 
-_KEPT_AT_THE_END = pytest.mark.xfail(strict=True, reason="18 of 21: README, what ends keeps its last token")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("is_overlapped", "release"),
-    [
-        pytest.param(loop, release, marks=_KEPT_AT_THE_END if loop and release == "0.5.9" else ())
-        for loop in (False, True)
-        for release in SGLANG
-    ],
-)
+@pytest.mark.parametrize("is_overlapped", [False, True])
+@pytest.mark.parametrize("release", SGLANG)
 def test_ranks_delay_prompts_as_its_delayer_does(is_overlapped: bool, release: str) -> None:
     """Schedulers that step together, each with the delayer of the wheel: nine of ten workloads to the step."""
     python = environment.python_of(release, "sglang")
@@ -74,18 +65,22 @@ def test_ranks_delay_prompts_as_its_delayer_does(is_overlapped: bool, release: s
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [0, 8])
 @pytest.mark.parametrize("is_overlapped", [False, True])
-def test_prefixes_are_found_where_its_tree_keeps_a_state(is_overlapped: bool, grid: int) -> None:
-    """Models with states, with their extra buffer and without, where no state has to give way."""
+@pytest.mark.parametrize("num_beyond", [1, 40])
+def test_prefixes_are_found_where_its_tree_keeps_a_state(num_beyond: int, is_overlapped: bool, grid: int) -> None:
+    """Models with states, with their extra buffer and without, where states have to give way and where none has to."""
     python = environment.python_of("0.5.23", "sglang")
     if python is None:
         pytest.skip("not installed: python -m tests.real_engines --version sglang-0.5.23")
     drawn = [
         as_sglang(draw_case(kind, 5000 + seed, is_async=is_overlapped))
-        for kind in ("prefix", "conversations")
-        for seed in range(6)
+        for kind in ("prefix", "prefix_short", "conversations", "forks")
+        for seed in range(5)
     ]
-    states_per_seat = 5 if grid else 3
-    cases = [case | {"num_states": states_per_seat * case["max_num_seqs"] + 40, "state_grid": grid} for case in drawn]
+    # What a running request goes on from does not give way, either.
+    states_per_seat = 2 + ((2 if is_overlapped else 1) if grid else 0)
+    cases = [
+        case | {"num_states": states_per_seat * case["max_num_seqs"] + num_beyond, "state_grid": grid} for case in drawn
+    ]
 
     schedules = schedules_of(python, cases, "sglang")
 

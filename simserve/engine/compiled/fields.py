@@ -71,7 +71,7 @@ _PATHS = PrefixPaths(np.zeros(2, dtype=np.int64), _NONE, _NONE, 1, as_lists=Fals
 _READ = dict.fromkeys(("ends", "is_shared", "segments", "starts"), Column("q"))
 PATHS = Record("paths", _kinds(_PATHS, **_READ, is_private=Column("b"), store=Pointer(TIER)))
 _OF_TREE = dict.fromkeys(("answering", "begun", "children", "junctions", "nodes"), Index())
-TREE = Record("tree", _kinds(RadixTree(), idle=Order(), **_OF_TREE))
+TREE = Record("tree", _kinds(RadixTree(_ENGINE), idle=Order(), **_OF_TREE))
 _CACHE = _kinds(
     PrefixCache(_PATHS, _ENGINE),
     chains=Index(),
