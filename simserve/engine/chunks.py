@@ -577,7 +577,6 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         loading += waited
         first += waited + lora_seconds(replica, replica.loras, num_decodes)
     if replica.has_encoder:
-        # The images of newly admitted requests are encoded first, in this same step.
         loading += replica.encoder_seconds
         first += replica.encoder_seconds
         replica.encoder_seconds = 0.0

@@ -492,7 +492,6 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
     replica.departing_blocks.clear()
     replica.departing_window_blocks.clear()
     replica.departing_until.clear()
-    replica.growth_beyond = 0
 
 
 def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> None:
@@ -524,6 +523,17 @@ def count_beyond(replica: Replica) -> None:
             if replica.grows and not replica.keeps_windows:
                 growth = -(-until // replica.block_size) - replica.departing_blocks[position]
                 replica.growth_beyond += max(growth, 0)
+
+
+def take_beyond(replica: Replica) -> None:
+    """Let the departing requests that compute a step more take their blocks for it."""
+    for position in range(len(replica.departing)):
+        until = replica.departing_until[position]
+        if until and replica.growth_beyond:
+            growth = max(-(-until // replica.block_size) - replica.departing_blocks[position], 0)
+            replica.departing_blocks[position] += growth
+            replica.free_blocks -= growth
+    replica.growth_beyond = 0
 
 
 def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int) -> None:

@@ -54,6 +54,7 @@ from simserve.engine.decoding import (
     release_departing,
     settle_decoders,
     steps_until_dry,
+    take_beyond,
 )
 from simserve.engine.kv import (
     blocks_taken,
@@ -418,6 +419,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         if replica.cache is not None and replica.grows and num_decoding and not replica.chunk_requests:
             # What decodes take in this step is evicted before finished requests give anything back.
             evict(replica.cache, replica.free_blocks - growth_of_step(replica))
+        if replica.num_beyond:
+            take_beyond(replica)
         release_departing(replica, requests)
         if waiting or replica.num_beyond:
             # The next step may admit more, or computes less.
@@ -502,7 +505,6 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.num_queued = len(waiting)
     replica.is_open = False
     if may_pass(replica):
-        # An arrival that finds no seat makes the batch full.
         has_seat = replica.num_running < replica.max_num_seqs
         replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full
 
