@@ -90,11 +90,13 @@ class Walk(Cluster):
     def outcome(self) -> Outcome:
         """Run to the end and return the columns of what happened."""
         self.run()
-        (replica,), records = self.replicas, records_of(self)
-        ranks, is_late = replica.scheduler.schedulers, replica.pool.config.has_overlap
+        (replica,) = self.replicas
+        config = replica.pool.config
+        ranks, is_late = replica.scheduler.schedulers, config.has_overlap or config.decodes_beyond
         while replica.step is not None or (is_late and any(rank.departing for rank in ranks)):
             # Nobody waits for it, but a step beyond the end of the last answer runs.
             self.clock.step()
+        records = records_of(self)
         for scheduler in replica.scheduler.schedulers:
             scheduler.release_departing()
         assert replica.scheduler.is_empty

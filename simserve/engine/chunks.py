@@ -11,6 +11,7 @@ from simserve.engine.decoding import (
     note_recomputed,
     note_stall,
     settle_decoders,
+    until_beyond,
 )
 from simserve.engine.kv import (
     estimated_room,
@@ -158,7 +159,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     if victim == index:
                         chunk = -1
                         break
-                    # A request before it may have been preempted.
                     position = prefilling.index(index)
                 if chunk < 0:
                     if replica.has_ordered_pass:
@@ -219,7 +219,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                 num_prompts, left, room = continue_growing(replica, requests, num_prompts, waiting[0], budget, free)
                 total, taken, budget, free = total + budget - left, taken + free - room, left, room
             if replica.num_running + len(replica.deferred) >= seats:
-                # Requests that are passed over hold their seats.
                 replica.blocked_by = _reason_to_pass(replica, seats, is_cut, lacks_blocks)
                 if not is_passed_over(replica, budget, free, free_window, uncommitted):
                     note_full(replica)
@@ -250,7 +249,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
             cached = blocks = idle = 0
             if has_extras:
                 if replica.swaps and requests.swapped_tokens[index]:
-                    # Only `swap_in` brings it back.
                     replica.blocked_by = BLOCKED_BY_BLOCKS
                     note_full(replica)
                     break
@@ -346,7 +344,6 @@ def schedule_chunks(replica: Replica, requests: RequestTable, num_decodes: int, 
                     has_space = False
                 if not has_space and suspends:
                     if not suspended or idle + restored > free:
-                        # Those behind it may find what they need.
                         replica.blocked_by, lacks_blocks = BLOCKED_BY_BLOCKS, True
                         defer(replica)
                         continue
@@ -550,7 +547,7 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     total = replica.prefill_tokens
     if num_decodes:
         # A preemption for the chunks may have taken a decoding request out of this step.
-        num_decodes = replica.num_decoding
+        num_decodes = replica.num_decoding + replica.num_beyond
     num_chunks = len(chunks)
     stages = replica.config.pipeline_parallel_size
     if stages > 1:
@@ -580,14 +577,13 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         loading += waited
         first += waited + lora_seconds(replica, replica.loras, num_decodes)
     if replica.has_encoder:
-        # The images of newly admitted requests are encoded first, in this same step.
         loading += replica.encoder_seconds
         first += replica.encoder_seconds
         replica.encoder_seconds = 0.0
     if num_decodes:
         alike = price_decodes(replica, num_decodes) if stages > 1 else num_decodes
         slope = replica.decode_slope[alike] * times.mixed_decode_factor * (alike / num_decodes)
-        first += replica.decode_attention_base[alike] + slope * replica.context_sum
+        first += replica.decode_attention_base[alike] + slope * (replica.context_sum + replica.beyond_tokens)
     if cache is not None and cache.has_tiers:
         waiting = take_overlapped_seconds(cache, first - loading)
         first += waiting
@@ -604,7 +600,6 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
     if replica.has_aligned_chunks:
         most -= most % replica.block_size
     if num_chunks == 1 and not (has_preempted or loading) and total >= most and is_hidden:
-        # There is more of the prompt than this chunk.
         num_steps = _equal_chunks(replica, requests, num_decodes)
         if num_steps > 1:
             increment = times.prefill_pair_seconds * (total * total) + times.prefill_context_seconds * total
@@ -624,14 +619,13 @@ def plan_chunks(replica: Replica, requests: RequestTable, num_decodes: int, has_
         replica.end_time = replica.start_time + first
     else:
         replica.end_time = replica.start_time + first * num_steps + increment * (num_steps * (num_steps - 1) * 0.5)
-    replica.num_scheduled_decodes = num_decodes
+    replica.num_scheduled_decodes = num_decodes - replica.num_beyond
     replica.priced_tokens = priced
     replica.attended_pairs = pairs
     replica.attended_keys = keys
     replica.num_queued = len(replica.waiting)
     replica.is_open = num_steps > 1 and may_pass(replica)
     if not is_chunk_limit_lifted(replica) and (replica.num_running >= replica.max_num_seqs or budget <= total):
-        # An arrival changes nothing for now.
         replica.is_open = False
 
 
@@ -772,7 +766,8 @@ def complete_chunks(replica: Replica, requests: RequestTable, num_steps: int) ->
             free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
             if replica.grows:
                 give_back(replica, -(-computed // replica.block_size))
-            finish(replica, requests, index, free_blocks, free_window_blocks)
+            until = until_beyond(replica, requests, index, generated - 1, 1) if replica.decodes_beyond else 0
+            finish(replica, requests, index, until, free_blocks, free_window_blocks)
             num_finished += 1
         else:
             if cache is not None and cache.tree is not None and not replica.has_overlap:

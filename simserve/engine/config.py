@@ -438,6 +438,23 @@ class EngineConfig:
         return self.num_lookahead_tokens if self.has_state_cache and not self.priority_preemption else 0
 
     @property
+    def decodes_beyond(self) -> bool:
+        """Whether a request that ends sooner than was certain, by drafts, computes a step more (vLLM, ahead)."""
+        is_alone = self.pipeline_parallel_size == self.data_parallel_size == 1 and not self.max_loras
+        is_ahead = self.async_scheduling and self.releases_late and self.num_speculative_tokens > 0
+        is_ahead = (
+            is_ahead
+            and self.preemption_mode == "recompute"
+            and not (self.has_whole_prompts or self.priority_preemption)
+        )
+        return is_ahead and is_alone and self.is_mixed and self.admission == "on_demand"
+
+    @property
+    def assumes_drafts(self) -> bool:
+        """Whether drafts of the step under way take slots as if they held: unless windows are counted together."""
+        return self.decodes_beyond and (self.window_blocks == 0 or self.has_state_cache)
+
+    @property
     def leaves_results(self) -> bool:
         """Whether a request that leaves has cached all that it ever does, as its last step was scheduled."""
         return self.num_speculative_tokens > 0 and not (self.async_scheduling or self.caches_results)
@@ -507,7 +524,6 @@ def limited(
     if len(prompt_tokens) and int(max_tokens.min()) >= 0:
         longest_prompt = int(prompt_tokens.max())
         if longest_prompt <= prompt_limit and longest_prompt + int(max_tokens.max()) <= config.max_model_len:
-            # No limit applies, as in most runs.
             nobody = np.zeros(len(prompt_tokens), dtype=np.bool_)
             return Limited(max_tokens, np.minimum(output_tokens, max_tokens), nobody, nobody)
     longest = np.maximum(config.max_model_len - prompt_tokens, 0)

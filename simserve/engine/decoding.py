@@ -88,11 +88,13 @@ def finish_decoding(replica: Replica, requests: RequestTable, index: int) -> Non
         count_decoding(replica.loras, index, -1)
     free_blocks, free_window_blocks = replica.free_blocks, replica.free_window_blocks
     if replica.progress is not None:
+        known = generated_at_pace(requests, index, replica.step - 1)
+        until = until_beyond(replica, requests, index, known, replica.tokens_per_decode)
         leave_at_pace(replica, requests, replica.progress, index)
     else:
-        output = requests.output_tokens[index]
+        until, output = 0, requests.output_tokens[index]
         leave_decoding(replica, requests, index, requests.context_base[index] + replica.step, output)
-    finish(replica, requests, index, free_blocks, free_window_blocks)
+    finish(replica, requests, index, until, free_blocks, free_window_blocks)
 
 
 def leave_decoding(replica: Replica, requests: RequestTable, index: int, context: int, generated: int) -> None:
@@ -121,11 +123,13 @@ def leave_decoding(replica: Replica, requests: RequestTable, index: int, context
                 replica.estimate_shrinking -= 1
 
 
-def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: int, free_window_blocks: int) -> None:
+def finish(
+    replica: Replica, requests: RequestTable, index: int, until: int, free_blocks: int, free_window: int
+) -> None:
     """Declare a request completed at the end of the step; the API server tells its client.
 
-    Its growing blocks have been freed; before that there were ``free_blocks``, and ``free_window_blocks`` in the pool
-    of layers with a window.
+    A step more takes slots for ``until`` tokens; 0: there is none. Its growing blocks are free; ``free_blocks`` were so
+    before, and ``free_window`` in the pool of layers with a window.
     """
     output = requests.output_tokens[index]
     requests.finish_time[index] = max(replica.end_time, replica.api_free_at)
@@ -139,9 +143,10 @@ def finish(replica: Replica, requests: RequestTable, index: int, free_blocks: in
         leave_adapter(replica.loras, index)
     tokens = findable_tokens(replica, requests, index, output)
     if replica.releases_late:
-        depart(replica, index, tokens, free_blocks, free_window_blocks)
+        depart(replica, index, tokens, free_blocks, free_window)
+        replica.departing_until[-1] = until
     elif replica.cache is not None and replica.cache.tree is None:
-        hold_until_all_are_done(replica, index, tokens, free_blocks, free_window_blocks)
+        hold_until_all_are_done(replica, index, tokens, free_blocks, free_window)
     else:
         if not replica.grows:
             release_fixed(replica, requests, index)
@@ -212,14 +217,14 @@ def _known_tokens(replica: Replica, requests: RequestTable, index: int, is_next_
 def generated_by_now(replica: Replica, requests: RequestTable, index: int) -> int:
     """Return the tokens that a decoding request has generated."""
     if replica.progress is not None:
-        return generated_at_pace(replica, requests, index)
+        return generated_at_pace(requests, index, replica.step)
     return requests.output_tokens[index] - (requests.finish_step[index] - replica.step)
 
 
 def growth_of_step(replica: Replica) -> int:
     """Return the blocks of the pool that the next step's decodes take."""
     if replica.progress is not None:
-        growth = replica.progress.growth(replica.step, 1)
+        growth = replica.progress.growth(replica.step, 1) + replica.growth_beyond
     else:
         growth = replica.residues[replica.step % replica.block_size]
     if replica.keeps_windows:
@@ -416,9 +421,9 @@ def leave_at_pace(replica: Replica, requests: RequestTable, progress: Progress, 
             _estimate(replica, requests, index, -1, context - requests.prompt_tokens[index] + 1)
 
 
-def generated_at_pace(replica: Replica, requests: RequestTable, index: int) -> int:
-    """Return the whole tokens that a decoding request has generated, before its last step."""
-    context = (requests.context_base[index] + requests.pace[index] * replica.step) // GRID
+def generated_at_pace(requests: RequestTable, index: int, step: int) -> int:
+    """Return the whole tokens that a decoding request has generated before a step."""
+    context = (requests.context_base[index] + requests.pace[index] * step) // GRID
     return context - requests.prompt_tokens[index] + 1
 
 
@@ -458,6 +463,7 @@ def hold_until_all_are_done(
     replica.departing_tokens.append(tokens)
     replica.departing_blocks.append(replica.free_blocks - free_blocks)
     replica.departing_window_blocks.append(replica.free_window_blocks - free_window_blocks)
+    replica.departing_until.append(0)
     replica.free_blocks = free_blocks
     replica.free_window_blocks = free_window_blocks
 
@@ -485,6 +491,7 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
     replica.departing_tokens.clear()
     replica.departing_blocks.clear()
     replica.departing_window_blocks.clear()
+    replica.departing_until.clear()
 
 
 def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> None:
@@ -495,6 +502,40 @@ def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> N
     requests.num_preemptions[index] += 1
 
 
+def until_beyond(replica: Replica, requests: RequestTable, index: int, known: int, computed: int) -> int:
+    """Return the tokens for which a request that ends needs slots in a step more; 0: its end was certain before.
+
+    It had generated ``known`` tokens before the last step, which computes ``computed`` if all drafts hold.
+    """
+    if not replica.decodes_beyond or known + 1 >= requests.max_tokens[index]:
+        return 0
+    return requests.prompt_tokens[index] + known - 1 + computed + replica.tokens_per_decode
+
+
+def count_beyond(replica: Replica) -> None:
+    """Count the departing requests that compute a step more, their tokens, and the blocks that they take for it."""
+    replica.num_beyond = replica.beyond_tokens = replica.growth_beyond = 0
+    for position in range(len(replica.departing)):
+        until = replica.departing_until[position]
+        if until:
+            replica.num_beyond += 1
+            replica.beyond_tokens += replica.departing_tokens[position]
+            if replica.grows and not replica.keeps_windows:
+                growth = -(-until // replica.block_size) - replica.departing_blocks[position]
+                replica.growth_beyond += max(growth, 0)
+
+
+def take_beyond(replica: Replica) -> None:
+    """Let the departing requests that compute a step more take their blocks for it."""
+    for position in range(len(replica.departing)):
+        until = replica.departing_until[position]
+        if until and replica.growth_beyond:
+            growth = max(-(-until // replica.block_size) - replica.departing_blocks[position], 0)
+            replica.departing_blocks[position] += growth
+            replica.free_blocks -= growth
+    replica.growth_beyond = 0
+
+
 def release_one(replica: Replica, requests: RequestTable, index: int, tokens: int) -> None:
     """Release a departing request, with ``tokens`` tokens in the cache."""
     position = replica.departing.index(index)
@@ -503,6 +544,9 @@ def release_one(replica: Replica, requests: RequestTable, index: int, tokens: in
     replica.departing_tokens.pop(position)
     replica.departing_blocks.pop(position)
     replica.departing_window_blocks.pop(position)
+    replica.departing_until.pop(position)
+    if replica.decodes_beyond:
+        count_beyond(replica)
 
 
 def _release(replica: Replica, requests: RequestTable, position: int, tokens: int) -> None:

@@ -436,7 +436,6 @@ def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
                     limit = min(until, renew(plane, moment))
                 cursor = plane.cursor
                 if cursor < num_in_row:
-                    # The path of most requests in most runs.
                     plane.cursor = cursor + 1
                     if statuses[cursor] == FAILED:
                         end(plane, client_state, requests, cursor, moment, 0.0)
@@ -556,7 +555,6 @@ def drive(plane: DataPlane, requests: RequestTable, until: float) -> int:
                     take_judged_seconds(client_state, replica)
             ends[number] = INFINITY if is_frozen else replica.end_time
         moment, instant = next_moment(plane, client_state, requests), earliest_of(ends)
-        # Every rank records its own steps.
         countdown -= replicas[due[0]].num_ranks
         if countdown <= 0:
             return CHORES

@@ -41,6 +41,7 @@ from simserve.engine.chunks import (
 )
 from simserve.engine.decoding import (
     begin_answers,
+    count_beyond,
     end_stall,
     findable_tokens,
     finish_decoding,
@@ -53,6 +54,7 @@ from simserve.engine.decoding import (
     release_departing,
     settle_decoders,
     steps_until_dry,
+    take_beyond,
 )
 from simserve.engine.kv import (
     blocks_taken,
@@ -78,6 +80,7 @@ from simserve.engine.preemption import (
     is_held_up,
     make_room,
     make_way,
+    note_beyond,
     resume,
     swap_in,
 )
@@ -273,7 +276,7 @@ def complete(replica: Replica, requests: RequestTable) -> int:
             replica.estimate_sum -= replica.estimate_shrinking * num_steps
             decay_ratio(replica, num_steps)
     elif replica.num_beyond:
-        decay_ratio(replica, 1)
+        note_beyond(replica)
 
     chunks = replica.chunk_requests
     num_chunks = len(chunks)
@@ -379,6 +382,8 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     if replica.has_overlap and replica.late_results != LATE_NOTHING:
         expect_results(replica, requests)
     num_running = replica.num_running + len(replica.departing)
+    if replica.decodes_beyond:
+        count_beyond(replica)
     is_restless = _schedule(replica, requests)
     if replica.plans_again and num_running and not (replica.num_running or replica.departing):
         # All that ran were preempted for one that is then passed over: the engine schedules again.
@@ -387,7 +392,6 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             return
         is_restless = _schedule(replica, requests)
     while replica.has_extras and is_empty_step(replica, is_restless):
-        # The engine schedules again.
         resume(replica, requests)
         release_departing(replica, requests)
         if replica.config.async_scheduling and replica.config.data_parallel_size == 1:
@@ -411,14 +415,17 @@ def plan(replica: Replica, requests: RequestTable) -> None:
             _go_round(replica)
             is_restless = _schedule(replica, requests)
     elif replica.departing:
-        if replica.cache is not None and replica.grows and replica.num_decoding and not replica.chunk_requests:
+        num_decoding = replica.num_decoding + replica.num_beyond
+        if replica.cache is not None and replica.grows and num_decoding and not replica.chunk_requests:
             # What decodes take in this step is evicted before finished requests give anything back.
             evict(replica.cache, replica.free_blocks - growth_of_step(replica))
+        if replica.num_beyond:
+            take_beyond(replica)
         release_departing(replica, requests)
-        if waiting:
-            # The next step may admit more.
+        if waiting or replica.num_beyond:
+            # The next step may admit more, or computes less.
             is_restless = True
-            if not (replica.num_decoding or replica.chunk_requests):
+            if not (num_decoding or replica.chunk_requests):
                 if replica.config.data_parallel_size == 1:
                     # Nothing could be scheduled ahead: arrivals during the last step are included once it has ended.
                     replica.end_time = nextafter(now, inf)
@@ -439,18 +446,17 @@ def plan(replica: Replica, requests: RequestTable) -> None:
         forget_left(replica, not replica.chunk_requests)
         if waiting and not replica.chunk_requests:
             if replica.num_decoding:
-                # The next step tries the head of the queue again.
                 is_restless = True
             elif replica.config.data_parallel_size > 1:
                 _go_idle(replica)
                 replica.end_time = now  # it idles along if other ranks run, and looks again with them
                 return
             else:
-                # The engine's loop finds an empty batch and goes round once more.
                 _go_round(replica)
                 is_restless = _schedule(replica, requests)
     if replica.chunk_requests:
-        plan_chunks(replica, requests, 0 if replica.is_prefill_first else replica.num_decoding, is_restless)
+        num_decodes = 0 if replica.is_prefill_first else replica.num_decoding + replica.num_beyond
+        plan_chunks(replica, requests, num_decodes, is_restless)
         return
 
     num_decoding = replica.num_decoding
@@ -480,7 +486,7 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.priced_tokens = num_priced
     if progress is not None:
         increment = slope * (progress.total / GRID)
-        replica.priced_tokens = num_decoding * replica.tokens_per_decode
+        replica.priced_tokens = num_computed * replica.tokens_per_decode
     if is_restless and replica.moved_blocks:
         first += replica.times.swap_block_seconds * replica.moved_blocks
     if replica.has_suspension and replica.swapped_in:
@@ -499,7 +505,6 @@ def plan(replica: Replica, requests: RequestTable) -> None:
     replica.num_queued = len(waiting)
     replica.is_open = False
     if may_pass(replica):
-        # An arrival that finds no seat makes the batch full.
         has_seat = replica.num_running < replica.max_num_seqs
         replica.is_open = (has_seat or replica.keeps_full) and not replica.is_full
 
@@ -547,7 +552,8 @@ def _schedule(replica: Replica, requests: RequestTable) -> bool:
                 is_restless = True
             if replica.num_suspended and not has_preempted and bring_back(replica, requests):
                 is_restless = True
-            if schedule_chunks(replica, requests, replica.num_decoding, replica.has_suspension or not has_preempted):
+            num_decodes = replica.num_decoding + replica.num_beyond
+            if schedule_chunks(replica, requests, num_decodes, replica.has_suspension or not has_preempted):
                 has_preempted = True
             if replica.has_suspension and _unstick(replica, requests):
                 has_preempted = True

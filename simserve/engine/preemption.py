@@ -63,7 +63,7 @@ def make_room(replica: Replica, requests: RequestTable) -> bool:
     has_preempted = False
     if (
         replica.progress is not None
-        and replica.block_weight * replica.progress.most_growth(1) <= replica.free_blocks
+        and replica.block_weight * replica.progress.most_growth(1) + replica.growth_beyond <= replica.free_blocks
         and not replica.has_window_pool
     ):
         return False
@@ -86,7 +86,7 @@ def is_short(replica: Replica, requests: RequestTable) -> bool:
     """Return whether the next step's decodes take more blocks than are free."""
     if growth_of_batch(replica, requests) > replica.free_blocks:
         # States that are held a step longer may take more than there is; with nothing left to do nobody gives way.
-        return replica.num_outstanding > 0 or replica.has_overlap
+        return replica.num_outstanding > 0 or replica.has_overlap or replica.num_beyond > 0
     return replica.has_window_pool and window_growth_of_step(replica) > replica.free_window_blocks
 
 
@@ -207,7 +207,7 @@ def growth_of_batch(replica: Replica, requests: RequestTable) -> int:
 
     TensorRT-LLM counts a further token for requests whose last one is on its way (``getNeededBlocksOneStep``).
     """
-    growth = growth_of_step(replica) if replica.num_decoding else 0
+    growth = growth_of_step(replica) if replica.num_decoding or replica.growth_beyond else 0
     if replica.has_whole_prompts and (replica.num_decoding or replica.waiting or replica.prefilling):
         for position in range(len(replica.departing)):
             growth += replica.departing_tokens[position] % replica.block_size == 0
@@ -451,6 +451,14 @@ def decay_ratio(replica: Replica, num_steps: int) -> None:
     replica.new_token_ratio = max(config.new_token_ratio_minimum, decayed)
 
 
+def note_beyond(replica: Replica) -> None:
+    """Note a step of none but requests that decode beyond their end."""
+    if replica.decodes_beyond:
+        replica.advances.append(0.0)
+    else:
+        decay_ratio(replica, 1)
+
+
 def swap_out(replica: Replica, requests: RequestTable, index: int, context: int) -> None:
     """Copy the ``context`` tokens of a preempted request to host memory, if there is room."""
     blocks = -(-context // replica.block_size)
@@ -595,7 +603,7 @@ def take_back(replica: Replica, requests: RequestTable, index: int) -> None:
 
 def is_empty_step(replica: Replica, has_preempted: bool) -> bool:
     """Return whether the requests with seats, decodes or prompts, are all passed over."""
-    if replica.num_decoding or replica.chunk_requests:
+    if replica.num_decoding or replica.chunk_requests or replica.num_beyond:
         return False
     return len(replica.passed_over) > 0 or (replica.has_state_cache and has_preempted and len(replica.prefilling) > 0)
 

@@ -19,25 +19,35 @@ class Progress:
     take depends only on the remainder. Requests of one pace are counted by that remainder, twice in a row, so that a
     cycle is one slice.
 
+    Scheduled ahead, all drafts of the step under way count as if they held: but in its first step, a request holds
+    blocks for its tokens before the last step and those of two.
+
     Attributes:
         total: Sum of the paces: what a step adds to the contexts, in `GRID` parts.
         pending_blocks: Blocks that requests which joined since the last decode step take beyond their regular growth.
+        late_blocks: Likewise in the step after that.
     """
 
-    __slots__ = ("_block_size", "_groups", "_known", "_offset", "_period", "pending_blocks", "total")
+    __slots__ = (
+        *("_block_size", "_first_offset", "_groups", "_known", "_lag", "_offset", "_period"),
+        *("late_blocks", "pending_blocks", "total"),
+    )
 
-    def __init__(self, num_speculative_tokens: int, block_size: int) -> None:
+    def __init__(self, num_speculative_tokens: int, block_size: int, is_ahead: bool = False) -> None:
         """Start without requests.
 
         Args:
             num_speculative_tokens: Drafts per step; a step needs one slot more.
             block_size: Tokens per block.
+            is_ahead: Whether drafts of the step under way count as if they held.
         """
         self.total = 0
-        self.pending_blocks = 0
+        self.pending_blocks = self.late_blocks = 0
         self._block_size = block_size
         self._period = GRID * block_size
-        self._offset = GRID * (num_speculative_tokens + block_size)
+        self._lag = int(is_ahead)
+        self._first_offset = GRID * (num_speculative_tokens + block_size)
+        self._offset = self._first_offset + self._lag * GRID * (1 + num_speculative_tokens)
         self._groups: dict[int, tuple[list[int], list[int]]] = {}
         # First step, number of steps and growth (without pending blocks) of the last query.
         self._known = (0, 0, 0)
@@ -45,7 +55,9 @@ class Progress:
     def join(self, base: int, pace: int, step: int) -> None:
         """Count a request that decodes from ``step`` on; its blocks are those of its prefill."""
         self.total += pace
-        self.pending_blocks += self._first_growth(base, pace, step)
+        late = self._late_growth(base, pace, step)
+        self.pending_blocks += self._first_growth(base, pace, step) - late
+        self.late_blocks += late
         self._count(base, pace, 1)
 
     def leave(self, base: int, pace: int, step: int, joined_step: int) -> int:
@@ -53,9 +65,16 @@ class Progress:
         self.total -= pace
         self._count(base, pace, -1)
         if joined_step == step:
-            self.pending_blocks -= self._first_growth(base, pace, step)
+            late = self._late_growth(base, pace, step)
+            self.pending_blocks -= self._first_growth(base, pace, step) - late
+            self.late_blocks -= late
             return -(-(base + pace * step) // self._period)
-        return (base + pace * (step - 1) + self._offset) // self._period
+        held = (base + pace * (step - 1 - self._lag) + self._offset) // self._period
+        if self._lag and joined_step == step - 1:
+            late = self._late_growth(base, pace, joined_step)
+            self.pending_blocks -= late
+            held -= late
+        return held
 
     def growth(self, step: int, num_steps: int) -> int:
         """Return the blocks that ``num_steps`` steps take, the first of them ``step``."""
@@ -68,19 +87,20 @@ class Progress:
                 if rest >= period:
                     taken += rest // period * count[0]
                     rest %= period
-                start = (-rest - pace * (step - 1)) % period
+                start = (-rest - pace * (step - 1 - self._lag)) % period
                 taken += sum(remainders[start : start + rest])
             self._known = step, num_steps, taken
-        return self.pending_blocks + taken
+        return self.pending_blocks + (self.late_blocks if num_steps > 1 else 0) + taken
 
     def most_growth(self, num_steps: int) -> int:
         """Return the most blocks that ``num_steps`` steps take: each request may be about to need another one."""
-        return self.pending_blocks + self.total * num_steps // self._period + self.num_requests()
+        return self.pending_blocks + self.late_blocks + self.total * num_steps // self._period + self.num_requests()
 
     def take(self, step: int, num_steps: int) -> int:
         """Return `growth`; requests that have joined count as regular from now on."""
         taken = self.growth(step, num_steps)
-        self.pending_blocks = 0
+        self.pending_blocks = self.late_blocks if num_steps == 1 else 0
+        self.late_blocks = 0
         return taken
 
     def affordable_steps(self, step: int, num_steps: int, free_blocks: int) -> int:
@@ -106,8 +126,13 @@ class Progress:
 
     def _first_growth(self, base: int, pace: int, step: int) -> int:
         """Return how many fewer blocks a prefill took than a request of this pace would hold by now."""
-        regular = (base + pace * (step - 1) + self._offset) // self._period
+        regular = (base + pace * (step - 1 - self._lag) + self._offset) // self._period
         return regular + (-(base + pace * step) // self._period)
+
+    def _late_growth(self, base: int, pace: int, step: int) -> int:
+        """Return how many more blocks a request that has run before would hold in its first step."""
+        regular = (base + pace * (step - self._lag) + self._offset) // self._period
+        return regular - (base + pace * step + self._first_offset) // self._period
 
     def _count(self, base: int, pace: int, change: int) -> None:
         self._known = (0, 0, 0)

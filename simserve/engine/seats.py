@@ -10,15 +10,16 @@ blocks, and up to 0.27 it misses as many as have given up theirs before it witho
 from __future__ import annotations
 
 from simserve.engine.chunks import begin_round, cut_chunk, longest_chunk, schedule_chunks
-from simserve.engine.decoding import forget_finished
+from simserve.engine.decoding import count_beyond, forget_finished
 from simserve.engine.numbers import remove_all
 from simserve.engine.preemption import make_way, pass_over, place_of_worst, preempt
 from simserve.engine.state import UNFINISHED, Replica, RequestTable
 from simserve.engine.state_cache import (
-    context_of,
+    assumed_context,
     is_settled,
     keep_blocks,
     keep_decoded,
+    known_beyond,
     known_context,
     learn,
     pass_states,
@@ -39,7 +40,7 @@ def schedule_seats(replica: Replica, requests: RequestTable) -> bool:
     has_preempted = _serve(replica, requests)
     pass_over(replica, requests)
     num_seats = len(replica.running)
-    schedule_chunks(replica, requests, replica.num_decoding, not has_preempted)
+    schedule_chunks(replica, requests, replica.num_decoding + replica.num_beyond, not has_preempted)
     learn(replica, requests, replica.step, num_seats)
     cache.is_under_way = False
     return has_preempted or has_made_way
@@ -63,10 +64,16 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
     while seat < len(running):
         index = running[seat]
         seat += 1
-        if requests.status[index] != UNFINISHED or index in replica.departing:
+        if replica.num_beyond and index in replica.departing:
+            done = replica.departing_until[replica.departing.index(index)] - width
+            if done < 0:
+                continue
+        elif requests.status[index] != UNFINISHED or index in replica.departing:
             continue
-        done, remaining = requests.computed_tokens[index], 0
-        is_prompt = done > 0
+        else:
+            done = requests.computed_tokens[index]
+        remaining = 0
+        is_prompt = done > 0 and requests.status[index] == UNFINISHED
         replica.exported_states = 0
         tokens = width
         if is_prompt:
@@ -75,10 +82,14 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
             if tokens <= 0:
                 continue
         elif budget < width:
-            passed_over.append(index)
+            if requests.status[index] == UNFINISHED:
+                passed_over.append(index)
+            else:
+                replica.departing_until[replica.departing.index(index)] = 0
+                count_beyond(replica)
             continue
-        else:
-            done = context_of(replica, requests, index, replica.step)
+        elif requests.status[index] == UNFINISHED:
+            done = assumed_context(replica, requests, index, replica.step)
             if is_settled(cache, index, done + width):
                 budget -= width
                 continue
@@ -89,7 +100,7 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
             if place < seat:
                 seat -= 1
                 is_served = not requests.computed_tokens[victim] and victim not in passed_over
-                is_served = is_served and victim not in replica.departing
+                is_served = is_served and (victim not in replica.departing or _is_beyond(replica, victim))
                 budget += width * (is_served and victim != index)
                 num_missed += replica.config.misses_next and not is_served
             remove_all(passed_over, victim)
@@ -109,7 +120,7 @@ def _serve(replica: Replica, requests: RequestTable) -> bool:
             chunks.append(index)
             sizes.append(tokens)
             keep_blocks(cache, index, done + min(tokens, remaining - cache.num_hidden))
-        else:
+        elif requests.status[index] == UNFINISHED:
             keep_decoded(replica, requests, index, replica.step)
         if num_missed:
             until = min(seat + num_missed, len(running))
@@ -128,6 +139,11 @@ def _pass_seats(replica: Replica, requests: RequestTable, seat: int, until: int)
             replica.passed_over.append(index)
 
 
+def _is_beyond(replica: Replica, index: int) -> bool:
+    """Return whether a finished request computes a step more."""
+    return replica.departing_until[replica.departing.index(index)] > 0
+
+
 def _has_blocks(replica: Replica, requests: RequestTable, index: int, tokens: int) -> bool:
     """Let a request give back the states that it has passed, and take what ``tokens`` tokens need, if that is free.
 
@@ -135,7 +151,10 @@ def _has_blocks(replica: Replica, requests: RequestTable, index: int, tokens: in
     """
     cache = replica.cache
     assert cache is not None
-    pass_states(replica, index, known_context(replica, requests, index))
+    if requests.status[index] == UNFINISHED:
+        pass_states(replica, index, known_context(replica, requests, index))
+    else:
+        pass_states(replica, index, known_beyond(replica, requests, index, tokens))
     if take_blocks_for(replica, index, tokens, cache.num_ahead):
         return True
     if len(replica.running) > 1 or cache.has_windows:

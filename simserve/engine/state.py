@@ -289,11 +289,9 @@ class Replica:
         self.identity, self.rank = identity, rank
         # Set by the builder of the replica if prompts share anything.
         self.cache: PrefixCache | None = None
-        # Likewise, if requests have LoRA adapters.
         self.loras: Loras | None = None
         self.config = config
         self.times = times
-        # The hot entries of config and times, one attribute access away.
         self.max_num_seqs = config.max_num_seqs
         self.token_budget = config.max_num_batched_tokens * config.pipeline_parallel_size
         self.micro_batches = [0] * config.pipeline_parallel_size if config.keeps_micro_batches else []
@@ -305,9 +303,7 @@ class Replica:
         elif config.kv_allocation == "none":
             self.mode = UNCACHED
         self.is_prefill_first = config.scheduler == "prefill_first"
-        # Slots of `max_model_len` instead of blocks.
         self.has_slots = config.kv_allocation == "static"
-        # One range of KV memory per request, first fit, instead of blocks.
         self.is_contiguous = config.kv_allocation in CONTIGUOUS
         self.grows = config.kv_allocation == "paged" and config.admission != "reserve"
         self.has_plain_admission = (
@@ -321,8 +317,11 @@ class Replica:
         self.tokens_per_decode = 1 + config.num_speculative_tokens
         self.has_padding = config.has_padding
         self.progress: Progress | None = None
+        self.decodes_beyond = self.assumes_drafts = False
         if config.num_speculative_tokens:
-            self.progress = Progress(config.num_speculative_tokens + config.num_slots_ahead, config.block_size)
+            self.decodes_beyond, self.assumes_drafts = config.decodes_beyond, config.assumes_drafts
+            is_ahead, width = self.assumes_drafts and not config.window_blocks, config.num_speculative_tokens
+            self.progress = Progress(width + config.num_slots_ahead, config.block_size, is_ahead)
         self.decode_base = times.decode_base
         self.decode_slope = times.decode_slope
         self.token_seconds = times.token_seconds
@@ -382,6 +381,8 @@ class Replica:
         self.departing_tokens: list[int] = []
         self.departing_blocks: list[int] = []
         self.departing_window_blocks: list[int] = []
+        # Tokens for which each needs slots in a step more, 0: it computes none; the blocks that all those take.
+        self.departing_until: list[int] = []
         # Where results are known late (`simserve.engine.overlap`): what the step that has ended did, the requests whose
         # prompts it completed, what is expected of its requests because their last tokens are not known yet, when it
         # began, whether memory ran out for the step after it; finished requests that decode once more, KV tokens.
@@ -389,7 +390,7 @@ class Replica:
         self.late_prompts: list[int] = []
         self.late_estimate: float = 0
         self.late_start, self.has_retracted = 0.0, False
-        self.num_beyond = self.beyond_tokens = 0
+        self.num_beyond = self.beyond_tokens = self.growth_beyond = 0
         self.swaps = config.preemption_mode == "swap"
         # A prefix cache, swapping or requests that a step passes over: one test on the hot path instead of several.
         self.has_late_first_token = config.has_late_first_token

@@ -418,15 +418,32 @@ def context_of(replica: Replica, requests: RequestTable, index: int, step: int) 
     return (requests.context_base[index] + requests.pace[index] * step) // GRID
 
 
+def assumed_context(replica: Replica, requests: RequestTable, index: int, step: int) -> int:
+    """Return `context_of` as it is scheduled ahead: all drafts of the step under way count as if they held."""
+    if replica.assumes_drafts and requests.joined_step[index] != step:
+        return context_of(replica, requests, index, step - 1) + replica.tokens_per_decode
+    return context_of(replica, requests, index, step)
+
+
 def known_context(replica: Replica, requests: RequestTable, index: int) -> int:
     """Return how many tokens of a running request are known as the next step is scheduled."""
     cache, done = replica.cache, requests.computed_tokens[index]
     assert cache is not None
     if not done:
-        done = context_of(replica, requests, index, replica.step)
+        done = assumed_context(replica, requests, index, replica.step)
         if cache.is_under_way and requests.joined_leap[index] != replica.leap_index:
             return context_of(replica, requests, index, replica.step - 1)
     return done - cache.paths.tokens_under_way[index] if cache.is_under_way else done
+
+
+def known_beyond(replica: Replica, requests: RequestTable, index: int, until: int) -> int:
+    """Return `known_context` of a finished request that computes up to ``until`` tokens in a step more."""
+    cache, done = replica.cache, until - replica.tokens_per_decode
+    assert cache is not None
+    if not cache.is_under_way:
+        return done
+    is_decode = requests.finish_step[index] == replica.step
+    return done - (replica.tokens_per_decode if is_decode else cache.paths.tokens_under_way[index])
 
 
 def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
@@ -482,6 +499,10 @@ def steps_in_pool(replica: Replica, num_steps: int) -> int:
     assert cache is not None
     # States are opened by tokens, blocks by the slots beyond them, at most one of a request apart.
     spare = 0 if cache.has_windows or not cache.num_ahead else cache.state_weight * replica.num_decoding
+    if replica.assumes_drafts:
+        # Both as if the drafts under way held.
+        apart = replica.num_decoding * (1 + replica.tokens_per_decode // replica.block_size)
+        spare = (1 + cache.state_weight) * apart
     low, high = 1, num_steps
     while low < high:
         middle = (low + high + 1) // 2
@@ -522,7 +543,7 @@ def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
             index = running[seat]
             if requests.status[index] != UNFINISHED or requests.computed_tokens[index]:
                 continue
-            tokens = context_of(replica, requests, index, step) + replica.tokens_per_decode
+            tokens = assumed_context(replica, requests, index, step) + replica.tokens_per_decode
             if is_settled(cache, index, tokens):
                 continue
             pass_states(replica, index, context_of(replica, requests, index, step - late))

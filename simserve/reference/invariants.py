@@ -62,6 +62,8 @@ def check_space(scheduler: ContinuousScheduler, step: Step) -> None:
         computed = min(after, request.target) if chunk else after
         assert computed <= request.prompt_tokens + request.output_tokens - 1
         drafts = scheduler.config.num_speculative_tokens if request.is_decoding else 0
+        # Those under way take slots as if they held.
+        drafts += max(request.assumed - request.computed, 0)
         if scheduler.states.is_used and scheduler.config.num_speculative_tokens:
             assert request.blocks >= scheduler.blocks_of(computed + drafts * (request in step.decoding))
         elif scheduler.is_growing and drafts and request not in step.decoding:

@@ -276,9 +276,9 @@ class Scheduler(ABC):
 
     def blocks_needed(self, request: Request) -> int:
         """Return the number of blocks that the next step of a decoding request opens."""
-        if not self.is_growing:
+        if not self.is_growing or (request in self.departing and self.config.window_blocks):
             return 0
-        return self.blocks_of(request.computed + self.tokens_per_decode) - request.blocks
+        return max(self.blocks_of(max(request.computed, request.assumed) + self.tokens_per_decode) - request.blocks, 0)
 
     def window_growth(self, request: Request) -> int:
         """Return the number of blocks opened in a layer with a window: as in other layers, until the window is full."""

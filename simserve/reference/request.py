@@ -29,11 +29,12 @@ class Request:
     (None: no rule; empty: the API), ``second_pools`` the pools that give a second answer (None: the first is accepted),
     and ``home`` is the region of its client; ``images`` are the end in the prompt and the encoding seconds of the
     images of each turn. The second group is what a scheduler knows of an attempt and is reset when the request is tried
-    again: ``suspended`` are the tokens with which it goes on, ``is_stand_in`` marks a request that holds seat and
-    blocks for one that goes on elsewhere, ``first_decodes`` says that its first token comes with a decode step,
-    ``token_times`` are the ends of the steps that brought it tokens, ``gaps`` the gaps that its client sees. The last
-    group is the outcome; ``place`` is its replica, or ``parked``, ``elsewhere``, ``crossing``, and
-    ``way_back`` the seconds that a stream takes from another region.
+    again: ``suspended`` are the tokens with which it goes on, ``assumed`` those that it has computed if all drafts of
+    its last step hold, ``goes_on`` says that it was not certain that this step would end it, ``is_stand_in`` marks a
+    request that holds seat and blocks for one that goes on elsewhere, ``first_decodes`` says that its first token comes
+    with a decode step, ``token_times`` are the ends of the steps that brought it tokens, ``gaps`` the gaps that its
+    client sees. The last group is the outcome; ``place`` is its replica, or ``parked``, ``elsewhere``, ``crossing``,
+    and ``way_back`` the seconds that a stream takes from another region.
     """
 
     index: int
@@ -57,6 +58,8 @@ class Request:
     target: int = 0
     generated: int = 0
     fraction: float = 0.0
+    assumed: int = 0
+    goes_on: bool = False
     blocks: int = 0
     window_blocks: int = 0
     shared: list[tuple[int, int]] = field(default_factory=list)
@@ -151,7 +154,7 @@ class Request:
     def forget(self) -> None:
         """Reset the attempt; only its preemptions and the gaps that its client saw are kept."""
         self.past_gaps += self.gaps
-        self.computed = self.target = self.generated = self.blocks = self.window_blocks = 0
+        self.computed = self.assumed = self.target = self.generated = self.blocks = self.window_blocks = 0
         self.fraction, self.shared, self.span = 0.0, [], (0, 0)
         self.is_swapped, self.suspended, self.micro_batch = False, 0, -1
         self.promised, self.first_decodes = set(), False

@@ -15,7 +15,7 @@ from simserve.reference.cached_blocks import waiting_seconds
 from simserve.reference.kv_memory import Scheduler
 from simserve.reference.micro_batches import join_micro_batches, take_turns
 from simserve.reference.request import Request, batch_tokens, new_tokens, page_reserve, prefilling_tokens
-from simserve.reference.seats import schedule_seats
+from simserve.reference.seats import beyond_end, schedule_seats
 from simserve.reference.steps import Launches, Step, hand_over, mixed_seconds, to_checkpoint, uncached_seconds
 from simserve.reference.suspension import (
     bring_back,
@@ -79,7 +79,7 @@ class ContinuousScheduler(Scheduler):
     def schedule(self, now: float) -> Step | None:
         """Choose the requests of the step that starts ``now``; None without requests."""
         config = self.config
-        if not self.num_outstanding and not (config.has_overlap and self.departing):
+        if not self.num_outstanding and not beyond_end(self):
             self.release_departing()
             self.has_late_results = self.is_full = False
             self.paused_at = min(self.paused_at, now)
@@ -97,7 +97,7 @@ class ContinuousScheduler(Scheduler):
                 self.looks_at = math.nextafter(now, math.inf)
                 return None
             step = self.planned(now)
-        while not step.requests and (step.passed_over or (self.states.is_used and step.has_preempted and self.active)):
+        while step.is_empty and (step.passed_over or (self.states.is_used and step.has_preempted and self.active)):
             # An empty step: the engine schedules again, one step ahead when the last one has ended.
             self.passed_before = step.passed_over
             self.release_departing()
@@ -107,8 +107,7 @@ class ContinuousScheduler(Scheduler):
             step = self.planned(now)
         if config.has_overlap:
             if self.has_late_results or step.requests:
-                if not (step.requests or step.beyond):
-                    # Nothing could be launched: the engine's loop goes on when the running step has ended.
+                if step.is_empty:
                     self.learn_results(step)
                     self.looks_at = math.nextafter(now, math.inf)
                     return None
@@ -124,10 +123,10 @@ class ContinuousScheduler(Scheduler):
             step.seconds = self.seconds(step)
             return step
         if self.departing:
-            if step.requests:
+            if not step.is_empty:
                 self.check(step)
             self.release_departing()
-            if not step.requests:
+            if step.is_empty:
                 # Nothing could be scheduled ahead: the engine waits for the running step and schedules again.
                 if config.data_parallel_size == 1:
                     self.looks_at = math.nextafter(now, math.inf)  # after the requests that arrived while it ran
@@ -175,7 +174,7 @@ class ContinuousScheduler(Scheduler):
     @property
     def decoding_on(self) -> list[Request]:
         """Requests that decode, as far as the scheduler knows: some may be done."""
-        late = self.departing if self.config.has_overlap else []
+        late = beyond_end(self)
         return [one for one in self.running if one in late or (one.is_decoding and one not in self.departing)]
 
     def planned(self, now: float) -> Step:
@@ -192,7 +191,7 @@ class ContinuousScheduler(Scheduler):
         if self.config.kv_allocation == "none":
             self.schedule_uncached(step)
         elif self.states.is_used:
-            take_turns(step, config, self.decoding_on)
+            take_turns(step, config, [one for one in self.decoding_on if one not in self.departing])
             schedule_seats(self, step)
             self.admit(step)
             self.states.learn()
@@ -487,7 +486,7 @@ class ContinuousScheduler(Scheduler):
         """Return the tokens computed for a request with a single token left; 0 if that exceeds the budget."""
         config, length = self.config, num_found * self.config.block_size + self.tokens_per_decode
         has_running_prompt = len(step.chunks) > step.num_admitted
-        if not config.has_padding or has_running_prompt or not (step.decoding or num_found):
+        if not config.has_padding or has_running_prompt or not (step.decoding or step.beyond or num_found):
             return 1
         if self.tokens_per_decode > step.longest_chunk or length + 1 > config.max_model_len:
             return 1
@@ -565,7 +564,6 @@ class ContinuousScheduler(Scheduler):
         elif victim in self.departing:
             known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
         elif self.releases_late and self.is_token_unknown(victim):
-            # The token of the running step is not known yet.
             known -= 1
         if self.config.has_whole_prompts and not victim.is_decoding:
             # TensorRT-LLM takes all but the last token for computed.
@@ -601,7 +599,7 @@ class ContinuousScheduler(Scheduler):
             step.moved_blocks += blocks
         else:
             victim.suspended = victim.computed if self.config.has_suspension else 0
-            victim.computed = 0
+            victim.computed = victim.assumed = 0
         victim.fraction, victim.micro_batch = 0.0, -1
         victim.num_preemptions += 1
         step.has_preempted = True
@@ -684,7 +682,8 @@ class ContinuousScheduler(Scheduler):
         if self.config.kv_allocation == "none":
             lengths = [request.computed + 1 for request in step.decoding]
             return uncached_seconds(self.times, lengths + [chunk for _, chunk in step.chunks])
-        contexts = [request.computed + request.fraction for request in [*step.decoding, *step.beyond]]
+        contexts = [request.computed + request.fraction for request in step.decoding]
+        contexts += [request.prompt_tokens + request.output_tokens - 1 for request in step.beyond]
         chunks = [(request.computed, chunk) for request, chunk in step.chunks]
         stages, width = self.config.pipeline_parallel_size, self.tokens_per_decode
         computing = mixed_seconds(self.times, contexts, chunks, stages, width, step.passing(self.config))
@@ -703,12 +702,13 @@ class ContinuousScheduler(Scheduler):
         gained = {}
         self.states.note(step)
         for request in step.decoding:
+            request.assumed = request.computed + config.assumes_drafts * self.tokens_per_decode
             request.fraction += self.tokens_gained(request)
             gained[request] = math.floor(request.fraction)
             request.fraction -= gained[request]
             request.computed += gained[request]
         for request, chunk in step.chunks:
-            request.computed = min(request.computed + chunk, request.target)
+            request.assumed = request.computed = min(request.computed + chunk, request.target)
             if config.has_padding and self.is_growing and not self.states.is_used:
                 self.take(request, self.blocks_of(request.computed) - request.blocks, 0)
         if config.takes_lazily and config.enable_prefix_caching:
@@ -726,6 +726,7 @@ class ContinuousScheduler(Scheduler):
             if request.is_decoding:
                 if request not in gained:
                     self.write_through(request, request.target)
+                request.goes_on = config.decodes_beyond and request.generated + 1 < request.max_tokens
                 # All tokens of a step arrive at once.
                 request.generated = min(request.output_tokens, request.generated + gained.get(request, 1))
                 if request.token_times:

@@ -40,21 +40,23 @@ def schedule_seats(scheduler: Seats, step: Step) -> None:
     while place < len(scheduler.running):
         request = scheduler.running[place]
         place += 1
-        if request in scheduler.departing:
+        if request in scheduler.departing and request not in beyond_end(scheduler):
             continue
         tokens = tokens_of(scheduler, step, request)
         if not tokens:
-            if request.is_decoding:
+            request.goes_on = False
+            if request.is_decoding and request not in scheduler.departing:
                 step.passed_over.append(request)
             continue
         num_missed = 0
-        while not scheduler.states.is_served(request, request.computed + tokens):
+        while not scheduler.states.is_served(request, max(request.computed, request.assumed) + tokens):
             victim = choose_victim(scheduler, step)
             is_before = victim in scheduler.running[: place - 1]
             place -= is_before
-            num_missed += is_before and victim not in step.decoding
+            num_missed += is_before and victim not in [*step.decoding, *step.beyond]
             step.passed_over = [one for one in step.passed_over if one is not victim]
-            step.budget += scheduler.tokens_per_decode * (victim in step.decoding)
+            step.budget += scheduler.tokens_per_decode * (victim in [*step.decoding, *step.beyond])
+            step.beyond = [one for one in step.beyond if one is not victim]
             scheduler.preempt(step, victim)
             if victim is request:
                 break
@@ -64,8 +66,11 @@ def schedule_seats(scheduler: Seats, step: Step) -> None:
                 continue
             step.passed_over += decoding(scheduler, scheduler.running[place:])
             break
-        scheduler.cache(request, known_after(scheduler, request, tokens))
         step.budget -= tokens
+        if request in scheduler.departing:
+            step.beyond.append(request)
+            continue
+        scheduler.cache(request, known_after(scheduler, request, tokens))
         if request.is_decoding:
             step.decoding.append(request)
         else:
@@ -73,6 +78,14 @@ def schedule_seats(scheduler: Seats, step: Step) -> None:
         if scheduler.config.misses_next:
             step.passed_over += decoding(scheduler, scheduler.running[place : place + num_missed])
             place += num_missed
+    for request in step.passed_over:
+        # None of its drafts is under way.
+        request.assumed = 0
+
+
+def beyond_end(batch: Batch) -> list[Request]:
+    """Return the requests that are done and decode once more: of vLLM's those whose end was not certain."""
+    return [one for one in batch.departing if batch.config.has_overlap or one.goes_on]
 
 
 def decoding(scheduler: Seats, requests: list[Request]) -> list[Request]:

@@ -250,7 +250,7 @@ class StateCache:
         known = self.known.get(request, request.computed)
         if self.config.aligns_plainly:
             # As if none of the drafts under way held.
-            known = request.computed - self.num_drafts
+            known = max(request.computed, request.assumed) - self.num_drafts
         passed = [
             one for one in table.states if one[0] * self.config.block_size <= known - self.config.reach or is_alone
         ]

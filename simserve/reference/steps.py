@@ -93,6 +93,11 @@ class Step:
         """The requests that take part in the step."""
         return self.decoding + [request for request, _ in self.chunks]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody takes part in it."""
+        return not (self.requests or self.beyond)
+
     def passing(self, config: EngineConfig) -> Passing:
         """Return how its requests pass the stages."""
         limit = self.longest_chunk // config.pipeline_parallel_size if config.overlaps_chunks else 0

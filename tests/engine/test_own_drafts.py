@@ -127,18 +127,19 @@ def test_blocks_are_counted_as_the_walker_counts_them(seed: int, has_states: boo
 
 @pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
 @pytest.mark.parametrize("kind", OWN_DRAFTS)
-def test_workloads_of_the_real_engine_agree(kind: str, version: str) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_workloads_of_the_real_engine_agree(is_async: bool, kind: str, version: str) -> None:
     """The classes that are compared with vLLM's scheduler, on the kernel and the walker."""
-    case = as_vllm(draw_case(kind, 41, is_async=False), version)
+    case = as_vllm(draw_case(kind, 41, is_async=is_async), version)
 
     assert_agrees(config_of(case, RULES[version]), times_of(case), requests_of(case))
 
 
-@pytest.mark.parametrize("kind", ["states_drafts_prefix_short", "windows_eagle_prefix_short"])
-@pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
-def test_compiled_code_counts_them_alike(kind: str, version: str) -> None:
+@pytest.mark.parametrize("kind", ["states_drafts_prefix_short", "windows_eagle_prefix_short", "drafts_short"])
+@pytest.mark.parametrize(("version", "is_async"), [("0.20.2", False), ("0.33.0", False), ("0.33.0", True)])
+def test_compiled_code_counts_them_alike(kind: str, version: str, is_async: bool) -> None:
     """The same records, of replicas short of memory with shared prefixes."""
-    case = as_vllm(draw_case(kind, 42, is_async=False), version)
+    case = as_vllm(draw_case(kind, 42, is_async=is_async), version)
     config = config_of(case, RULES[version])
     both = [replay(config, times_of(case), requests_of(case), accelerate=each) for each in ("off", "on")]
 

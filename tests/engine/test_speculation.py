@@ -55,6 +55,32 @@ def test_a_pace_of_three_tokens_takes_a_third_of_the_steps() -> None:
     assert result.totals.num_steps == 4
 
 
+def test_scheduled_ahead_drafts_that_end_an_answer_cost_a_step() -> None:
+    """Of ten tokens the last three come at once, which is not known as the next step is scheduled: 1 + 3 + 1 steps.
+
+    At one token a step the end is known in advance, and nothing is computed beyond it.
+    """
+    ahead = make_config(num_speculative_tokens=4, async_scheduling=True, releases_late=True)
+    result = assert_agrees(ahead, SECOND, paced(make_specs([0.0, 4.0], 8, 10), 3.0))
+    steady = assert_agrees(ahead, SECOND, paced(make_specs([0.0], 8, 4), 1.0))
+
+    assert result.records.finish_time.tolist() == [4.0, 9.0]
+    assert result.totals.num_steps == 10
+    assert steady.totals.num_steps == 4
+
+
+@pytest.mark.parametrize(("is_ahead", "fewest"), [(False, 6), (True, 7)])
+def test_drafts_under_way_take_slots_as_if_they_held(is_ahead: bool, fewest: int) -> None:
+    """Two of four drafts hold. Its last step needs slots for 16 + 5 tokens; the one beyond it for 16 + 5 + 5."""
+    config = make_config(num_speculative_tokens=4, block_size=4, async_scheduling=is_ahead, releases_late=True)
+    specs = paced(make_specs([0.0], 8, 12), 3.0)
+    num_preemptions = [
+        int(assert_agrees(replace(config, num_blocks=num), SECOND, specs).records.num_preemptions[0]) for num in (6, 7)
+    ]
+
+    assert num_preemptions == [int(fewest > 6), 0]
+
+
 def test_a_fraction_of_a_token_is_saved_for_later_steps() -> None:
     """At 1.5 tokens a step three more tokens take two steps, and four take three."""
     config = make_config(num_speculative_tokens=1)

@@ -34,7 +34,7 @@ from tests.real_engines.compare import (
     simulate_trtllm,
 )
 from tests.real_engines.trtllm_second import schedules_of_second
-from tests.real_engines.workloads import CLASSES, DRAFTING, OWN_DRAFTS, WINDOWED_DRAFTING, draw_case
+from tests.real_engines.workloads import CLASSES, DRAFTING, draw_case
 
 VERSIONS = [
     *sorted(RULES),
@@ -77,9 +77,7 @@ def main() -> None:
     kinds = [kind for kind in asked.classes.split(",") if kind not in WITHOUT.get(asked.version, ())]
     seeds = range(asked.first_seed, asked.first_seed + asked.cases)
     # One process for all: importing the engine takes longer than its schedules.
-    drafted = (*DRAFTING, *WINDOWED_DRAFTING, *OWN_DRAFTS)
-    modes = {kind: (False,) if kind in drafted else (False, True) for kind in kinds}
-    drawn_cases = (draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in modes[kind] for seed in seeds)
+    drawn_cases = (draw_case(kind, seed, is_async=ahead) for kind in kinds for ahead in (False, True) for seed in seeds)
     cases = [as_vllm(case, asked.version) for case in drawn_cases]
     schedules = schedules_of(python, cases)
     print(f"vLLM {asked.version}, {asked.cases} workloads a class: identical schedules")
@@ -94,13 +92,11 @@ def main() -> None:
         if difference is not None and asked.differences:
             print(json.dumps({"kind": kind, "seed": case["seed"], "async": is_async, **difference.as_json()}))
     for kind in kinds:
-        shares = [f"{equal[kind, each] / asked.cases:.0%}" if each in modes[kind] else "" for each in (False, True)]
+        shares = [f"{equal[kind, each] / asked.cases:.0%}" for each in (False, True)]
         print(f"{kind:14}{shares[0]:>14}{shares[1]:>14}{preemptions[kind]:>14}")
     totals = []
     for is_async in (False, True):
-        compared = [kind for kind in kinds if is_async in modes[kind]]
-        if compared:
-            totals.append(sum(equal[kind, is_async] for kind in compared) / (asked.cases * len(compared)))
+        totals.append(sum(equal[kind, is_async] for kind in kinds) / (asked.cases * len(kinds)))
     print(f"{'all':14}{''.join(f'{total:>14.1%}' for total in totals)}{preemptions.total():>14}")
     if min(totals) < asked.at_least:
         parser.exit(1, f"less than {asked.at_least:.0%} are identical\n")

@@ -234,7 +234,9 @@ class Run:
             return None
         decodes = prompt_tokens = 0
         drafts = self.case["num_speculative_tokens"]
-        sampling = []
+        sampling = {}
+        padded = {each.req_id for each in planned.scheduled_new_reqs}
+        padded |= planned.scheduled_cached_reqs.resumed_req_ids
         for identity, count in tokens.items():
             request, row = self.scheduler.requests[identity], self.rows[int(identity)]
             if row["scheduled"] is None:
@@ -248,7 +250,7 @@ class Run:
                 is_sampling = request.num_computed_tokens >= request.num_tokens
                 before = request.num_tokens
             if is_sampling:
-                sampling.append(identity)
+                sampling[identity] = self.gain(planned, identity, padded)
             if is_sampling and count <= 1 + drafts and before > request.num_prompt_tokens:
                 decodes += 1
             else:
@@ -257,19 +259,22 @@ class Run:
         self.steps.append((now, decodes, prompt_tokens))
         return planned, sampling, seconds
 
+    def gain(self, planned, identity, padded):
+        """Return how many tokens a request gets in a step; of drafts that are only room for some, none holds."""
+        index, gained = int(identity), 1
+        if planned.scheduled_spec_decode_tokens.get(identity) and identity not in padded:
+            gained, self.fractions[index] = divmod(self.fractions[index] + self.case["requests"][index]["pace"], 16)
+        return gained
+
     def finish(self, planned, sampling, end):
         """Hand the tokens of a step to the scheduler, and note who has got what at its end."""
         identities = list(planned.num_scheduled_tokens)
         tokens = []
         for identity in identities:
             index = int(identity)
-            if identity in sampling:
+            if identity in sampling and identity in self.scheduler.requests:
                 row, asked = self.rows[index], self.case["requests"][index]
-                gained = 1
-                # Of drafts that are only room for some, none holds.
-                if (planned.scheduled_spec_decode_tokens.get(identity) or [-1])[0] >= 0:
-                    gained, self.fractions[index] = divmod(self.fractions[index] + asked["pace"], 16)
-                gained = min(gained, asked["output"] - self.generated[index])
+                gained = min(sampling[identity], asked["output"] - self.generated[index])
                 first = 10_000_000 + 10_000 * index + self.generated[index]
                 tokens.append(list(range(first, first + gained)))
                 self.generated[index] += gained
@@ -288,7 +293,8 @@ class Run:
             pooler_output=[],
         )
         self.scheduler.update_from_output(planned, output)
-        if drafts := self.case["num_speculative_tokens"]:
+        drafts = self.case["num_speculative_tokens"]
+        if drafts and not self.case["async_scheduling"]:
             going = [identity for identity in sampling if identity in self.scheduler.requests]
             self.scheduler.update_draft_token_ids(DraftTokenIds(going, [[7] * drafts for _ in going]))
 

@@ -17,6 +17,7 @@ SHARING = (
     *("windows_prefix", "windows_prefix_short", "windows_conversations", "windows_drafts_prefix_short"),
     *("states_drafts_prefix", "states_drafts_prefix_short", "states_drafts_conversations"),
     *("windows_eagle_prefix", "windows_eagle_prefix_short", "windows_eagle_conversations"),
+    *("eagle_prefix", "eagle_prefix_short", "eagle_conversations"),
 )
 """Classes whose prompts begin alike. In ``kv_short_cached`` a preempted request alone finds what it had computed."""
 ENDING_EARLY = "early_end"
@@ -25,7 +26,7 @@ DRAFTING = ("drafts", "drafts_short")
 """Classes whose engine verifies drafts, the second short of KV memory; each request has a pace at which they hold."""
 TURNS = (
     *("conversations", "states_conversations", "windows_conversations", "states_drafts_conversations"),
-    "windows_eagle_conversations",
+    *("windows_eagle_conversations", "eagle_conversations"),
 )
 """Classes in which a turn follows when the one before it has been answered."""
 RANKED = ("delayed", "delayed_short", "delayed_prefix")
@@ -51,7 +52,9 @@ WINDOWED_EAGLE = (
     "windows_eagle_conversations",
 )
 """`WINDOWED` and `WINDOWED_CACHED` with drafts of a layer that reads the model's hidden states (EAGLE)."""
-OWN_DRAFTS = (*STATEFUL_DRAFTING, *WINDOWED_EAGLE)
+EAGLE = ("eagle", "eagle_short", "eagle_prefix", "eagle_prefix_short", "eagle_conversations")
+"""The same with attention alone."""
+OWN_DRAFTS = (*STATEFUL_DRAFTING, *WINDOWED_EAGLE, *EAGLE)
 """Classes whose drafts come from a layer with KV of its own; those of the others cost nothing, as n-grams."""
 SIXTEENTHS = 16
 """Parts of a token that a pace counts in."""
@@ -123,7 +126,7 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
         "states_short",
         "states_prefix_short",
         *(each for each in OWN_DRAFTS if each.endswith("_short")),
-    ) or (kind in ("conversations", "forks", "windows_conversations", *TURNS[-2:]) and rng.integers(2)):
+    ) or (kind in ("conversations", "forks", "windows_conversations", *TURNS[-3:]) and rng.integers(2)):
         num_blocks = int(blocks_of_one * rng.uniform(1.2, max(1.5, 0.45 * max_num_seqs)))
     tokens = _tokens(kind, rng, prompts, outputs)
     step_seconds = 0.01
@@ -148,11 +151,12 @@ def draw_case(kind: str, seed: int, *, is_async: bool) -> dict[str, Any]:
     lookahead = drafts if kind in OWN_DRAFTS else 0
     if drafts:
         budget = max(budget, max_num_seqs * (1 + drafts))
-        max_model_len += 1 + drafts + lookahead
+        # Scheduled ahead, the drafts of the step under way count as if they held.
+        max_model_len += (1 + is_async) * (1 + drafts) + lookahead
         for request in requests:
             request["pace"] = int(rng.integers(SIXTEENTHS, SIXTEENTHS * (1 + drafts) + 1))
     longest = max(len(request["prompt"]) + request.get("max_tokens", request["output"]) for request in requests)
-    longest += 8 + drafts + lookahead
+    longest += 8 + drafts + lookahead + is_async * bool(drafts) * (1 + drafts)
     states_of_drafts = state_groups * drafts
     if kind in OWN_DRAFTS and not kind.endswith("_short"):
         num_blocks += states_of_drafts * max_num_seqs
@@ -193,6 +197,7 @@ def _tokens(kind: str, rng: np.random.Generator, prompts: Any, outputs: Any) -> 
         *("prefix", "prefix_short", "delayed_prefix", "states_prefix", "states_prefix_short"),
         *("windows_prefix", "windows_prefix_short", "windows_drafts_prefix_short"),
         *("states_drafts_prefix", "states_drafts_prefix_short", "windows_eagle_prefix", "windows_eagle_prefix_short"),
+        *("eagle_prefix", "eagle_prefix_short"),
     ):
         beginnings = [
             [-1 - 1_000 * group - position for position in range(int(rng.integers(4, 120)))] for group in range(4)

@@ -204,7 +204,16 @@ def _add_methods() -> None:
     """Give `Progress` its methods in compiled code."""
     rebinding = _Rebinding()
     own = {"growth": replacements.growth, "_count": replacements.count_pace, "num_requests": replacements.num_requests}
-    for name in ("affordable_steps", "join", "leave", "most_growth", "steps_to_hold", "take", "_first_growth"):
+    for name in (
+        "affordable_steps",
+        "join",
+        "leave",
+        "most_growth",
+        "steps_to_hold",
+        "take",
+        "_first_growth",
+        "_late_growth",
+    ):
         own[name] = getattr(Progress, name)
     for name, function in own.items():
         _method(name, rebinding.dispatcher(function))

@@ -90,7 +90,10 @@ LORAS = Record("loras", _kinds(Loras(_ENGINE, ()), adapters=Column("i"), idle=Or
 PROGRESS = Record(
     "progress",
     {
-        **dict.fromkeys(("_block_size", "_offset", "_period", "pending_blocks", "total"), INTEGER),
+        **dict.fromkeys(
+            ("_block_size", "_first_offset", "_lag", "_offset", "_period", "late_blocks", "pending_blocks", "total"),
+            INTEGER,
+        ),
         "counts": Counts(),
         "paces": Items("q"),
         "remainders": Counts(),
@@ -141,7 +144,7 @@ _HOT = (
     *("prefilling", "late_tokens", "stall_step_runs", "finished", "batch_log", "decode_slope", "decode_base"),
     *("decode_attention_base", "sequence_seconds", "token_seconds", "waiting", "keeps_windows", "block_weight"),
     *("releases_late", "departing", "is_full", "has_thinking", "answer_heap", "has_encoder", "has_overlap"),
-    *("late_results", "num_beyond"),
+    *("late_results", "num_beyond", "decodes_beyond", "growth_beyond"),
 )
 _OF_REPLICA = _kinds(_NEW, **_REPLICA)
 REPLICA = Record("replica", {name: _OF_REPLICA[name] for name in (*_HOT, *_OF_REPLICA)})

@@ -373,12 +373,12 @@ def least_recent(idle: Any) -> int:
 def growth(progress: Any, step: int, num_steps: int) -> int:
     """Like `simserve.engine.progress.Progress.growth`."""
     period, paces, remainders = progress._period, progress.paces, progress.remainders
-    taken = progress.pending_blocks
+    taken = progress.pending_blocks + (progress.late_blocks if num_steps > 1 else 0)
     for position in range(len(paces)):
         pace = paces[position]
         cycles, rest = divmod(pace * num_steps, period)
         taken += cycles * progress.counts[pace]
-        start = 2 * period * pace + (period - rest - pace * (step - 1)) % period
+        start = 2 * period * pace + (period - rest - pace * (step - 1 - progress._lag)) % period
         for each in range(start, start + rest):
             taken += remainders[each]
     return int(taken)
