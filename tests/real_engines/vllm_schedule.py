@@ -135,6 +135,7 @@ def make_scheduler(case, folder):
     if not case["num_lookahead_tokens"]:
         # As with n-grams, which take no slots of KV memory beyond those of the drafts.
         scheduler.num_spec_tokens = case["num_speculative_tokens"]
+        scheduler._spec_token_placeholders = [-1] * case["num_speculative_tokens"]
     return scheduler
 
 
