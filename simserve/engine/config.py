@@ -443,7 +443,7 @@ class EngineConfig:
         is_ahead = self.async_scheduling and self.releases_late and self.num_speculative_tokens > 0
         is_alone = self.pipeline_parallel_size == self.data_parallel_size == 1 and not self.max_loras
         is_plain = self.is_mixed and self.admission == "on_demand" and self.preemption_mode == "recompute"
-        is_other = self.has_whole_prompts or self.priority_preemption or self.keeps_every_state
+        is_other = self.has_whole_prompts or self.priority_preemption
         return is_ahead and is_alone and is_plain and not is_other
 
     @property

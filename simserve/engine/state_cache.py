@@ -546,7 +546,8 @@ def pass_leap(replica: Replica, requests: RequestTable, num_steps: int) -> int:
             tokens = assumed_context(replica, requests, index, step) + replica.tokens_per_decode
             if is_settled(cache, index, tokens):
                 continue
-            pass_states(replica, index, context_of(replica, requests, index, step - late))
+            known = context_of(replica, requests, index, step - 1) if late else tokens - replica.tokens_per_decode
+            pass_states(replica, index, known)
             if not take_blocks_for(replica, index, tokens, cache.num_ahead):
                 report_lack(replica, index)
             keep_decoded(replica, requests, index, step)
