@@ -185,6 +185,7 @@ def resolve_engine(
         "features": features,
         "kv_transfer": profile.kv_transfer_of(version),
         "plugin": "",
+        "equal_answers": False,  # until the traffic is known
     }
     full_rate_from = known.kernels.full_prefill_rate_capability or math.inf
     if only_prefills and float(compute_capability or 0.0) < full_rate_from:

@@ -60,7 +60,7 @@ def base() -> HardwareProfile:
 @pytest.fixture(scope="module")
 def fit(base: HardwareProfile, tmp_path_factory: pytest.TempPathFactory) -> KernelFit:
     """Return the fit of an H100 that is a sixth slower than its profile."""
-    return KernelFit(base, num_folds=0).fit(slow_run(tmp_path_factory.mktemp("runs") / "slow", 1.17, base))
+    return KernelFit(base).fit(slow_run(tmp_path_factory.mktemp("runs") / "slow", 1.17, base))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_every_engine_s_curves_are_scaled_and_none_is_replaced(
 @pytest.mark.slow
 def test_calls_that_agree_with_the_profile_leave_it(base: HardwareProfile, tmp_path: Path) -> None:
     """A factor that predicts held-out calls no better is not applied; a twentieth of a percent moves nothing far."""
-    factors = device_factors(KernelFit(base, num_folds=0).fit(slow_run(tmp_path / "same", 1.0, base)))
+    factors = device_factors(KernelFit(base).fit(slow_run(tmp_path / "same", 1.0, base)))
 
     assert all(each.factor == pytest.approx(1.0, abs=0.01) for each in factors.values())
 
