@@ -13,9 +13,11 @@ from simserve import api
 from simserve.errors import InfeasibleError, InputError
 from simserve.explore.queries import Check, CostQuery, lognormal, scenario_of, whole
 from simserve.metrics.result import RunResult
+from simserve.perf.memory import is_left_to_cpu
 from simserve.profiles.hardware import load_hardware
 from simserve.report.cost import sections
 from simserve.scenario.load import from_mapping
+from simserve.scenario.resolve import resolve
 from simserve.scenario.run import run
 from simserve.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
@@ -206,7 +208,11 @@ def _run_of(query: CostQuery, framework: str, hardware: str) -> Mapping[str, Any
     why = ""
     for gpus in _TENSOR_SIZES:
         try:
-            result = whole(run(from_mapping(replica(query, framework, hardware, gpus)), explain=False))
+            scenario = from_mapping(replica(query, framework, hardware, gpus))
+            if is_left_to_cpu(resolve(scenario).shape.engine):
+                why = f"{framework} would leave a part of the model to the CPU"
+                continue
+            result = whole(run(scenario, explain=False))
         except InfeasibleError as error:
             why = str(error)
             continue
