@@ -460,9 +460,11 @@ def _note_steps(replica: DataParallelReplica, num_steps: int) -> None:
 
 def _plan_without_prompts(rank: Replica, requests: RequestTable, now: float) -> None:
     """Plan a rank as if no request waited; those that do cannot be admitted before the common leap ends."""
+    is_ordered, rank.is_ordered = rank.is_ordered, False
     exchange_queues(rank)
     plan_rank(rank, requests)
     exchange_queues(rank)
+    rank.is_ordered = is_ordered
     # Requests preempted meanwhile; SGLang queues them as if they came now.
     while rank.uses_estimate and rank.held_back:
         rank.waiting.append(rank.held_back.popleft())
