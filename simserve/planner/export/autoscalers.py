@@ -11,7 +11,7 @@ from simserve.sim.control import AutoscalingSpec
 
 _LONGEST_WINDOW = 3600
 """Longest `stabilizationWindowSeconds` of a HorizontalPodAutoscaler (Kubernetes API, autoscaling/v2)."""
-_PERIOD = 15
+PERIOD = 15
 """Seconds between checks of Kubernetes' autoscaler (kube-controller-manager: horizontal-pod-autoscaler-sync-period)."""
 _OF_DEPLOYMENT = "[a-z0-9]+-[a-z0-9]+"
 """Suffix of a Deployment's name in the names of its pods: the hash of the template and that of the pod, each without a
@@ -94,10 +94,10 @@ def scaling_notes(worker: Worker, *, is_keda: bool) -> list[str]:
             f"without a pod there is no {metric}: from zero replicas KEDA starts none by this trigger; add one on the "
             "requests at your gateway, or keep one replica"
         )
-    if not is_keda and scaling.interval != _PERIOD:
+    if not is_keda and scaling.interval != PERIOD:
         notes.append(
             f"simulated with a look every {scaling.interval:g} s: set the controller manager's "
-            f"--horizontal-pod-autoscaler-sync-period, which is {_PERIOD} s"
+            f"--horizontal-pod-autoscaler-sync-period, which is {PERIOD} s"
         )
     return notes
 
@@ -131,7 +131,7 @@ def _behavior(scaling: AutoscalingSpec) -> dict[str, Any]:
             value=f"{scaling.stabilization:g} s",
             remedy="set it to 3600 s or less",
         )
-    everything = [{"type": "Pods", "value": scaling.max_replicas, "periodSeconds": _PERIOD}]
+    everything = [{"type": "Pods", "value": scaling.max_replicas, "periodSeconds": PERIOD}]
     return {
         "scaleUp": {"stabilizationWindowSeconds": 0, "policies": everything},
         "scaleDown": {"stabilizationWindowSeconds": math.ceil(scaling.stabilization), "policies": everything},

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from simserve.errors import ScenarioError
 from simserve.planner.export.deployment import Deployment
 from simserve.planner.export.flags import Flags
+from simserve.planner.server_table import server_table
 from simserve.scenario.deployment_spec import KVTierSpec
 from simserve.scenario.formats import COMPRESSED_KV
 from simserve.units import GIB, format_bytes
@@ -58,11 +59,26 @@ class CommandLine:
         """
         self.words += self.flags.render(flag, value, key=f"{block}.{key}")
 
-    def add_options(self, names: Mapping[str, str]) -> None:
-        """Add the flags of the engine's options that the scenario sets: option -> flag."""
-        for option, flag in names.items():
+    def flag_of(self, key: str) -> str:
+        """Return the flag of a key, named as in the engine's table."""
+        return server_table(self.flags.engine).flag_of(key)
+
+    def add_option(self, option: str, value: object) -> None:
+        """Add the flag of an option of the engine."""
+        self.add(self.flag_of(option), value, f"engine.{option}")
+
+    def add_options(self, *options: str) -> None:
+        """Add the flags of those options of the engine that the scenario sets."""
+        for option in options:
             if value := self.deployment.take(f"engine.{option}"):
-                self.add(flag, value, f"engine.{option}")
+                self.add_option(option, value)
+
+    def add_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Add the flags of a replica's sizes above 1, or of all where defaults are written out: key -> size."""
+        for key, size in sizes.items():
+            flag = self.flag_of(f"deployment.{key}")
+            if size > 1 or (self.deployment.is_explicit and self.flags.has(flag)):
+                self.add(flag, size, key)
 
     def add_kv_cache(self, low_bit: Mapping[str, Sequence[str]]) -> None:
         """Add the flag of the KV cache's number format, unless it is the server's default.
@@ -94,25 +110,19 @@ class CommandLine:
         if offloaded := self.deployment.take("cpu_offload_gb") or self.deployment.take("engine.cpu_offload_gb"):
             self.add("--cpu-offload-gb", f"{offloaded:g}", "cpu_offload_gb")
 
-    def add_adapters(self, seats: str, kept: str, named: str) -> None:
-        """Add the switch and the limits of LoRA adapters.
-
-        Args:
-            seats: Flag of the adapters on the GPU.
-            kept: Flag of those kept in host memory.
-            named: Flag that names the adapters, with its value.
-        """
+    def add_adapters(self, named: str) -> None:
+        """Add the switch and the limits of LoRA adapters; ``named`` is the flag that names them, with its value."""
         count = self.deployment.take("engine.max_loras")
         if not count:
             return
         if self.flags.has("--enable-lora"):
             self.add("--enable-lora", True, "engine.max_loras")
-        self.add(seats, count, "engine.max_loras")
+        self.add_option("max_loras", count)
         self.deployment.take("engine.max_lora_rank")
         if self.flags.has("--max-lora-rank"):
-            self.add("--max-lora-rank", self.deployment.engine.max_lora_rank, "engine.max_lora_rank")
+            self.add_option("max_lora_rank", self.deployment.engine.max_lora_rank)
         self.deployment.note(f"name the adapters with {named}, or load them while the server runs")
-        self.add_options({"max_cpu_loras": kept})
+        self.add_options("max_cpu_loras")
 
     def add_interval(self) -> None:
         """Add the flag of the tokens that are sent together after the first; the rest of `streaming` is no flag."""
@@ -129,10 +139,16 @@ class CommandLine:
         if self.deployment.resolved.shape.enable_two_batch_overlap:
             self.add(flag, True, "enable_two_batch_overlap")
 
-    def add_balancing(self, flag: str, copies: int | str) -> None:
-        """Add the flags that place experts by their load, with the given number of redundant copies."""
-        self.add("--enable-eplb", True, "num_redundant_experts")
-        self.add(flag, copies, "num_redundant_experts")
+    def add_balancing(self) -> None:
+        """Add the flags that place experts by their load, and of the redundant copies; newer vLLM takes JSON."""
+        key = "num_redundant_experts"
+        copies = self.deployment.take(key)
+        if copies is None:
+            return
+        self.add("--enable-eplb", True, key)
+        flag = self.flag_of(f"deployment.{key}")
+        has_json = not self.flags.has(flag) and self.flags.has("--eplb-config")
+        self.add("--eplb-config" if has_json else flag, f'{{"{key}": {copies}}}' if has_json else copies, key)
 
 
 def add_vllm_tiers(line: CommandLine) -> None:

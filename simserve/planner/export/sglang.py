@@ -18,31 +18,21 @@ from simserve.profiles.engine_options import version_key
 _LOW_BIT_KV = {"fp8": ("fp8_e4m3", "fp8_e5m2")}
 _FCFS_SINCE = version_key("0.4.6")
 """fcfs is the default order in 0.4.6, the version read; until 0.3 it was longest prefix match."""
-_NUMBERS = {
-    "max_model_len": "--context-length",
-    "gpu_memory_utilization": "--mem-fraction-static",
-    "max_num_seqs": "--max-running-requests",
-    "block_size": "--page-size",
-}
-_BACKENDS = {
-    "fp8_gemm_backend": "--fp8-gemm-backend",
-    "attention_backend": "--attention-backend",
-    "mamba_ssm_cache_dtype": "--mamba-ssm-dtype",
-}
-_SWITCHES = {
-    "enforce_eager": "--disable-cuda-graph",
-    "enable_nccl_nvls": "--enable-nccl-nvls",
-    "language_model_only": "--language-model-only",
-    "swa_full_tokens_ratio": "--swa-full-tokens-ratio",
-    "mamba_full_memory_ratio": "--mamba-full-memory-ratio",
-    "disable_hybrid_kv_cache_manager": "--disable-hybrid-swa-memory",
-}
-_ADMISSION = {
-    "schedule_conservativeness": "--schedule-conservativeness",
-    "enable_prefill_delayer": "--enable-prefill-delayer",
-    "prefill_delayer_max_delay_passes": "--prefill-delayer-max-delay-passes",
-    "prefill_delayer_token_usage_low_watermark": "--prefill-delayer-token-usage-low-watermark",
-}
+_NUMBERS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "block_size")
+_SWITCHES = (
+    "enforce_eager",
+    "enable_nccl_nvls",
+    "language_model_only",
+    "swa_full_tokens_ratio",
+    "mamba_full_memory_ratio",
+    "disable_hybrid_kv_cache_manager",
+)
+_ADMISSION = (
+    "schedule_conservativeness",
+    "enable_prefill_delayer",
+    "prefill_delayer_max_delay_passes",
+    "prefill_delayer_token_usage_low_watermark",
+)
 _DEEPEP_MODES = {"auto": "auto", "deepep_low_latency": "low_latency", "deepep_high_throughput": "normal"}
 _TORCHAO = {"int8-wo": "int8wo", "int4": "int4wo-128"}
 """Formats to which SGLang converts weights on loading, through torchao -> its names."""
@@ -65,7 +55,9 @@ def export_sglang(deployment: Deployment) -> Export:
     _add_experts(line)
     if line.says_dtype:
         line.add("--dtype", DTYPES[arithmetic_dtype(deployment)], "quantization")
-    line.add_options(_BACKENDS)
+    line.add_options("fp8_gemm_backend", "attention_backend")
+    if state := deployment.take("engine.mamba_ssm_cache_dtype"):
+        line.add("--mamba-ssm-dtype", state, "engine.mamba_ssm_cache_dtype")
     _add_quantization(line)
     line.add_kv_cache(_LOW_BIT_KV)
     _add_knobs(line)
@@ -78,10 +70,7 @@ def export_sglang(deployment: Deployment) -> Export:
 def _add_parallel(line: CommandLine) -> None:
     deployment, asked = line.deployment, line.deployment.scenario.deployment
     ranks = asked.tensor_parallel_size * asked.data_parallel_size
-    sizes = (("tensor", "--tp-size", ranks), ("pipeline", "--pp-size", asked.pipeline_parallel_size))
-    for kind, flag, size in sizes:
-        if size > 1 or (deployment.is_explicit and line.flags.has(flag)):
-            line.add(flag, size, f"{kind}_parallel_size")
+    line.add_sizes({"tensor_parallel_size": ranks, "pipeline_parallel_size": asked.pipeline_parallel_size})
     if (size := deployment.take("decode_context_parallel_size") or 1) > 1:
         line.add("--dcp-size", size, "decode_context_parallel_size")
     if asked.enable_expert_parallel:
@@ -104,9 +93,7 @@ def _add_experts(line: CommandLine) -> None:
     if kernels := deployment.take("engine.moe_backend"):
         is_mxfp4 = kernels == "triton" and shape.hardware.vendor != "AMD"
         line.add("--moe-runner-backend", "triton_kernel" if is_mxfp4 else kernels, "engine.moe_backend")
-    copies = deployment.take("num_redundant_experts")
-    if copies is not None:
-        line.add_balancing("--ep-num-redundant-experts", copies)
+    line.add_balancing()
 
 
 def _add_quantization(line: CommandLine) -> None:
@@ -135,11 +122,11 @@ def _add_quantization(line: CommandLine) -> None:
 def _add_knobs(line: CommandLine) -> None:
     deployment, engine, says, flags = line.deployment, line.deployment.engine, line.deployment.says, line.flags
     ranks = deployment.scenario.deployment.data_parallel_size  # SGLang divides seats and chunks among them
-    for key, flag in _NUMBERS.items():
+    for key in _NUMBERS:
         value = deployment.block_size if key == "block_size" else getattr(engine, key)
-        is_absent_and_one = key == "block_size" and value == 1 and not flags.has(flag)
+        is_absent_and_one = key == "block_size" and value == 1 and not flags.has(line.flag_of(key))
         if key in says and not is_absent_and_one:
-            line.add(flag, value * ranks if key == "max_num_seqs" else value, f"engine.{key}")
+            line.add_option(key, value * ranks if key == "max_num_seqs" else value)
     _add_graphs(line)
     if not engine.enable_chunked_prefill:
         line.add("--chunked-prefill-size", _NOT_CHUNKED, "engine.enable_chunked_prefill")
@@ -150,9 +137,9 @@ def _add_knobs(line: CommandLine) -> None:
         line.add("--disable-radix-cache", True, "engine.enable_prefix_caching")
     if "async_scheduling" in says and not engine.async_scheduling and flags.has("--disable-overlap-schedule"):
         line.add("--disable-overlap-schedule", True, "engine.async_scheduling")
-    line.add_options(_SWITCHES)
+    line.add_options(*_SWITCHES)
     if engine.max_mamba_cache_size is not None:
-        line.add("--max-mamba-cache-size", engine.max_mamba_cache_size * ranks, "engine.max_mamba_cache_size")
+        line.add_option("max_mamba_cache_size", engine.max_mamba_cache_size * ranks)
     deployment.take("engine.cuda_graph_padding")
     if not engine.cuda_graph_padding:
         line.add("--disable-cuda-graph-padding", True, "engine.cuda_graph_padding")
@@ -161,11 +148,11 @@ def _add_knobs(line: CommandLine) -> None:
         line.add(old if flags.has(old) else new, True, "engine.cudagraph_mode")
     if deployment.take("engine.mm_encoder_tp_mode") == "data":
         line.add("--mm-enable-dp-encoder", True, "engine.mm_encoder_tp_mode")
-    line.add_options(_ADMISSION)
+    line.add_options(*_ADMISSION)
     if blocks := deployment.take("engine.num_gpu_blocks_override"):
         line.add("--max-total-tokens", blocks * engine.block_size, "engine.num_gpu_blocks_override")
     line.add_offload()
-    line.add_adapters("--max-loras-per-batch", "--max-loaded-loras", "--lora-paths NAME=PATH")
+    line.add_adapters("--lora-paths NAME=PATH")
     add_sglang_kind(line)
     add_sglang_tiers(line)
     line.add_interval()

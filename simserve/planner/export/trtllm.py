@@ -33,12 +33,7 @@ OPTIONS_FILE = "extra_llm_api_options.yaml"
 _SINCE = version_key("1.0")
 """First version with PyTorch as default backend and `--extra_llm_api_options`; before, an engine had to be built."""
 _KV_CACHE = {"fp8": "fp8", "fp16": "auto", "bf16": "auto", "auto": "auto"}
-_NUMBERS = {
-    "max_model_len": "--max_seq_len",
-    "gpu_memory_utilization": "--kv_cache_free_gpu_memory_fraction",
-    "max_num_seqs": "--max_batch_size",
-    "max_num_batched_tokens": "--max_num_tokens",
-}
+_NUMBERS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")
 POLICIES = {"reserve": "GUARANTEED_NO_EVICT", "on_demand": "MAX_UTILIZATION"}
 """What admission requires blocks for -> `scheduler_config.capacity_scheduler_policy`."""
 DRAFTERS = {"eagle": "Eagle", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
@@ -96,15 +91,12 @@ def _add_flags(line: CommandLine) -> None:
     deployment, asked = line.deployment, line.deployment.scenario.deployment
     # Attention ranks are counted there among the tensor-parallel ones.
     ranks = asked.tensor_parallel_size * asked.data_parallel_size
-    sizes = (("tensor", "--tp_size", ranks), ("pipeline", "--pp_size", asked.pipeline_parallel_size))
-    for kind, flag, size in sizes:
-        if size > 1 or deployment.is_explicit:
-            line.add(flag, size, f"{kind}_parallel_size")
+    line.add_sizes({"tensor_parallel_size": ranks, "pipeline_parallel_size": asked.pipeline_parallel_size})
     if asked.enable_expert_parallel:
         line.add("--ep_size", ranks, "enable_expert_parallel")
-    for key, flag in _NUMBERS.items():
+    for key in _NUMBERS:
         if key in deployment.says:
-            line.add(flag, getattr(deployment.engine, key), f"engine.{key}")
+            line.add_option(key, getattr(deployment.engine, key))
 
 
 def _options(deployment: Deployment) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _RARE = (
     "max_cudagraph_capture_size",
     "mm_encoder_tp_mode",
 )
-"""Options that few scenarios set; vLLM's flags have their names."""
+"""Options that few scenarios set."""
 _TRITON = "TRITON_ATTN"  # vLLM's name of the Triton attention backend.
 _ONLINE = {"int8-wo": "int8_per_channel_weight_only", "nf4": "bitsandbytes"}
 """Formats besides FP8 to which vLLM converts weights on loading, where the version has the method."""
@@ -72,18 +72,10 @@ def export_vllm(deployment: Deployment) -> Export:
     return deployment.started_by("vllm", line.words, environment=environment)
 
 
-def _flag(key: str) -> str:
-    """Return the flag with the name of a key."""
-    return "--" + key.replace("_", "-")
-
-
 def _add_parallel(line: CommandLine) -> None:
     deployment, asked = line.deployment, line.deployment.scenario.deployment
     deployment.take("decode_context_parallel_size")
-    for key in _SIZES:
-        size = getattr(asked, key)
-        if size > 1 or (deployment.is_explicit and line.flags.has(_flag(key))):
-            line.add(_flag(key), size, key)
+    line.add_sizes({key: getattr(asked, key) for key in _SIZES})
     if asked.enable_expert_parallel:
         line.add("--enable-expert-parallel", True, "enable_expert_parallel")
     # How tokens reach the experts of other ranks, and how experts are placed.
@@ -92,11 +84,7 @@ def _add_parallel(line: CommandLine) -> None:
     if shape.all2all_backend != "allgather_reducescatter":
         line.add("--all2all-backend", shape.all2all_backend, "all2all_backend")
     line.add_overlap("--enable-dbo")
-    copies = deployment.take("num_redundant_experts")
-    if copies is not None and line.flags.has("--num-redundant-experts"):
-        line.add_balancing("--num-redundant-experts", copies)
-    elif copies is not None:
-        line.add_balancing("--eplb-config", f'{{"num_redundant_experts": {copies}}}')
+    line.add_balancing()
 
 
 def _add_quantization(line: CommandLine) -> None:
@@ -129,23 +117,23 @@ def _add_knobs(line: CommandLine) -> None:
     deployment, engine, flags = line.deployment, line.deployment.engine, line.flags
     for key in KNOBS:
         value = deployment.block_size if key == "block_size" else getattr(engine, key)
-        is_absent_and_off = value is False and flags.takes.get(_flag(key)) in (None, "switch")
+        is_absent_and_off = value is False and flags.takes.get(line.flag_of(key)) in (None, "switch")
         if key in deployment.says and not is_absent_and_off:
-            line.add(_flag(key), value, f"engine.{key}")
+            line.add_option(key, value)
     asked, explicit = deployment.scenario.deployment.engine, deployment.is_explicit
     if flags.has("--scheduling-policy") and (explicit or asked.scheduling_policy):
-        line.add("--scheduling-policy", engine.scheduling_policy, "engine.scheduling_policy")
+        line.add_option("scheduling_policy", engine.scheduling_policy)
     mode = engine.preemption_mode
     if mode != "recompute" or (flags.has("--preemption-mode") and (explicit or asked.preemption_mode)):
-        line.add("--preemption-mode", mode, "engine.preemption_mode")
+        line.add_option("preemption_mode", mode)
     if asked.swap_space or (flags.has("--swap-space") and (explicit or asked.swap_space is not None)):
-        line.add("--swap-space", f"{engine.swap_space / 2**30:g}", "engine.swap_space")
+        line.add_option("swap_space", f"{engine.swap_space / 2**30:g}")
 
 
 def _add_rare(line: CommandLine) -> None:
     """Add the flags of keys that few scenarios set."""
     deployment = line.deployment
-    line.add_options({key: _flag(key) for key in _RARE})
+    line.add_options(*_RARE)
     if deployment.take("engine.language_model_only"):
         none = json.dumps(dict.fromkeys(("image", "video", "audio"), 0))  # the limits that say it before 0.17
         has_switch = line.flags.has("--language-model-only")
@@ -155,9 +143,9 @@ def _add_rare(line: CommandLine) -> None:
         line.add("--compilation-config", json.dumps({"cudagraph_mode": mode}), "engine.cudagraph_mode")
     deployment.take("engine.disable_cascade_attn")
     if (apart := deployment.scenario.deployment.engine.disable_cascade_attn) is not None:
-        line.add("--disable-cascade-attn", apart, "engine.disable_cascade_attn")
+        line.add_option("disable_cascade_attn", apart)
     line.add_offload()
-    line.add_adapters("--max-loras", "--max-cpu-loras", "--lora-modules NAME=PATH")
+    line.add_adapters("--lora-modules NAME=PATH")
     add_vllm_kind(line)
     add_vllm_tiers(line)
     line.add_interval()
@@ -174,7 +162,7 @@ def _add_kernels(line: CommandLine) -> dict[str, str]:
         environment["VLLM_ROCM_USE_AITER"] = "1"
     elif experts:
         environment["VLLM_MXFP4_USE_MARLIN"] = str(int(experts == "marlin"))
-    line.add_options({"mamba_ssm_cache_dtype": "--mamba-ssm-cache-dtype"})
+    line.add_options("mamba_ssm_cache_dtype")
     backend = deployment.take("engine.attention_backend")
     if backend == "aiter":
         environment["VLLM_ROCM_USE_AITER"] = "1"

@@ -23,7 +23,8 @@ from simserve.planner.export.flags import ALL, without
 from simserve.planner.export.llm_d import SCORERS
 from simserve.planner.export.production_stack import LOGIC
 from simserve.planner.export.role_servers import ROLES
-from simserve.planner.export.workers import GPU_USE, OLD_KV_USAGE, PRODUCTS, SERVERS
+from simserve.planner.export.workers import PRODUCTS
+from simserve.planner.importers.autoscalers import SCALERS, keda_scaling
 from simserve.planner.importers.command import PROGRAMS, refused_note
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.llama_cpp_command import LLAMA_CPP
@@ -68,7 +69,6 @@ _VERSION = re.compile(
     r"v?(\d+(?:\.\d+)+)(?:rc\d+)?(?:\.post\d+)?(?:-(?:cu\d+|rocm[\d.]*|ubuntu\d+|x86_64|amd64|aarch64|arm64|runtime))*"
 )
 """Tag of an engine's image: its version, and for which driver, system and processor it was built."""
-_LOOK_SECONDS = 15.0  # Default interval between checks of Kubernetes' own autoscaler (kube-controller-manager).
 _ROLE_FLAGS = {
     "--is-prefill-worker": 0,
     "--is-decode-worker": 0,
@@ -525,8 +525,11 @@ _STACK_FLAGS = {
     "maxLoras": "--max-loras",
 }
 """Key of the production stack's `vllmConfig` -> flag of its chart (helm/templates/deployment-vllm-multi.yaml)."""
-_STACK_QUERY, _STACK_THRESHOLD, _KEDA_MOST = "vllm:num_requests_waiting", 5, 100
-"""The chart's own trigger (helm/templates/scaledobject-vllm.yaml), and KEDA's default for `maxReplicaCount`."""
+_STACK_TRIGGER = {
+    "type": "prometheus",
+    "metadata": {"query": "vllm:num_requests_waiting", "threshold": 5},
+}
+"""The chart's own trigger of KEDA (helm/templates/scaledobject-vllm.yaml)."""
 _UNCACHED = (
     "Prefix caching is off: vLLM's chart starts servers with --no-enable-prefix-caching unless vllmConfig has "
     "enablePrefixCaching: true."
@@ -558,8 +561,7 @@ def _of_production_stack(model: Mapping[str, Any]) -> _Server:
         notes=tuple(notes),
     )
     if keda.get("enabled"):
-        own = {"type": "prometheus", "metadata": {"query": _STACK_QUERY, "threshold": _STACK_THRESHOLD}}
-        server.scaling = _keda({"triggers": [own], **keda}, server)
+        server.scaling = keda_scaling({"triggers": [_STACK_TRIGGER], **keda}, server.name)
     return server
 
 
@@ -627,59 +629,12 @@ def _add_files(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]
 
 def _add_scaling(servers: Sequence[_Server], documents: Sequence[Mapping[str, Any]]) -> None:
     for document in documents:
-        kind, spec = document.get("kind"), document.get("spec") or {}
-        if kind not in ("HorizontalPodAutoscaler", "ScaledObject"):
+        if document.get("kind") not in SCALERS:
             continue
-        target = spec["scaleTargetRef"]["name"]
+        target = document["spec"]["scaleTargetRef"]["name"]
         for server in servers:
             if server.name == target:
-                server.scaling = _keda(spec, server) if kind == "ScaledObject" else _pod_autoscaler(spec, server)
-
-
-def _pod_autoscaler(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
-    pods = next((each["pods"] for each in spec.get("metrics", ()) if each.get("type") == "Pods"), None)
-    if pods is None:
-        rule = "scales on no metric of its pods"
-        raise ScenarioError(rule, file=_WHERE, key="HorizontalPodAutoscaler", value=server.name)
-    value = str(pods["target"]["averageValue"])
-    target = float(value[:-1]) / 1000 if value.endswith("m") else float(value)
-    found = _metric(pods["metric"]["name"], target, server)
-    bounds = {"min_replicas": spec.get("minReplicas", 1), "max_replicas": spec["maxReplicas"]}
-    return {**found, **bounds, "interval": _seconds(_LOOK_SECONDS), **_pace(spec, server)}
-
-
-def _keda(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
-    trigger = next((each["metadata"] for each in spec["triggers"] if each["type"] == "prometheus"), None)
-    if trigger is None:
-        raise ScenarioError("scales on no metric of Prometheus", file=_WHERE, key="ScaledObject", value=server.name)
-    found = _metric(trigger["query"], float(trigger["threshold"]), server)
-    least, most = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", _KEDA_MOST)
-    interval = _seconds(spec.get("pollingInterval", 30))  # KEDA's default
-    behavior = ((spec.get("advanced") or {}).get("horizontalPodAutoscalerConfig") or {}).get("behavior")
-    pace = _pace({"behavior": behavior}, server)
-    return {**found, "min_replicas": least, "max_replicas": most, "interval": interval, **pace}
-
-
-def _metric(text: str, target: float, server: _Server) -> dict[str, Any]:
-    """Return the metric that a name or a query stands for, with its target in the scenario's unit."""
-    if GPU_USE in text:
-        return {"metric": "busy", "target": target / 100}
-    names = {name: key for each in SERVERS.values() for key, name in each.metrics.items()} | {OLD_KV_USAGE: "kv_usage"}
-    found = next((key for name, key in names.items() if name in text), None)
-    if found is None:
-        remedy = "scale on " + ", ".join(names)
-        raise ScenarioError("is no metric that is simulated", file=_WHERE, key=server.name, value=text, remedy=remedy)
-    return {"metric": found, "target": target}
-
-
-def _pace(spec: Mapping[str, Any], server: _Server) -> dict[str, Any]:
-    down = ((spec.get("behavior") or {}).get("scaleDown") or {}).get("stabilizationWindowSeconds", 300)
-    grace = {} if server.grace is None else {"grace_period": _seconds(server.grace)}
-    return {"stabilization": _seconds(down), **grace}
-
-
-def _seconds(value: float) -> str:
-    return f"{value:g} s"
+                server.scaling = SCALERS[document["kind"]](document["spec"], target, server.grace)
 
 
 def _policy(document: Mapping[str, Any]) -> str | None:

@@ -11,17 +11,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from simserve.documents import read_mapping
 from simserve.errors import ScenarioError
 from simserve.planner.export.flags import Flags, flags_of, newest_with, read_words, similar
 from simserve.planner.importers.draft import Draft, scenario_name
 from simserve.planner.importers.lengths import lognormal
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.pasted import read_pasted, without_shell
+from simserve.planner.server_table import ServerTable, server_table
 from simserve.planner.space.options import DRAFT_ACCEPTANCE, MTP_ACCEPTANCE
 from simserve.profiles.catalog import load_model
 from simserve.profiles.encoders import can_keep_tower_whole
@@ -30,9 +28,7 @@ from simserve.profiles.hardware import load_hardware
 from simserve.profiles.model import ModelProfile
 from simserve.profiles.model_names import KV_CACHE_DTYPES, stored_format
 from simserve.units import to_text
-from simserve.validation import FrozenModel, validate
 
-_TABLE = Path(__file__).with_name("servers.yaml")
 ASSUMED_HARDWARE = "h100-sxm-80gb"  # GPU of a server where neither its command line nor its log names one.
 DTYPES = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
 """Servers' names of the format they compute in -> the scenario's."""
@@ -173,74 +169,26 @@ def read_nodes(reading: Reading, flag: str, value: Any) -> None:
     reading.num_nodes = max(int(value), 1)
 
 
-class Choice(FrozenModel):
-    """A flag of which some values are simulated."""
-
-    key: str
-    known: Mapping[str, Any]  # Value -> its meaning in a scenario.
-    default: str = ""  # Value that sets nothing.
-
-
-class ServerTable(FrozenModel):
-    """What ``servers.yaml`` says of an engine's server.
-
-    A flag sets a key of the engine's options; ``deployment.x`` is one of another part of the reading, ``.x`` an
-    attribute of the reading itself.
-    """
-
-    title: str  # The engine's name in the title of a scenario.
-    sign: re.Pattern[str]  # Pattern that occurs only in its lines.
-    starts: tuple[str, ...]  # Ways to start it: patterns of one or two words, separated by a blank.
-    image: re.Pattern[str]  # Pattern of its container image; the group is the version, if the tag gives it.
-    is_entrypoint: bool = False
-    """Whether the image starts the server by itself, with the words after it as arguments."""
-    lacks: str = ""  # Rule of the error for a line that starts no such server; empty: a line need not start one.
-    example: str = ""  # A line that starts one.
-    names_model: str  # How a line names its model, for the remedy.
-    others: Mapping[str, str] = {}  # Sign of another engine's lines -> their import, for the remedy.
-    aliases: Mapping[str, str] = {}  # Short form of a flag -> its name in the engine's parser.
-    counts: Mapping[str, str] = {}  # Flag -> key of a whole number.
-    numbers: Mapping[str, tuple[str, str]] = {}  # Flag -> option, and what a value is not that is no such number.
-    switches: Mapping[str, str] = {}  # Switch -> key that it makes true.
-    off_switches: Mapping[str, str] = {}  # Switch -> key that it makes false.
-    implied: Mapping[str, tuple[str, Any]] = {}  # Switch -> key and the value that it has unless another flag sets it.
-    texts: Mapping[str, str] = {}  # Flag -> key of a text.
-    attributes: Mapping[str, str] = {}  # Flag -> attribute of the reading that keeps the value as it is.
-    only: Mapping[str, tuple[str | bool, ...]] = {}  # Flag -> its values that are what is simulated anyway.
-    choices: Mapping[str, Choice] = {}
-    weights: Mapping[str, Mapping[str, tuple[str, ...]]] = {}  # Flag -> weight format -> the engine's names of it.
-    without_effect: tuple[str, ...] = ()
-    """Patterns of flags without effect on the simulation, which begin with two dashes unless they say one."""
-
-    def readers(self) -> dict[str, Reader]:
-        """Return flag -> function that reads its value."""
-        return {
-            **{flag: counted(*_placed(key)) for flag, key in self.counts.items()},
-            **{flag: measured(*each) for flag, each in self.numbers.items()},
-            **{flag: switched(*_placed(key)) for flag, key in self.switches.items()},
-            **{flag: switched(*_placed(key), stands=False) for flag, key in self.off_switches.items()},
-            **{flag: implied(*_placed(key), value) for flag, (key, value) in self.implied.items()},
-            **{flag: kept(*_placed(key)) for flag, key in self.texts.items()},
-            **{flag: kept_as_is(attribute) for flag, attribute in self.attributes.items()},
-            **{flag: only(*known) for flag, known in self.only.items()},
-            **{
-                flag: chosen(*_placed(each.key), each.known, default=each.default)
-                for flag, each in self.choices.items()
-            },
-            **{flag: weights(names) for flag, names in self.weights.items()},
-        }
+def readers_of(table: ServerTable) -> dict[str, Reader]:
+    """Return flag -> function that reads its value, of the flags in an engine's table."""
+    return {
+        **{flag: counted(*_placed(key)) for flag, key in table.counts.items()},
+        **{flag: measured(*each) for flag, each in table.numbers.items()},
+        **{flag: switched(*_placed(key)) for flag, key in table.switches.items()},
+        **{flag: switched(*_placed(key), stands=False) for flag, key in table.off_switches.items()},
+        **{flag: implied(*_placed(key), value) for flag, (key, value) in table.implied.items()},
+        **{flag: kept(*_placed(key)) for flag, key in table.texts.items()},
+        **{flag: kept_as_is(attribute) for flag, attribute in table.attributes.items()},
+        **{flag: only(*known) for flag, known in table.only.items()},
+        **{flag: chosen(*_placed(each.key), each.known, default=each.default) for flag, each in table.choices.items()},
+        **{flag: weights(names) for flag, names in table.weights.items()},
+    }
 
 
 def _placed(key: str) -> tuple[str, str]:
     """Return a key of the table as key and part of the reading."""
     part, dot, name = key.rpartition(".")
     return name, part if dot else "options"
-
-
-@cache
-def server_table(engine: str) -> ServerTable:
-    """Return the table of an engine's server."""
-    return validate(ServerTable, read_mapping(_TABLE)[engine], file=_TABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +211,7 @@ class Program:
     @property
     def readers(self) -> Mapping[str, Reader]:
         """Flag -> function that reads its value."""
-        return {**self.table.readers(), **self.own}
+        return {**readers_of(self.table), **self.own}
 
     def is_without_effect(self, flag: str) -> bool:
         """Return whether a flag has no effect on the simulation."""
