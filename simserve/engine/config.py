@@ -421,10 +421,13 @@ class EngineConfig:
         return is_growing and self.scheduler == "mixed" and not self.kv_tiers
 
     @property
-    def window_surplus(self) -> int:
-        """Most blocks of windows beyond ``window_blocks``: of chunks whose results are not known, and one of each."""
+    def surplus_blocks(self) -> int:
+        """Most blocks held that are not counted unless one by one: of chunks before windows, and for drafts ahead."""
         chunks = -(-self.max_num_batched_tokens // self.block_size) + 2 * self.max_num_seqs
-        return self.window_groups * (self.pipeline_parallel_size + self.async_scheduling) * chunks
+        drafts = self.num_lookahead_tokens + 2 * (1 + self.num_speculative_tokens)
+        ahead = (1 + -(-drafts // self.block_size)) * self.max_num_seqs if self.num_speculative_tokens else 0
+        chunks = self.window_groups * (self.pipeline_parallel_size + self.async_scheduling) * chunks
+        return chunks + (1 + self.window_groups) * ahead
 
     @property
     def reach(self) -> int:

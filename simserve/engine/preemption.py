@@ -36,6 +36,7 @@ from simserve.engine.decoding import (
     cache_decoded,
     expect_answer,
     forget_finished,
+    generated_at_pace,
     generated_by_now,
     growth_of_step,
     join_decoding,
@@ -336,8 +337,10 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         computed = requests.prompt_tokens[index] + generated - 1
         is_recent = requests.joined_leap[index] == replica.leap_index and not replica.has_whole_prompts
         if replica.releases_late and not is_recent:
-            # The token of its last step is not known when it loses its blocks.
+            # The tokens of its last step are not known when it loses its blocks.
             computed -= 1
+            if replica.assumes_drafts:
+                computed = requests.prompt_tokens[index] + generated_at_pace(requests, index, replica.step - 1) - 1
         if replica.swaps:
             swap_out(replica, requests, index, computed)
         if replica.has_suspension:

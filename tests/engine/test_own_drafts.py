@@ -224,3 +224,11 @@ def test_a_model_that_drafts_is_served_as_the_reference_does(version: str) -> No
     keys = ["workload.num_requests=40", f"deployment.engine.version={version}", drafts]
 
     assert verify(load("multi-turn", keys), accelerate="off").is_equal
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("eagle_short", 121005), ("eagle_prefix_short", 121005)])
+def test_drafts_ahead_are_counted_where_memory_nearly_runs_short(kind: str, seed: int) -> None:
+    """Nobody seems to wait unless slots ahead count; and a victim's blocks are cached without its unknown tokens."""
+    case = as_vllm(draw_case(kind, seed, is_async=True), "0.20.2")
+
+    assert_agrees(config_of(case, RULES["0.20.2"]), times_of(case), requests_of(case))
