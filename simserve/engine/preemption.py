@@ -314,7 +314,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         finish_step = requests.finish_step[index]
         generated = generated_by_now(replica, requests, index)
         last_token_time = max(requests.last_token_time[index], replica.last_decode_time)
-        if index in replica.swapped_in:
+        has_waited = index in replica.swapped_in
+        if has_waited:
             # It has not decoded since it came back.
             replica.swapped_in.remove(index)
             last_token_time = requests.last_token_time[index]
@@ -341,6 +342,9 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
             computed -= 1
             if replica.assumes_drafts:
                 computed = requests.prompt_tokens[index] + generated_at_pace(requests, index, replica.step - 1) - 1
+        elif replica.releases_late and not has_waited and replica.config.hashes_next_token:
+            # Nor is the first one, by which the block before it is found.
+            computed -= 1
         if replica.swaps:
             swap_out(replica, requests, index, computed)
         if replica.has_suspension:
