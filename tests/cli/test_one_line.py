@@ -433,9 +433,10 @@ def test_a_line_that_vllm_refuses_says_so_and_what_it_lacks(simserve: Simserve) 
     assert note not in simserve("memory", "--like", short, "--gpus", "H100").stderr
 
 
-def test_a_manifest_in_place_of_a_scenario_is_told(simserve: Simserve) -> None:
+@pytest.mark.parametrize("more", ["", "---\napiVersion: v1\nkind: Service\n", "replicas: {{ .Values.replicas }}\n"])
+def test_a_manifest_in_place_of_a_scenario_is_told(simserve: Simserve, more: str) -> None:
     """With the command that makes a scenario of it, not with every key that it should not have."""
-    Path("k8s.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n", encoding="utf-8")
+    Path("k8s.yaml").write_text(f"apiVersion: apps/v1\nkind: Deployment\n{more}", encoding="utf-8")
 
     outcome = simserve("run", "k8s.yaml")
 
