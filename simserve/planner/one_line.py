@@ -23,7 +23,7 @@ from simserve.planner.importers.llama_cpp_command import gguf_format
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
-from simserve.planner.layout import OneLine, count_notes, laid_out, set_groups
+from simserve.planner.layout import OneLine, client_notes, count_notes, laid_out, set_groups
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
@@ -149,6 +149,8 @@ def ask(
         notes.append(refused)
     if count is not None and not is_plan:
         notes += count_notes(scenario.deployment, count)
+    if flags.concurrency is not None and needs_load:
+        notes += client_notes(scenario)
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
