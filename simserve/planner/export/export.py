@@ -84,7 +84,8 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     """
     target = _SHORT.get(target.lower(), target.lower())
     if target not in TARGETS:
-        raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS, likeness=_LIKENESS))
+        remedy = nearest(target, TARGETS, likeness=_LIKENESS)
+        raise UsageError("is not a target", key="--to", value=target, remedy=remedy)
     with scenario.blaming(""):
         return _export(scenario, target, explicit=explicit, checkpoint=checkpoint)
 
