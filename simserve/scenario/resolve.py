@@ -727,7 +727,7 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     """Return the scheduler's fields if layers keep only their window, or a state."""
     layout = memory.windows
     if layout is None:
-        return tree_fields(shape) if shape.model.num_linear_layers else {}
+        return tree_fields(shape) if shape.model.num_linear_layers else _fields_ahead(shape)
     return {
         "full_groups": layout.full_groups,
         "window_groups": layout.window_groups,
@@ -735,6 +735,14 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
         "num_window_blocks": layout.num_window_blocks,
         "keeps_states": layout.are_states,
     } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
+
+
+def _fields_ahead(shape: ReplicaShape) -> dict[str, int]:
+    """Return what drafts hold and find where all layers see everything and blocks are counted one by one."""
+    rules = shape.engine.state_pool
+    if rules is None or shape.speculation is None:
+        return {}
+    return draft_fields(shape) | {"aligns_plainly": rules.aligns_plainly}
 
 
 def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:
