@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from simserve.metrics.result import RunResult
@@ -89,9 +89,10 @@ def _changed(changes: Mapping[str, Any]) -> str:
     """Return what is different, in words if it is a single change that has them: ``'With 2 replicas'``."""
     if len(changes) == 1:
         [(key, value)] = changes.items()
-        words = {
+        words: dict[str, Callable[[], str]] = {
             "deployment.hardware": lambda: f"On {value}",
             "deployment.replicas": lambda: f"With {counted(value, 'replica')}",
+            "deployment.engine.enforce_eager": lambda: "With CUDA graphs",
             "workload.arrivals.rate": lambda: f"At {number(value)} requests/s",
             "workload.arrivals.concurrency": lambda: f"With {counted(value, 'client')}",
         }
