@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from simserve.metrics.result import RunResult
+from simserve.metrics.throughput import PARTS
 from simserve.report.preemption import preemption_statement
 from simserve.report.quantities import count, counted, dollars, listed, number, share
 from simserve.units import HOURS_PER_MONTH, parse
@@ -181,6 +182,10 @@ def cautions(result: RunResult) -> list[str]:
     if simserve["requests"]["truncated"]:
         cut = counted(simserve["requests"]["truncated"], "request")
         found.append(f"max_model_len cut the answers of {cut}.")
+    if simserve["engine_resolved"].get("enforce_eager") and simserve["bottleneck"]["binding"] == PARTS["host"]:
+        found.append(
+            "Without CUDA graphs, launches take most of a step: deployment.engine.enforce_eager=false has them."
+        )
     found.append(preemption_statement(result))
     found += [f"Threshold failed: {failure}." for failure in result.threshold_failures]
     found += [_sentence(note) for note in simserve["engine_resolved"].get("notes", ())]

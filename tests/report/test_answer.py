@@ -128,3 +128,18 @@ def test_clients_who_pause_and_ask_seldom_are_told(think_time: str, clients: int
     if told is not None:
         assert told.startswith("each client sends 7.5")
         assert "--num-requests 400" in told
+
+
+def test_a_server_without_graphs_that_its_launches_slow_down_is_told() -> None:
+    """Also where it holds: "Nothing has to change" was all that was said of TPOT at 2.7 times what one flag gives."""
+    found = run("stable")
+    inner = found.summary["simserve"]
+    bound = {**inner["bottleneck"], "binding": "CPU and kernel launches"}
+    engine = {**inner["engine_resolved"], "enforce_eager": True}
+    eager = replace(found, summary={**found.summary, "simserve": {**inner, "engine_resolved": engine}})
+    slow = {**inner, "engine_resolved": engine, "bottleneck": bound}
+
+    told = warnings(replace(found, summary={**found.summary, "simserve": slow}))
+
+    assert any("enforce_eager=false" in each for each in told)
+    assert not any("enforce_eager" in each for each in (*warnings(eager), *warnings(found)))
