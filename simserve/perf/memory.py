@@ -270,7 +270,7 @@ def _needs_besides_states(shape: ReplicaShape) -> dict[str, float]:
             pipeline_layer_partition=shape.pipeline_layer_partition,
         )
         - offloaded_weights_bytes(shape)
-        - _looked_up_bytes(shape),
+        - mapped_bytes(shape),
         "activations": activation_bytes(shape),
         "runtime": _runtime_bytes(shape),
         "cuda_graphs": engine.cuda_graph_bytes,
@@ -494,11 +494,11 @@ def offloaded_weights_bytes(shape: ReplicaShape) -> float:
     return outside + share * layer_weights_bytes(shape.model, shape.precision.name, expert_tile=shape.expert_tile)
 
 
-def _looked_up_bytes(shape: ReplicaShape) -> float:
+def mapped_bytes(shape: ReplicaShape) -> float:
     """Return the bytes of one GPU's embeddings that the engine leaves in its mapped file, and looks tokens up in there.
 
-    An embedding that is the LM head too is on the GPU for that. Of stages, the last one with the LM head holds as much as
-    the first would.
+    An embedding that is the LM head too is on the GPU for that. Of stages, the last one with the LM head holds as much
+    as the first would.
     """
     model = shape.model
     if shape.engine.loads_embeddings or model.num_parameters_nominal is not None or shape.pipeline_parallel_size > 1:
@@ -689,7 +689,7 @@ def _weight_line(shape: ReplicaShape, weights: float) -> str:
     parameters = f"{shape.model.num_parameters / 1e9:.4g} B parameters"
     outside = offloaded_weights_bytes(shape)
     kept = f"{format_bytes(weights + outside)} - {format_bytes(outside)} in host memory = " if outside else ""
-    table = _looked_up_bytes(shape)
+    table = mapped_bytes(shape)
     mapped = f"; {format_bytes(table)} of embeddings stay in the mapped file" if table else ""
     return f"weights: {parameters}, {linear}: {kept}{format_bytes(weights)} on the fullest GPU of {sizes}{mapped}"
 
