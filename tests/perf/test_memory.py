@@ -208,7 +208,7 @@ def test_gguf_files_are_as_large_as_published(quantization: str, gibibytes: floa
     [("llama-3-8b", 0.275), ("llama-3.2-3b", 0.0), ("gemma-4-e4b", 1.575)],
 )
 def test_tokens_are_looked_up_in_host_memory(engine: str, model: str, gibibytes: float) -> None:
-    """Llama-3-8B in Q4_K_M logs 281.81 MiB on the CPU; a tied embedding is the LM head too; Gemma's layers have tables."""
+    """Llama-3-8B in Q4_K_M logs 281.81 MiB on the CPU; a tied one is the LM head too; Gemma has more tables."""
     shape = make_shape(model=model, engine=engine, quantization="gguf-q4_k_m")
     whole = weights_bytes(shape.model, "gguf-q4_k_m")
 
