@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from simserve.cli import progress
 from simserve.sim import acceleration
@@ -21,8 +24,15 @@ garbage time and again takes a third of what collecting the tests does."""
 
 
 def pytest_sessionstart() -> None:
-    """Search for garbage less often."""
+    """Search for garbage less often, and let what a property draws follow from its own text alone.
+
+    Hypothesis also draws constants of the modules imported so far: other ones in another process, or after any commit.
+    """
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION)
+    settings.register_profile("repeatable", derandomize=True)
+    settings.load_profile("repeatable")
+    no_constants = Constants()
+    providers._get_local_constants = lambda: no_constants
 
 
 @pytest.hookimpl(wrapper=True)

@@ -761,7 +761,7 @@ class Scheduler(ABC):
                 return False
         elif self.config.kv_allocation == "paged" and self.free < self.blocks_of(self.longest(request)):
             return False
-        request.computed = request.target = computed
+        request.computed = request.assumed = request.target = computed
         request.micro_batch = smallest(self, [], may_be_empty=False)
         self.take_adapter(request, self.loads)
         self.running.append(request)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from simserve.engine.config import EngineConfig
 from simserve.scenario.reference_run import by_reference, uncovered
 from simserve.scenario.verify import compared
 from simserve.sim.control import Control, DisaggregationSpec, EncoderAutoscalingSpec, RoutingSpec
@@ -21,7 +22,7 @@ from simserve.sim.simulate import Deployment, simulate
 from simserve.validation import validate
 from simserve.workload.class_spec import ClassSpec
 from simserve.workload.requests import EncoderPool, RequestSpecs
-from tests.builders import affine_step_times, make_config
+from tests.builders import affine_step_times, make_config, make_specs
 from tests.engine.strategies import earlier_images, stores, tiered_cases
 from tests.fuzzing import examples
 from tests.properties import test_conservation, test_fleet_conservation
@@ -221,12 +222,34 @@ def test_first_tokens_of_decode_replicas_are_those_of_the_plane(kind: str, data:
     assert deployment.control is not None
     engine = replace(deployment.engine, max_loras=0, enable_prefix_caching=False, kv_tiers=())
     assume((engine.batching, engine.scheduler, engine.kv_allocation) == ("continuous", "mixed", "paged"))
+    reserved = data.draw(st.sampled_from([0, 3, 9]))
+    late = replace(engine, recomputes_last_token=data.draw(st.booleans()), reserved_decode_tokens=reserved)
+    count, seconds = data.draw(st.integers(1, 2)), data.draw(st.sampled_from([0.0, 0.00171]))
+
+    assert_alike(apart(deployment, engine, late, count, seconds), specs)
+
+
+def test_a_prompt_computed_elsewhere_takes_slots_for_the_tokens_that_it_has_here() -> None:
+    """Its last token is computed again: three requests fill ten blocks to the last, and none gives way."""
+    sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 4, "block_size": 2, "num_blocks": 10, "max_model_len": 20}
+    engine = make_config(**sizes, max_chunk_tokens=1, **FRONTEND)
+    specs = make_specs([0.0] * 9, [1, 1, 1, 1, 1, 4, 1, 1, 1], [1, 7, 7, 1, 1, 1, 1, 1, 1])
+    deployment = make_deployment(engine, TIMES, 1)
+    deployment = apart(replace(deployment, control=Control()), engine, replace(engine, recomputes_last_token=True), 1)
+
+    assert_alike(deployment, specs)
+    assert simulate(deployment, specs).records.num_preemptions.sum() == 0
+
+
+def apart(
+    deployment: Deployment, engine: EngineConfig, decode: EngineConfig, num_decode: int, landing_seconds: float = 0.0
+) -> Deployment:
+    """Return a deployment of which one replica prefills, and others decode."""
+    assert deployment.control is not None
     first = PoolSetup(
         name="prefill", role="prefill", engine=engine, step_times=TIMES, priced=None, num_replicas=1, acceptance=()
     )
-    reserved = data.draw(st.sampled_from([0, 3, 9]))
-    late = replace(engine, recomputes_last_token=data.draw(st.booleans()), reserved_decode_tokens=reserved)
-    second = replace(first, name="decode", role="decode", engine=late, num_replicas=data.draw(st.integers(1, 2)))
+    second = replace(first, name="decode", role="decode", engine=decode, num_replicas=num_decode)
     link = {"transfer_bandwidth": "97 GB/s", "transfer_latency": "0.0713 s", "max_in_transfer": 3}
     control = replace(
         deployment.control,
@@ -234,10 +257,9 @@ def test_first_tokens_of_decode_replicas_are_those_of_the_plane(kind: str, data:
         allowed=(),
         disaggregation=validate(DisaggregationSpec, link),
         kv_bytes_per_token=1.1e9,
-        landing_seconds_per_token=data.draw(st.sampled_from([0.0, 0.00171])),
+        landing_seconds_per_token=landing_seconds,
     )
-
-    assert_alike(replace(deployment, engine=engine, pools=(first, second), control=control), specs)
+    return replace(deployment, engine=engine, pools=(first, second), control=control)
 
 
 @given(data=st.data(), num_workers=st.integers(1, 3))

@@ -25,7 +25,7 @@ from simserve.scenario.resolve import ResolvedScenario, engine_of, resolve
 from simserve.scenario.schema import Scenario
 from simserve.scenario.speculative import SpeculativeSpec
 
-_KNOBS = (
+KNOBS = (
     "max_model_len",
     "gpu_memory_utilization",
     "max_num_seqs",
@@ -58,7 +58,7 @@ _SAID = frozenset(
 """Keys of a deployment that every export expresses or refuses, or that concern only the simulation."""
 _SAID_OF_ENGINE = frozenset(
     {
-        *_KNOBS,
+        *KNOBS,
         "sampling",
         "endpoint",
         "batching",
@@ -212,6 +212,16 @@ class Deployment:
         if text not in self.notes:
             self.notes.append(text)
 
+    def needs_no_quantization(self) -> bool:
+        """Return whether the weights are simulated in 16 or 32 bit.
+
+        Raises:
+            ScenarioError: They are, and the checkpoint holds others.
+        """
+        if self.is_full_precision and self.stored_quantization != "none":
+            self.needs_checkpoint(f"it is stored in {self.stored_quantization}")
+        return self.is_full_precision
+
     def needs_checkpoint(self, why: str) -> None:
         """Check that the user has named the checkpoint.
 
@@ -304,7 +314,7 @@ def prepare(scenario: Scenario, *, explicit: bool, checkpoint: str | None) -> De
         resolved=resolved,
         version=version,
         needed=needed,
-        says=frozenset(_KNOBS) if explicit or not is_exact else needed,
+        says=frozenset(KNOBS) if explicit or not is_exact else needed,
         is_explicit=explicit,
         checkpoint=checkpoint or loaded.repository or model.name,
         is_own_checkpoint=checkpoint is not None,
@@ -362,11 +372,11 @@ def _needed_knobs(resolved: ResolvedScenario) -> frozenset[str]:
     if are_seats_told(resolved.shape.engine):
         asked = asked.model_copy(update={"max_num_seqs": resolved.shape.engine.max_num_seqs})
     wanted = resolved.shape.engine.model_copy(update={"sources": {}})
-    for key in [key for key in _KNOBS if getattr(asked, key) is not None]:
+    for key in [key for key in KNOBS if getattr(asked, key) is not None]:
         without = asked.model_copy(update={key: None})
         with suppress(ScenarioError):  # without it, the others may contradict each other
             asked = without if _engine_with(resolved, without) == wanted else asked
-    return frozenset(asked.overrides()) & frozenset(_KNOBS)
+    return frozenset(asked.overrides()) & frozenset(KNOBS)
 
 
 def _refuse_unreal(resolved: ResolvedScenario) -> None:

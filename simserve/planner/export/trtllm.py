@@ -14,8 +14,9 @@ import yaml
 
 from simserve.documents import yaml_text
 from simserve.errors import ScenarioError
+from simserve.planner.export.command_line import CommandLine
 from simserve.planner.export.deployment import Deployment, Export, draft_checkpoint
-from simserve.planner.export.flags import Flags, flags_of, without
+from simserve.planner.export.flags import flags_of, without
 from simserve.planner.export.role_servers import (
     SERVERS_FILE,
     Placed,
@@ -61,14 +62,15 @@ def export_trtllm(deployment: Deployment) -> Export:
         remedy = 'use "1.0" or newer'
         raise ScenarioError(rule, key="deployment.engine.version", value=deployment.version, remedy=remedy)
     flags = flags_of("tensorrt-llm", deployment.version)
-    command = ["trtllm-serve", deployment.checkpoint, *_flags(deployment, flags)]
+    line = CommandLine(deployment, flags, ["trtllm-serve", deployment.checkpoint])
+    _add_flags(line)
     options = _options(deployment) | _speculative(deployment)
     files = {}
     if options:
-        command += flags.render("--extra_llm_api_options", OPTIONS_FILE, key="deployment.engine")
+        line.add("--extra_llm_api_options", OPTIONS_FILE, "engine")
         files[OPTIONS_FILE] = options_text(options, deployment.version)
     _check_weights(deployment)
-    return deployment.started_by("trtllm", command, files=files)
+    return deployment.started_by("trtllm", line.words, files=files)
 
 
 def options_text(options: Mapping[str, Any], version: str, reader: str = _READER) -> str:
@@ -90,21 +92,19 @@ def options_text(options: Mapping[str, Any], version: str, reader: str = _READER
     return f"# For {reader}\n" + yaml_text(dict(options))
 
 
-def _flags(deployment: Deployment, flags: Flags) -> list[str]:
-    asked, words = deployment.scenario.deployment, []
-    for key, flag in (("tensor_parallel_size", "--tp_size"), ("pipeline_parallel_size", "--pp_size")):
-        size = getattr(asked, key)
-        if key == "tensor_parallel_size":
-            size *= asked.data_parallel_size  # there, attention ranks are counted among the tensor-parallel ones
+def _add_flags(line: CommandLine) -> None:
+    deployment, asked = line.deployment, line.deployment.scenario.deployment
+    # Attention ranks are counted there among the tensor-parallel ones.
+    ranks = asked.tensor_parallel_size * asked.data_parallel_size
+    sizes = (("tensor", "--tp_size", ranks), ("pipeline", "--pp_size", asked.pipeline_parallel_size))
+    for kind, flag, size in sizes:
         if size > 1 or deployment.is_explicit:
-            words += flags.render(flag, size, key=f"deployment.{key}")
+            line.add(flag, size, f"{kind}_parallel_size")
     if asked.enable_expert_parallel:
-        ranks = asked.tensor_parallel_size * asked.data_parallel_size
-        words += flags.render("--ep_size", ranks, key="deployment.enable_expert_parallel")
+        line.add("--ep_size", ranks, "enable_expert_parallel")
     for key, flag in _NUMBERS.items():
         if key in deployment.says:
-            words += flags.render(flag, getattr(deployment.engine, key), key=f"deployment.engine.{key}")
-    return words
+            line.add(flag, getattr(deployment.engine, key), f"engine.{key}")
 
 
 def _options(deployment: Deployment) -> dict[str, Any]:
@@ -186,9 +186,7 @@ def _speculative(deployment: Deployment) -> dict[str, Any]:
 def _check_weights(deployment: Deployment) -> None:
     """Check that the checkpoint is in the simulated format: the PyTorch backend loads weights as they are stored."""
     quantization = deployment.quantization
-    if deployment.is_full_precision:
-        if deployment.stored_quantization != "none":
-            deployment.needs_checkpoint(f"it is stored in {deployment.stored_quantization}")
+    if deployment.needs_no_quantization():
         if quantization not in ("none", deployment.model.dtype):
             rule = f"cannot be exported: trtllm-serve has no flag for the dtype and runs {deployment.model.dtype}"
             raise ScenarioError(rule, key="deployment.quantization", value=quantization)
