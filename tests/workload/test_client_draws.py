@@ -92,4 +92,4 @@ def test_fixed_lengths_take_no_draws_of_a_client() -> None:
 def test_a_client_is_refused_where_its_draws_are_not_known(changes: dict[str, object], rule: str) -> None:
     """The message says what else to give."""
     with pytest.raises(ValueError, match=re.escape(rule)):
-        drawn("sglang", **changes)
+        drawn(**{"client": "sglang", **changes})  # type: ignore[arg-type]
