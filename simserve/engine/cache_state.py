@@ -243,13 +243,13 @@ class PrefixCache:
         self.looks_further, self.num_reused = config.drops_last_block and config.aligns_plainly, 0
         self.keeps_every_state, self.is_under_way = config.keeps_every_state, False
         self.has_windows, self.keeps_any, self.reach = (
-            config.numbers_windows,
+            config.numbers_blocks,
             config.enable_prefix_caching,
             config.reach,
         )
         self.most_admitted = config.most_admitted
         self.num_needed = max(-(-config.reach // config.block_size), 1)
-        self.width, self.span = config.state_groups + 1, _SPAN if config.numbers_windows else 1
+        self.width, self.span = config.state_groups + 1, _SPAN if config.numbers_blocks else 1
         self.chains: dict[int, int] = {}
         self.run_keys, self.run_starts, self.run_ends, self.run_users, self.run_rests = [0], [0], [0], [0], [0]
         self.older, self.newer, self.earlier, self.later = [0], [0], [0], [0]

@@ -145,7 +145,8 @@ class EngineConfig:
             behind which the same prompt could go on (vLLM up to 0.31).
         aligns_plainly: ``caches_states``: whether a chunk that does not reach the last block is cut to whole blocks,
             and the others only at that block; and whether a request gives back a state once the step under way goes on
-            from it, and not when that step's result is known (vLLM up to 0.25).
+            from it, and not when that step's result is known (vLLM up to 0.25). With ``num_lookahead_tokens``: whether
+            the first chunk of a request takes none of those slots.
         exports_states: ``caches_states``: whether a state can be cached amid the last chunk of a prompt.
         state_block_size: ``caches_states``: tokens between the places where a state can be cached, a divisor of
             ``block_size``; 0: those of a block.
@@ -395,37 +396,43 @@ class EngineConfig:
 
     @property
     def has_state_cache(self) -> bool:
-        """Whether blocks are counted one by one, for windows, cached states, or uncached ones with slots ahead."""
+        """Whether blocks are counted one by one, for windows, cached states, or slots ahead."""
         is_cached = self.enable_prefix_caching and self.evicts_by_block
         is_ahead = self.num_lookahead_tokens > 0 and not self.enable_prefix_caching
         has_states = (
             self.caches_states and self.keeps_states and (is_cached or is_ahead) and self.enable_chunked_prefill
         )
-        return self.numbers_windows or (has_states and self._may_number_blocks)
+        has_states = has_states and self.window_blocks > 0
+        return self.numbers_blocks or (has_states and self._may_number_blocks)
 
     @property
-    def numbers_windows(self) -> bool:
-        """Whether blocks are counted one by one for windows, which share the pool of the layers that see everything."""
-        is_pooled = self.full_groups == 1 and self.window_groups > 0 and self.num_window_blocks == 0
+    def numbers_blocks(self) -> bool:
+        """Whether blocks are counted one by one without states: for windows that share a pool, or for slots ahead."""
+        has_windows = self.window_tokens > 0 and self.window_groups > 0 and self.num_window_blocks == 0
+        is_ahead = self.num_lookahead_tokens > 0 and self.window_blocks == 0 and self.data_parallel_size == 1
         is_plain = self.preemption_mode == "recompute" and (self.evicts_by_block or not self.enable_prefix_caching)
-        return self.window_tokens > 0 and is_pooled and is_plain and not self.keeps_states and self._may_number_blocks
+        is_plain = is_plain and self.full_groups == 1 and not self.keeps_states and self._may_number_blocks
+        return is_plain and (is_ahead or (has_windows and self.window_blocks > 0))
 
     @property
     def _may_number_blocks(self) -> bool:
         """Whether steps are mixed, of growing requests, and no tiers are behind the cache."""
         is_growing = self.kv_allocation == "paged" and self.admission == "on_demand" and self.batching == "continuous"
-        return is_growing and self.scheduler == "mixed" and self.window_blocks > 0 and not self.kv_tiers
+        return is_growing and self.scheduler == "mixed" and not self.kv_tiers
 
     @property
-    def window_surplus(self) -> int:
-        """Most blocks of windows beyond ``window_blocks``: of chunks whose results are not known, and one of each."""
+    def surplus_blocks(self) -> int:
+        """Most blocks held that are not counted unless one by one: of chunks before windows, and for drafts ahead."""
         chunks = -(-self.max_num_batched_tokens // self.block_size) + 2 * self.max_num_seqs
-        return self.window_groups * (self.pipeline_parallel_size + self.async_scheduling) * chunks
+        drafts = self.num_lookahead_tokens + 2 * (1 + self.num_speculative_tokens)
+        ahead = (1 + -(-drafts // self.block_size)) * self.max_num_seqs if self.num_speculative_tokens else 0
+        chunks = self.window_groups * (self.pipeline_parallel_size + self.async_scheduling) * chunks
+        return chunks + (1 + self.window_groups) * ahead
 
     @property
     def reach(self) -> int:
         """Tokens before the end of a prefix that a request needs to go on from it in layers with a window or state."""
-        return self.window_tokens - 1 if self.numbers_windows else 1
+        return self.window_tokens - 1 if self.window_blocks and self.numbers_blocks else 1
 
     @property
     def is_mixed(self) -> bool:

@@ -495,9 +495,12 @@ def release_departing(replica: Replica, requests: RequestTable) -> None:
 
 
 def preempt_departing(replica: Replica, requests: RequestTable, index: int) -> None:
-    """Release a departing request at once, since its blocks are needed; its last token is not in the cache yet."""
+    """Release a departing request at once, since its blocks are needed; its last tokens are not in the cache yet."""
     position = replica.departing.index(index)
-    tokens = max(replica.departing_tokens[position] - 1, requests.prompt_tokens[index])
+    tokens = replica.departing_tokens[position] - 1
+    if replica.assumes_drafts and requests.finish_step[index] == replica.step:
+        tokens = requests.prompt_tokens[index] + generated_at_pace(requests, index, replica.step - 1) - 1
+    tokens = max(tokens, requests.prompt_tokens[index])
     release_one(replica, requests, index, tokens)
     requests.num_preemptions[index] += 1
 

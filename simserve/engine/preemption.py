@@ -36,6 +36,7 @@ from simserve.engine.decoding import (
     cache_decoded,
     expect_answer,
     forget_finished,
+    generated_at_pace,
     generated_by_now,
     growth_of_step,
     join_decoding,
@@ -313,7 +314,8 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         finish_step = requests.finish_step[index]
         generated = generated_by_now(replica, requests, index)
         last_token_time = max(requests.last_token_time[index], replica.last_decode_time)
-        if index in replica.swapped_in:
+        has_waited = index in replica.swapped_in
+        if has_waited:
             # It has not decoded since it came back.
             replica.swapped_in.remove(index)
             last_token_time = requests.last_token_time[index]
@@ -336,7 +338,12 @@ def preempt(replica: Replica, requests: RequestTable, victim: int = -1) -> int:
         computed = requests.prompt_tokens[index] + generated - 1
         is_recent = requests.joined_leap[index] == replica.leap_index and not replica.has_whole_prompts
         if replica.releases_late and not is_recent:
-            # The token of its last step is not known when it loses its blocks.
+            # The tokens of its last step are not known when it loses its blocks.
+            computed -= 1
+            if replica.assumes_drafts:
+                computed = requests.prompt_tokens[index] + generated_at_pace(requests, index, replica.step - 1) - 1
+        elif replica.releases_late and not has_waited and replica.config.hashes_next_token:
+            # Nor is the first one, by which the block before it is found.
             computed -= 1
         if replica.swaps:
             swap_out(replica, requests, index, computed)

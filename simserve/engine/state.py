@@ -320,10 +320,9 @@ class Replica:
         self.decodes_beyond = self.assumes_drafts = False
         if config.num_speculative_tokens:
             self.decodes_beyond, self.assumes_drafts = config.decodes_beyond, config.assumes_drafts
-            is_ahead, width = self.assumes_drafts and not config.window_blocks, config.num_speculative_tokens
+            is_ahead, width = self.assumes_drafts and not config.has_state_cache, config.num_speculative_tokens
             self.progress = Progress(width + config.num_slots_ahead, config.block_size, is_ahead)
-        self.decode_base = times.decode_base
-        self.decode_slope = times.decode_slope
+        self.decode_base, self.decode_slope = times.decode_base, times.decode_slope
         self.token_seconds = times.token_seconds
         self.sequence_seconds = times.sequence_seconds
         self.decode_attention_base = times.decode_attention_base
@@ -354,7 +353,8 @@ class Replica:
         self.free_blocks = self.num_blocks
         self.residues = [0] * config.block_size
         # Layers with a window (`simserve.engine.windows`): a block's weight in the pool, and when the window is full.
-        self.keeps_windows = self.grows and config.window_blocks > 0
+        is_ahead = config.num_lookahead_tokens > 0 and config.has_state_cache
+        self.keeps_windows = self.grows and (config.window_blocks > 0 or is_ahead)
         self.full_weight = config.full_groups if self.keeps_windows else 1
         self.window_weight = config.window_groups if self.keeps_windows else 0
         self.block_weight = self.full_weight + self.window_weight

@@ -24,7 +24,8 @@ Layers with a window (`EngineConfig.window_tokens`) have a block for each place 
 has one for the last place: both are called a state here. A request gives back those before its window when it is looked
 at, and chunks end anywhere. Of a cached prefix it needs the last window. Up to 0.28 all full blocks of a window are
 kept, later ones only those of the last window before the end of a prompt and before where a request has found more
-blocks than windows (``SlidingWindowManager``). Blocks are counted like this without a prefix cache too.
+blocks than windows (``SlidingWindowManager``). Blocks are counted like this without a prefix cache too. Drafts of a
+layer beside attention alone are the case without any group of windows (`EngineConfig.numbers_blocks`).
 
 Drafts of a layer of the model's own (EAGLE, MTP) take slots for the next ones too (``num_lookahead_tokens``), and in
 each group of layers a state for each draft, which nobody finds (``num_speculative_blocks``). Up to 0.32 the last block
@@ -317,6 +318,8 @@ def pass_states(replica: Replica, index: int, known: int) -> None:
     """
     cache = replica.cache
     assert cache is not None
+    if cache.width == 1:
+        return
     column = cache.paths.tables[index] * cache.width
     kept = cache.columns[column + 1]
     if not cache.piece_below[kept] and cache.piece_ends[kept] - cache.piece_starts[kept] <= 1:
@@ -450,13 +453,15 @@ def is_settled(cache: PrefixCache, index: int, tokens: int) -> bool:
     """Return whether a decoding request that computes up to ``tokens`` tokens takes, gives back and caches nothing."""
     paths = cache.paths
     size = paths.block_size
-    last = cache.columns[paths.tables[index] * cache.width + 1]
-    has_kept = not cache.piece_below[last]
-    if cache.has_windows:
+    has_kept = True
+    if cache.has_windows and cache.width > 1:
         # As many tokens as it computes are known at most.
         has_kept = (tokens - cache.reach) // size <= paths.passed_blocks[index]
-    elif cache.keeps_any and tokens > cache.piece_ends[last] * size:
-        return False
+    elif not cache.has_windows:
+        last = cache.columns[paths.tables[index] * cache.width + 1]
+        has_kept = not cache.piece_below[last]
+        if cache.keeps_any and tokens > cache.piece_ends[last] * size:
+            return False
     tokens_held = paths.blocks_held[index] * size
     return has_kept and tokens // size <= paths.shared_blocks[index] and tokens + cache.num_ahead <= tokens_held
 

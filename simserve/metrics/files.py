@@ -353,6 +353,12 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     return json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
+def scenario_of_result(folder: Path) -> str:
+    """Return which file to name in place of the folder of a run or its result; empty if it holds no scenario."""
+    stored = folder / SCENARIO_FILE
+    return f"name the scenario in it: {stored}" if stored.is_file() else ""
+
+
 def scenario_text(scenario: Mapping[str, Any]) -> str:
     """Return `scenario.resolved.yaml` as text; its keys in the order of the scenario."""
     return yaml_text(dict(scenario), allow_unicode=True, width=110)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,8 +30,10 @@ _SEATS_CUT = ", as many as have room for their states"
 CHOSEN = "what fits on the GPU"
 """Source of the layers or experts on the CPU where the engine itself leaves them there."""
 NEAR_FIT_SHARE = 0.02
-"""Share of a GPU by which weights and activations may exceed the engine's limit and still be simulated: the estimate of
+"""Share of a GPU that weights, activations and the KV of one request may lack and still be simulated: the estimate of
 activations and runtime is about that accurate (`simserve validate`, memory logs)."""
+_SHORTAGE_STEPS = 128
+"""Parts of that share in which what lacks is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,9 @@ class MemoryPlan:
     max_concurrent_full_length: float  # Requests of ``max_model_len`` that fit at once, by the engine's calculation.
     longest_sequence: int  # Most tokens of one request, 0 if nothing is left.
     shortage_bytes: float = 0.0
-    """Excess of weights, runtime and activations over the engine's limit, if below `NEAR_FIT_SHARE` of the GPU: the
-    KV cache is then what remains if that share is added. 0: no shortage, or too large a one."""
+    """Excess of weights, runtime and activations over the engine's limit, or what one request or the seats lack
+    (`plan_near_fit`), if below `NEAR_FIT_SHARE` of the GPU: the KV cache is then what remains if that share is added.
+    0: no shortage, or too large a one."""
     windows: WindowLayout | None = None
     """How layers share the KV memory if some keep only their sliding window, or a state; None: all keep
     everything."""
@@ -117,8 +121,12 @@ ENCODER_BYTES = 2.0
 """Bytes per weight of a vision tower or an audio encoder, which quantised checkpoints keep in 16 bit."""
 
 
-def plan_memory(shape: ReplicaShape) -> MemoryPlan:
+def plan_memory(shape: ReplicaShape, *, added_bytes: float = 0.0) -> MemoryPlan:
     """Return the memory use of the GPU that holds most in a replica.
+
+    Args:
+        shape: The replica.
+        added_bytes: Bytes for KV beyond what the engine's rule leaves.
 
     Raises:
         InputError: A format is unknown or unsupported, or the heads do not divide by the ranks.
@@ -129,8 +137,7 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     physical = total - sum(needs.values())
     kv_bytes = min(left, physical)
     shortage = _small_shortage(shape, kv_bytes)
-    if shortage:
-        kv_bytes += NEAR_FIT_SHARE * total
+    kv_bytes += max(NEAR_FIT_SHARE * total if shortage else 0.0, added_bytes)
     per_token = kv_bytes_per_token(shape)
     if engine.shares_buffer and shape.windowed_kv is None:
         kv_bytes = min(kv_bytes, (engine.max_model_len + shape.num_speculative_tokens) * per_token)
@@ -190,6 +197,25 @@ def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     )
 
 
+def plan_near_fit(shape: ReplicaShape) -> MemoryPlan:
+    """Return the memory with up to `NEAR_FIT_SHARE` of the GPU more, if one request or the seats fit only then.
+
+    What lacks is said (`MemoryPlan.shortage_bytes`). A plan that fits, or that lacks more, stays.
+    """
+    plan = plan_memory(shape)
+    if plan.fits or plan.shortage_bytes or _asked_kv_bytes(shape) is not None:
+        return plan
+    most = NEAR_FIT_SHARE * shape.hardware.memory.total
+    near = plan_memory(shape, added_bytes=most)
+    if not near.fits:
+        return plan
+    steps = range(1, _SHORTAGE_STEPS)
+    least = bisect_left(
+        steps, True, key=lambda step: plan_memory(shape, added_bytes=step / _SHORTAGE_STEPS * most).fits
+    )
+    return replace(near, shortage_bytes=(least + 1) / _SHORTAGE_STEPS * most)
+
+
 def _small_shortage(shape: ReplicaShape, kv_bytes: float) -> float:
     """Return the bytes missing before anything is left for KV; 0 if none or too many are missing.
 
@@ -243,7 +269,8 @@ def _needs_besides_states(shape: ReplicaShape) -> dict[str, float]:
             expert_tile=shape.expert_tile,
             pipeline_layer_partition=shape.pipeline_layer_partition,
         )
-        - offloaded_weights_bytes(shape),
+        - offloaded_weights_bytes(shape)
+        - mapped_bytes(shape),
         "activations": activation_bytes(shape),
         "runtime": _runtime_bytes(shape),
         "cuda_graphs": engine.cuda_graph_bytes,
@@ -467,6 +494,20 @@ def offloaded_weights_bytes(shape: ReplicaShape) -> float:
     return outside + share * layer_weights_bytes(shape.model, shape.precision.name, expert_tile=shape.expert_tile)
 
 
+def mapped_bytes(shape: ReplicaShape) -> float:
+    """Return the bytes of one GPU's embeddings that the engine leaves in its mapped file, and looks tokens up in there.
+
+    An embedding that is the LM head too is on the GPU for that. Of stages, the last one with the LM head holds as much
+    as the first would.
+    """
+    model = shape.model
+    if shape.engine.loads_embeddings or model.num_parameters_nominal is not None or shape.pipeline_parallel_size > 1:
+        return 0.0
+    head = model.lm_head_gemm().num_weights if model.tie_word_embeddings else 0
+    weights = max(model.num_embedding_parameters - head, 0)
+    return part_bits(model, shape.precision.name, None) * weights / 8 / shape.tensor_parallel_size
+
+
 def _cpu_expert_bytes(shape: ReplicaShape) -> float:
     """Return the bytes of the routed experts that the CPU runs in layers on the GPU."""
     if shape.model.moe is None or not shape.num_cpu_expert_layers:
@@ -648,7 +689,9 @@ def _weight_line(shape: ReplicaShape, weights: float) -> str:
     parameters = f"{shape.model.num_parameters / 1e9:.4g} B parameters"
     outside = offloaded_weights_bytes(shape)
     kept = f"{format_bytes(weights + outside)} - {format_bytes(outside)} in host memory = " if outside else ""
-    return f"weights: {parameters}, {linear}: {kept}{format_bytes(weights)} on the fullest GPU of {sizes}"
+    table = mapped_bytes(shape)
+    mapped = f"; {format_bytes(table)} of embeddings stay in the mapped file" if table else ""
+    return f"weights: {parameters}, {linear}: {kept}{format_bytes(weights)} on the fullest GPU of {sizes}{mapped}"
 
 
 def _draft_line(shape: ReplicaShape, draft: ReplicaShape, weights: float) -> str:

@@ -25,7 +25,7 @@ from simserve.planner.search.deciding_run import fresh_runs_of
 from simserve.planner.search.trial import DOUBT, is_steady, request_limit, run_holds
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY
 from simserve.planner.space.makeup import POOLS_KEY, REPLICAS_KEY, SCALING_KEY, replicas_of, settings
-from simserve.planner.space.space import BUDGET_KEY, SEATS_KEY, default_hardware, other_hardware
+from simserve.planner.space.space import BUDGET_KEY, EAGER_KEY, SEATS_KEY, default_hardware, other_hardware
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.profiles.hardware import HardwareProfile, load_hardware
 from simserve.scenario.combinations import lack_of
@@ -283,6 +283,8 @@ class _Advising:
         if engine.get("batching") == "static" or engine.get("kv_allocation") == "none":
             return
         waits = inner["bottleneck"]["waiting_shares"]
+        if self.scenario.deployment.engine.enforce_eager and not missed.isdisjoint(("tpot", "itl", "e2e")):
+            yield {EAGER_KEY: False}
         if engine.get("enable_chunked_prefill") is False and lack_of(self.scenario, "chunked_prefill") is None:
             yield {"deployment.engine.enable_chunked_prefill": True}
         if "tpot" in missed:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from simserve.errors import UsageError
 from simserve.profiles.hardware import counted_gpu
 from simserve.scenario.load import Override, parse_override
+from simserve.workload.arrival_spec import ClosedLoopArrivals
 
 if TYPE_CHECKING:
     from simserve.scenario.deployment_spec import DeploymentSpec
+    from simserve.scenario.schema import Scenario
 
 LAYER_ENGINES = ("llama", "ollama")  # Beginnings of the names of engines that give each GPU its own layers.
 _SPLIT = re.compile(r"(?:-sm|--split-mode)[= ](?:row|tensor)\b")  # Every layer is divided among the GPUs.
@@ -149,3 +151,19 @@ def count_notes(deployment: DeploymentSpec, count: int) -> Iterator[str]:
     num_gpus = deployment.gpus_per_replica * deployment.replicas
     if not deployment.pools and num_gpus != count:
         yield f"--gpus says {count:,}, and what --set changes makes it {num_gpus:,}."
+
+
+def client_notes(scenario: Scenario) -> Iterator[str]:
+    """Yield what the clients of ``--concurrency`` do that people do not: begin together, and ask without a pause."""
+    clients = scenario.workload.arrivals
+    if not isinstance(clients, ClosedLoopArrivals) or clients.concurrency == 1 or clients.ramp_up is not None:
+        return
+    begin = f"{clients.concurrency:,} clients all begin at the same time"
+    if clients.think_time:
+        yield f"{begin}, as in a benchmark; for people: --set workload.arrivals.ramp_up={clients.think_time:g}s."
+    else:
+        people = f"{{process: users, users: {clients.concurrency}, think_time: 30 s}}"
+        yield (
+            f"{begin} and ask again as soon as they are answered, as in a benchmark; for people who pause, in place of "
+            f"--concurrency: --set 'workload.arrivals={people}'."
+        )

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from simserve.documents import read_mapping
 from simserve.errors import InputError, ProfileError, ScenarioError, UsageError, nearest
+from simserve.metrics.files import scenario_of_result
 from simserve.planner.importers.command import import_command, refused_note
 from simserve.planner.importers.draft import REFUSED, scenario_name
 from simserve.planner.importers.llama_cpp_command import gguf_format
 from simserve.planner.importers.model_names import NamedModel, find_model
 from simserve.planner.importers.ollama_command import FORMAT as OLLAMA_FORMAT
 from simserve.planner.importers.server import PLACEHOLDER_NOTE
-from simserve.planner.layout import OneLine, count_notes, laid_out, set_groups
+from simserve.planner.layout import OneLine, client_notes, count_notes, laid_out, set_groups
 from simserve.profiles import catalog
 from simserve.profiles.catalog import catalogue_models, load_model
 from simserve.profiles.checkpoint import WIDE_FORMATS, WeightFormatName
@@ -63,6 +64,7 @@ _CONFIG_KEYS = ("model_type", "architectures", "num_hidden_layers")
 """Keys that tell the configuration or the profile of a model from a scenario."""
 _MANIFEST_KEYS = ("apiVersion", "services", "servingEngineSpec", "modelArtifacts")
 """Keys that tell a manifest of Kubernetes, Compose or a chart from a scenario."""
+_API_VERSION = re.compile(rb"^apiVersion:", re.MULTILINE)
 _ENDINGS = (".yaml", ".yml", ".json")
 _TRACES = (".csv", ".jsonl", ".csv.gz", ".jsonl.gz", ".parquet")
 _RATED = ("poisson", "constant", "gamma")  # Arrivals of which ``--rate`` changes the rate alone.
@@ -147,6 +149,8 @@ def ask(
         notes.append(refused)
     if count is not None and not is_plan:
         notes += count_notes(scenario.deployment, count)
+    if flags.concurrency is not None and needs_load:
+        notes += client_notes(scenario)
     return Question(
         scenario=scenario, notes=tuple(notes), gpu=gpu, num_gpus=count, has_own_gpu=has_own_gpu, has_load=has_load
     )
@@ -238,7 +242,8 @@ def _named(word: str) -> _Base:
         return _Base(read_mapping(path, ScenarioError), path, notes)
     path = Path(word).expanduser()
     if os.path.isdir(path) and not os.path.isfile(path / "config.json"):
-        raise ScenarioError("is a folder, not a scenario file", file=word, remedy="a model's has a config.json")
+        remedy = scenario_of_result(path) or "a model's has a config.json"
+        raise ScenarioError("is a folder, not a scenario file", file=word, remedy=remedy)
     if os.path.isdir(path):
         return _of_model(NamedModel(word, None, is_exact=True), word)
     if word.lower().endswith(".gguf"):
@@ -246,12 +251,21 @@ def _named(word: str) -> _Base:
         remedy = f"name its model: {path.stem} --engine llama.cpp"
         raise ScenarioError(rule, value=word, remedy=remedy)
     if os.path.exists(path) and ("/" in word or os.sep in word or word.endswith(_ENDINGS)):
-        mapping = read_mapping(path, ScenarioError)
+        remedy = f"make one of it: simserve import manifest {word} --out mine.yaml"
+        is_manifest = ScenarioError("is a manifest, not a scenario", file=word, remedy=remedy)
+        try:
+            mapping = read_mapping(path, ScenarioError)
+        except ScenarioError:
+            if os.path.isfile(path) and _API_VERSION.search(path.read_bytes()):  # of several documents, or a template
+                raise is_manifest from None
+            raise
         if "model" not in mapping and any(key in mapping for key in _MANIFEST_KEYS):
-            remedy = f"make one of it: simserve import manifest {word} --out mine.yaml"
-            raise ScenarioError("is a manifest, not a scenario", file=word, remedy=remedy)
+            raise is_manifest
         if "model" not in mapping and any(key in mapping for key in _CONFIG_KEYS):
             return _of_model(NamedModel(word, None, is_exact=True), word)
+        if "model" not in mapping and "simserve" in mapping:
+            rule = "is the result of a run, not a scenario"
+            raise ScenarioError(rule, file=word, remedy=scenario_of_result(path.parent) or "run its scenario")
         return _Base(mapping, path)
     if _COMMAND.search(word):
         rule = "is a command line, not the name of a scenario or a model"

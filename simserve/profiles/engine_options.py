@@ -617,8 +617,8 @@ class StatePool(FrozenModel):
     keeps_last_state: bool = False
     """Whether a prompt of full blocks ends with its last one, and not a block before it."""
     aligns_plainly: bool = False
-    """Whether chunks are cut at the last block of a prompt, and before it to whole blocks of their own; and whether a
-    state is given back once the step under way goes on from it."""
+    """Whether chunks are cut at a last block, and before it to whole blocks of their own; a state is given back
+    once the step under way goes on from it; and no request's first chunk takes slots for drafts, without states too."""
     exports: tuple[Literal["mamba2", "gated_delta", "kimi_delta"], ...] = ()
     """Layers whose kernels write a state amid a chunk, so that the last chunk of a prompt need not be cut."""
     holds_seats: bool = False

@@ -235,6 +235,8 @@ class Memory(FrozenModel):
     """Kernels of attention that make the share smaller; absent: none."""
     loads_encoders: bool = True
     """Whether encoders of images and audio are loaded with the model; in llama.cpp they are a separate file."""
+    loads_embeddings: bool = True
+    """Whether the tables that tokens are looked up in are on the GPU; llama.cpp leaves them in host memory."""
     cpu_layers: Literal["before_context", "after_context"] | None = None
     """Whether the CPU takes the layers that do not fit if nobody sets their number: before a context that nobody set is
     shortened, or after; absent: it does not."""

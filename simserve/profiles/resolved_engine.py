@@ -156,6 +156,7 @@ class ResolvedEngine(EngineOptions, KernelTraits, UbatchRules):
     memory_rule: MemoryRule
     """Base of `gpu_memory_utilization`; `static_fraction`: the total, for weights and KV only."""
     loads_encoders: bool  # for images and audio, whatever prompts contain
+    loads_embeddings: bool = True  # on the GPU, for looking tokens up
     cpu_layers: Literal["before_context", "after_context"] | None = None
     """Whether the CPU takes layers that do not fit, before or after the context is shortened; None: it does not."""
     non_torch_bytes_single: float

@@ -76,7 +76,7 @@ def check_space(scheduler: ContinuousScheduler, step: Step) -> None:
             assert request.blocks * scheduler.config.block_size >= after
         elif scheduler.config.kv_allocation != "static":
             assert request.span[1] - request.span[0] >= after
-        if scheduler.keeps_windows and not scheduler.config.numbers_windows:
+        if scheduler.keeps_windows and not scheduler.config.numbers_blocks:
             assert request.window_blocks >= scheduler.window_of(scheduler.blocks_of(after))
     edges = [edge for span in sorted(scheduler.spans) for edge in span]
     assert edges == sorted(edges)

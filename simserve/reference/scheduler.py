@@ -558,13 +558,16 @@ class ContinuousScheduler(Scheduler):
         """Take everything from the victim and requeue it."""
         victim = chosen or choose_victim(self, step)
         assert all(victim is not request for request, _ in step.chunks)
-        known = victim.computed
+        known, before = victim.computed, victim.assumed - self.tokens_per_decode
+        is_ahead = self.config.assumes_drafts and before >= victim.target
         if victim in self.departing and self.config.has_overlap:
             known = 0
         elif victim in self.departing:
-            known = max(victim.prompt_tokens + victim.output_tokens - 2, victim.prompt_tokens)
+            known = max(before if is_ahead else known - 1, victim.prompt_tokens)
         elif self.releases_late and self.is_token_unknown(victim):
-            known -= 1
+            known = before if is_ahead else known - 1
+        elif self.releases_late and victim.is_decoding and victim not in self.passed_before:
+            known -= self.config.hashes_next_token
         if self.config.has_whole_prompts and not victim.is_decoding:
             # TensorRT-LLM takes all but the last token for computed.
             known = victim.target - 1
@@ -582,11 +585,9 @@ class ContinuousScheduler(Scheduler):
             # It has all its tokens: only its memory is taken.
             self.departing.remove(victim)
             self.release(victim)
-            victim.num_preemptions += 1
-            step.has_preempted = True
+            victim.num_preemptions, step.has_preempted = victim.num_preemptions + 1, True
             return
-        self.num_preempted += 1
-        self.is_full = False
+        self.num_preempted, self.is_full = self.num_preempted + 1, False
         if victim in step.decoding:
             step.decoding.remove(victim)
         blocks = self.blocks_of(victim.computed)
@@ -601,8 +602,7 @@ class ContinuousScheduler(Scheduler):
             victim.suspended = victim.computed if self.config.has_suspension else 0
             victim.computed = victim.assumed = 0
         victim.fraction, victim.micro_batch = 0.0, -1
-        victim.num_preemptions += 1
-        step.has_preempted = True
+        victim.num_preemptions, step.has_preempted = victim.num_preemptions + 1, True
         if self.config.admission == "estimate":
             self.waiting.append(victim)
             if not self.config.max_loras and self.config.data_parallel_size == 1:

@@ -96,7 +96,7 @@ class StateCache:
 
     def __init__(self, scheduler: Memory) -> None:
         self.scheduler, self.config = scheduler, scheduler.config
-        self.is_used, self.has_windows = scheduler.config.has_state_cache, scheduler.config.numbers_windows
+        self.is_used, self.has_windows = scheduler.config.has_state_cache, scheduler.config.numbers_blocks
         # How many blocks before the end of a prefix hold what is needed behind it.
         self.num_needed = max(scheduler.blocks_of(scheduler.config.reach), 1)
         self.groups = range(1, scheduler.config.state_groups + 1)
@@ -343,7 +343,7 @@ class StateCache:
             kept += range(table.num_cached + 1, num_blocks + 1)
         request.next_state = 0
         for place, blocks in table.states:
-            if place in kept and not blocks[0].is_cached:
+            if place in kept and blocks and not blocks[0].is_cached:
                 for group, block in enumerate(blocks, start=1):
                     self.name(block, (group, *path[place - 1]) if place <= len(path) else None)
                 if not self.has_windows:

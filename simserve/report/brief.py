@@ -24,6 +24,7 @@ from simserve.report.answer import (
     answer,
     fails,
     has_no_way_out,
+    short_loop_caveat,
     statuses,
     steady_state_caveat,
     verdict,
@@ -444,6 +445,8 @@ def trust_text(result: RunResult) -> str:
         parts.append(facts.precision_reached(inner["replications"]).removeprefix("; "))
     if inner["settled"] is False and not caveat:
         parts.append(f"too short a run to have settled{_LENGTHENS}")
+    if short := short_loop_caveat(result):
+        parts.append(short)
     if found is not None:
         parts += resting(f"ranges are for {found['level']:.0%} of real servers", found["basis"])
         if found.get("queues"):

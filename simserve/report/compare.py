@@ -274,11 +274,21 @@ def _best(comparison: compare.Comparison) -> Variant | None:
             continue
         summaries: Any = variant.summary, (best or variant).summary
         price, known = (at(each, FIGURES["usd_per_hour"]) or 0.0 for each in summaries)
-        tpot, least = (at(each, FIGURES["mean_tpot_ms"]) or 0.0 for each in summaries)
-        is_faster = variant.differences["mean_tpot_ms"].is_shown and tpot < least
-        if best is None or price < known or (price == known and is_faster):
+        is_equal = price == known
+        if best is None or price < known or (is_equal and _is_faster(variant, best, len(comparison.base.summaries))):
             best = variant
     return best
+
+
+def _is_faster(variant: Variant, best: Variant, runs: int) -> bool:
+    """Return whether a variant shows less time per token than the best so far or, if neither shows more or less, an
+    earlier first token; in one run, which has no intervals, from a change on that decides."""
+    for name in ("mean_tpot_ms", "p95_ttft_ms"):
+        summaries: Any = variant.summary, best.summary
+        value, least = (at(each, FIGURES[name]) or 0.0 for each in summaries)
+        if abs(value - least) >= _DECIDES_FROM * least if runs == 1 else variant.differences[name].is_shown:
+            return value < least
+    return False
 
 
 def _mixed(comparison: compare.Comparison, best: Variant | None) -> Variant | None:

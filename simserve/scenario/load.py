@@ -14,6 +14,7 @@ from typing import Any
 
 from simserve.documents import parse_yaml, read_mapping, read_text
 from simserve.errors import InputError, ScenarioError, SimserveError, all_at_once
+from simserve.metrics.files import scenario_of_result
 from simserve.profiles import catalog
 from simserve.profiles.api import load_api
 from simserve.profiles.catalog import load_model
@@ -98,8 +99,10 @@ def _find(path_or_name: str) -> Path:
     try:
         return catalog.find("scenario", path_or_name)
     except ScenarioError:
-        if os.path.isdir(Path(path_or_name).expanduser()):
-            raise ScenarioError("is a folder, not a scenario file", file=path_or_name) from None
+        folder = Path(path_or_name).expanduser()
+        if os.path.isdir(folder):
+            remedy = scenario_of_result(folder)
+            raise ScenarioError("is a folder, not a scenario file", file=path_or_name, remedy=remedy) from None
         if _is_model(path_or_name):
             remedy = (
                 f'describe it: ss.load("{path_or_name}", gpus="H100", rate=3, prompt_tokens=2000, output_tokens=500)'

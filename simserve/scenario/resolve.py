@@ -17,7 +17,7 @@ from simserve.perf.cascade import can_cascade
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
-from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_states
+from simserve.perf.memory import MemoryPlan, plan_memory, plan_near_fit, plan_with_room, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.perf.tree_states import tree_fields
 from simserve.profiles import catalog
@@ -275,7 +275,7 @@ def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan
         is_length_set = scenario.deployment.engine.max_model_len is not None
         plan = plan_memory(shape) if is_length_set else plan_with_room(shape, lambda most: at({"max_model_len": most}))
         if shape.engine.cpu_layers is None:
-            return plan
+            return plan if plan.fits else plan_near_fit(plan.shape)
         return with_cpu_layers(plan, lambda options: plan_memory(at(options)), is_length_set=is_length_set)
 
 
@@ -727,7 +727,7 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
     """Return the scheduler's fields if layers keep only their window, or a state."""
     layout = memory.windows
     if layout is None:
-        return tree_fields(shape) if shape.model.num_linear_layers else {}
+        return tree_fields(shape) if shape.model.num_linear_layers else _fields_ahead(shape)
     return {
         "full_groups": layout.full_groups,
         "window_groups": layout.window_groups,
@@ -735,6 +735,14 @@ def _window_fields(shape: ReplicaShape, memory: MemoryPlan) -> dict[str, int]:
         "num_window_blocks": layout.num_window_blocks,
         "keeps_states": layout.are_states,
     } | (_state_fields(shape) if layout.are_states else _windows_in_blocks(shape))
+
+
+def _fields_ahead(shape: ReplicaShape) -> dict[str, int]:
+    """Return what drafts hold and find where all layers see everything and blocks are counted one by one."""
+    rules = shape.engine.state_pool
+    if rules is None or shape.speculation is None:
+        return {}
+    return draft_fields(shape) | {"aligns_plainly": rules.aligns_plainly}
 
 
 def _windows_in_blocks(shape: ReplicaShape) -> dict[str, int]:

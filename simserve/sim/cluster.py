@@ -79,8 +79,8 @@ class OwnBlocks:
     """Whether requests that share nothing can find their own earlier blocks, and how a run handles that.
 
     Without preemptions and retries no request looks for them, and a run that ignores them gives the same result in half
-    the time. Whether any does only shows during the run, which is then repeated with them. Likewise windows are counted
-    block by block (`EngineConfig.window_tokens`) only where memory runs short.
+    the time. Whether any does only shows during the run, which is then repeated with them. Likewise windows and slots
+    ahead are counted block by block (`EngineConfig.numbers_blocks`) only where memory runs short.
     """
 
     are_kept: bool  # Whether they are kept, from the first request on.
@@ -95,7 +95,7 @@ class OwnBlocks:
                 client.
         """
         caching = [each for each in configs if each.enable_prefix_caching]
-        counts_windows = any(each.window_tokens and each.numbers_windows for each in configs)
+        counts_windows = any(each.window_tokens + each.num_lookahead_tokens and each.numbers_blocks for each in configs)
         if (specs.prefixes is not None and caching) or not (caching or counts_windows) or may_return:
             return cls(are_kept=True)
         lengths = specs.prompt_tokens + specs.output_tokens
@@ -112,10 +112,9 @@ class OwnBlocks:
 
     def finds_any(self, config: EngineConfig, specs: RequestSpecs) -> bool:
         """Return whether requests can find anything in the prefix cache of a replica, or it counts their states."""
-        counts_blocks = config.window_blocks > 0 and config.has_state_cache
         if not config.enable_prefix_caching:
-            return counts_blocks and self.are_kept
-        return specs.prefixes is not None or self.are_kept or (counts_blocks and config.keeps_states)
+            return self.are_kept and config.has_state_cache
+        return specs.prefixes is not None or self.are_kept or (config.keeps_states and config.has_state_cache)
 
     def check(self, requests: RequestTable, tries: NDArray[np.int32] | None = None) -> None:
         """Check that the assumption holds.
@@ -132,12 +131,12 @@ class OwnBlocks:
             raise CameAgain
 
     def check_room(self, config: EngineConfig, recorder: Recorder) -> None:
-        """Check that windows need not be counted block by block: nobody has waited for memory, nor come close to it.
+        """Check that blocks need not be counted one by one: nobody has waited for memory, nor come close to it.
 
         Raises:
             CameAgain: They need to be.
         """
-        if self.is_assumed and config.window_tokens and config.numbers_windows and recorder.is_short:
+        if self.is_assumed and config.numbers_blocks and recorder.is_short:
             raise CameAgain
 
 
@@ -640,8 +639,7 @@ def new_replica(
 
 def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) -> None:
     """Give a new replica its queue and, where prompts share anything (``paths``), its prefix cache."""
-    replica.has_thinking = len(requests.thinking_tokens) > 0
-    replica.has_encoder = len(requests.encoder_seconds) > 0
+    replica.has_thinking, replica.has_encoder = len(requests.thinking_tokens) > 0, len(requests.encoder_seconds) > 0
     if replica.config.scheduling_policy != "fcfs":
         replica.is_ordered = True
         replica.waiting = ordered_queue(replica.config, requests)
@@ -650,6 +648,7 @@ def set_up(replica: Replica, requests: RequestTable, paths: PrefixPaths | None) 
 
         replica.loras = Loras(replica.config, requests.adapter)
     replica.has_state_cache &= paths is not None
+    replica.keeps_windows &= replica.has_state_cache or replica.config.window_blocks > 0
     if paths is not None:
         from simserve.engine.cache_state import KVTier, PrefixCache
 

@@ -598,8 +598,8 @@ class Recorder:
 
     @property
     def is_short(self) -> bool:
-        """Whether a request has waited for KV memory, or less was left than windows may hold beyond what is counted."""
-        spare = self._config.window_surplus * self._config.block_size
+        """Whether a request has waited for KV memory, or less was left than may be held beyond what is counted."""
+        spare = self._config.surplus_blocks * self._config.block_size
         return bool(self._blocked[BLOCKED_BY_BLOCKS] > 0.0) or self._peak + spare > self._capacity
 
     def _add(self, rows: Floats, advances: Floats, counts: Sequence[int]) -> None:

@@ -410,7 +410,7 @@ def _run_with(
     was_interrupted = run_to_end(cluster)
     own.check(requests)
     cluster.flush()
-    if config.window_tokens:
+    if config.window_tokens or config.num_lookahead_tokens:
         own.check_room(config, recorder)
     cluster.forget_unsent(arrival_time)
     if log is not None:

@@ -16,15 +16,23 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 
 from simserve.units import Seconds
 from simserve.validation import FrozenModel
-from simserve.workload.arrival_spec import MAX_REQUESTS, AllAtOnceArrivals, Arrivals, ClosedLoopArrivals, Entry
+from simserve.workload.arrival_spec import (
+    MAX_REQUESTS,
+    AllAtOnceArrivals,
+    Arrivals,
+    ClosedLoopArrivals,
+    Entry,
+    PoissonArrivals,
+)
 from simserve.workload.class_spec import MAX_CLASSES, MAX_MAX_TOKENS, ClassSpec, check_classes
 from simserve.workload.distributions import Draws
-from simserve.workload.length_spec import AnswerLength, Length, NoLength
+from simserve.workload.length_spec import AnswerLength, Length, NoLength, UniformLength
 from simserve.workload.media_spec import AudioSpec, ImagesSpec
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.session_spec import AgentsSpec, SessionsSpec, SharedPrefixSpec
 
 MAX_ADAPTERS = 100_000  # Most adapters of a workload: each replica tracks where every one of them is.
+BenchmarkClient = Literal["sglang", "sglang-0.5.5", "vllm"]
 GrammarBackend = Literal["xgrammar", "guidance", "outlines"]
 TraceFormat = Literal[
     "auto",
@@ -263,6 +271,12 @@ class WorkloadSpec(FrozenModel):
     duration: Seconds | None = Field(default=None, gt=0)
     """Time after which no request arrives; what has arrived is served to the end, including conversations that have
     begun. Clients of a closed loop send nothing from then on."""
+    client: BenchmarkClient | None = None
+    """Benchmark whose own draws the requests are, whatever `run.seed` says. `sglang`: `sglang.bench_serving` with its
+    seed of 1: even lengths, and Poisson arrivals, of which the first comes at once. `sglang-0.5.5`: the same up to 0.5.5,
+    which draws answers from 0 tokens on where the shortest is 1. `vllm`: `vllm bench serve` from 0.10 on with its seed
+    of 0: Poisson arrivals, stretched so that the last comes at `num_requests` / `rate`. Absent: all is drawn by
+    `run.seed`."""
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None
@@ -462,6 +476,22 @@ class WorkloadSpec(FrozenModel):
             raise ValueError(
                 f"has {self.num_requests} requests in {rounds} rounds, which must be of one size; "
                 f"make num_requests a multiple, such as {fewer}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_client(self) -> Self:
+        if self.client is None:
+            return self
+        others = ("trace", "classes", "sessions", "agents", "duration")
+        given = [each for each in others if getattr(self, each) is not None]
+        if given:
+            raise ValueError(f"has the client {self.client} and also {given[0]}; leave one of the two out")
+        has_even = any(isinstance(each, UniformLength) for each in (self.prompt_tokens, self.output_tokens))
+        if not isinstance(self.arrivals, PoissonArrivals) and not (has_even and self.client != "vllm"):
+            raise ValueError(
+                f"has the client {self.client}, of which nothing is known here; give poisson arrivals"
+                f"{'' if self.client == 'vllm' else ' or uniform lengths'}, or leave it out"
             )
         return self
 

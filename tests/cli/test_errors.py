@@ -474,6 +474,18 @@ def test_a_folder_as_a_scenario_is_104(simserve: Simserve, folder: Path) -> None
     assert outcome.error_line == f"{folder}: is a folder, not a scenario file; a model's has a config.json"
 
 
+@pytest.mark.parametrize("name", ["done", "done/result.json"])
+def test_a_result_in_place_of_its_scenario_is_one_line(simserve: Simserve, small: str, name: str) -> None:
+    """The folder names the file in it; a result does not list every key that a scenario has not."""
+    assert simserve("run", small, "--out", "done").code == 0
+
+    outcome = simserve("capacity", name)
+
+    assert outcome.code == 104
+    assert outcome.error_line.endswith(f"; name the scenario in it: {Path('done/scenario.resolved.yaml')}")
+    assert len(outcome.stderr.splitlines()) == 1
+
+
 def test_a_folder_that_may_not_be_written_is_2_before_anything_is_simulated(
     simserve: Simserve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

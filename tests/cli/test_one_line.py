@@ -433,9 +433,10 @@ def test_a_line_that_vllm_refuses_says_so_and_what_it_lacks(simserve: Simserve) 
     assert note not in simserve("memory", "--like", short, "--gpus", "H100").stderr
 
 
-def test_a_manifest_in_place_of_a_scenario_is_told(simserve: Simserve) -> None:
+@pytest.mark.parametrize("more", ["", "---\napiVersion: v1\nkind: Service\n", "replicas: {{ .Values.replicas }}\n"])
+def test_a_manifest_in_place_of_a_scenario_is_told(simserve: Simserve, more: str) -> None:
     """With the command that makes a scenario of it, not with every key that it should not have."""
-    Path("k8s.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\n", encoding="utf-8")
+    Path("k8s.yaml").write_text(f"apiVersion: apps/v1\nkind: Deployment\n{more}", encoding="utf-8")
 
     outcome = simserve("run", "k8s.yaml")
 
@@ -443,6 +444,23 @@ def test_a_manifest_in_place_of_a_scenario_is_told(simserve: Simserve) -> None:
     assert outcome.error_line.endswith(
         "is a manifest, not a scenario; make one of it: simserve import manifest k8s.yaml --out mine.yaml"
     )
+
+
+def test_clients_without_pauses_are_told_from_people(simserve: Simserve) -> None:
+    """Two hundred people were taken for a benchmark of two hundred clients, and needed twenty times the GPUs."""
+    line = ["run", "Qwen/Qwen3-8B", "--gpus", "H100", "--prompt-tokens", "200", "--output-tokens", "20"]
+
+    told = simserve(*line, "--users", "4", "--num-requests", "8").stderr
+
+    assert "4 clients all begin at the same time and ask again as soon as they are answered" in told
+    people = "workload.arrivals={process: users, users: 4, think_time: 30 s}"
+    assert f"--set '{people}'" in told
+    assert "clients all begin" not in simserve(*line, "--set", people, "--num-requests", "8").stderr
+    assert "clients all begin" not in simserve(*line, "--concurrency", "1", "--num-requests", "8").stderr
+    paused = [*line, "--concurrency", "4", "--num-requests", "8", "--set", "workload.arrivals.think_time=3s"]
+    remedy = "workload.arrivals.ramp_up=3s"
+    assert f"for people: --set {remedy}." in simserve(*paused).stderr
+    assert "clients all begin" not in simserve(*paused, "--set", remedy).stderr
 
 
 def test_what_is_assumed_of_a_pasted_model_is_told_once(simserve: Simserve) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.api import load, verify
 from simserve.engine.config import EngineConfig
 from simserve.engine.progress import GRID
+from simserve.scenario.resolve import resolve
 from simserve.sim.simulate import replay
 from simserve.workload.requests import RequestSpecs
 from tests.agreement import assert_agrees
@@ -57,6 +59,47 @@ def test_a_prefix_with_windows_is_found_without_its_last_block(
 ) -> None:
     """A window is looked for one block further and drops it too."""
     assert found_by(windowed(**fields), 3, shared) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "shared", "found"),
+    [
+        ({}, 13, [0, 12, 12]),
+        ({"hashes_next_token": True}, 12, [0, 8, 8]),
+        ({"hashes_next_token": True}, 13, [0, 12, 12]),
+        ({"drops_last_block": True}, 13, [0, 8, 8]),
+    ],
+)
+def test_a_prefix_of_attention_alone_is_found_without_its_last_block(
+    fields: dict[str, Any], shared: int, found: list[int]
+) -> None:
+    """Of three blocks in common: all, those in front of the last token in common, or all but the last one."""
+    assert found_by(alone(**fields), 3, shared) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "seated"),
+    [
+        # Three blocks for 10 tokens, of 9.
+        ({"num_lookahead_tokens": 0}, 3),
+        # With three slots ahead: four.
+        ({}, 2),
+        ({"aligns_plainly": True}, 3),
+        # Ranks, whose drafts hold no slots ahead.
+        ({"data_parallel_size": 2}, 4),
+    ],
+)
+def test_drafts_beside_attention_alone_take_slots_ahead(fields: dict[str, Any], seated: int) -> None:
+    """Requests are admitted for as many blocks as their first chunk needs with them."""
+    config = alone(num_blocks=9, max_num_batched_tokens=40, max_model_len=27, **fields)
+
+    assert seated_at_once(config) == seated
+
+
+def alone(**fields: Any) -> EngineConfig:
+    """Return a replica of attention alone with blocks of four tokens and three drafts."""
+    drafts = {"num_speculative_tokens": 3, "num_lookahead_tokens": 3}
+    return windowed(**{**drafts, "window_groups": 0, "window_tokens": 0, "window_blocks": 0, **fields})
 
 
 def seated_at_once(config: EngineConfig) -> int:
@@ -135,7 +178,9 @@ def test_workloads_of_the_real_engine_agree(is_async: bool, kind: str, version: 
     assert_agrees(config_of(case, RULES[version]), times_of(case), requests_of(case))
 
 
-@pytest.mark.parametrize("kind", ["states_drafts_prefix_short", "windows_eagle_prefix_short", "drafts_short"])
+@pytest.mark.parametrize(
+    "kind", ["states_drafts_prefix_short", "windows_eagle_prefix_short", "eagle_prefix_short", "drafts_short"]
+)
 @pytest.mark.parametrize(("version", "is_async"), [("0.20.2", False), ("0.33.0", False), ("0.33.0", True)])
 def test_compiled_code_counts_them_alike(kind: str, version: str, is_async: bool) -> None:
     """The same records, of replicas short of memory with shared prefixes."""
@@ -145,3 +190,45 @@ def test_compiled_code_counts_them_alike(kind: str, version: str, is_async: bool
 
     assert both[0].records.finish_time.tolist() == both[1].records.finish_time.tolist()
     assert both[0].records.cached_tokens.tolist() == both[1].records.cached_tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "fields"),
+    [
+        ("0.12", "eagle", (True, False, True)),
+        ("0.20.2", "eagle", (True, False, True)),
+        ("0.26", "eagle", (True, False, False)),
+        ("0.33.0", "eagle", (False, True, False)),
+        ("0.33.0", "draft_model", (False, False, False)),
+    ],
+)
+def test_a_release_says_what_drafts_beside_attention_alone_hold(
+    version: str, method: str, fields: tuple[bool, bool, bool]
+) -> None:
+    """vLLM's, of Llama: up to 0.32 the last block is dropped, up to 0.25 the first chunk takes no slots ahead."""
+    drafts = f"{{method: {method}, num_speculative_tokens: 3, acceptance_rate: 0.7}}"
+    keys = [f"deployment.engine.version={version}", f"deployment.speculative={drafts}"]
+    if method == "draft_model":
+        keys.append("deployment.speculative.draft_model=llama-3.2-1b")
+    config = resolve(load("chatbot", keys)).engine
+
+    assert config.numbers_blocks
+    assert config.num_slots_ahead == 3
+    assert (config.drops_last_block, config.hashes_next_token, config.aligns_plainly) == fields
+
+
+@pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
+def test_a_model_that_drafts_is_served_as_the_reference_does(version: str) -> None:
+    """Llama and EAGLE with turns of conversations."""
+    drafts = "deployment.speculative={method: eagle, num_speculative_tokens: 3, acceptance_rate: 0.7}"
+    keys = ["workload.num_requests=40", f"deployment.engine.version={version}", drafts]
+
+    assert verify(load("multi-turn", keys), accelerate="off").is_equal
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("eagle_short", 121005), ("eagle_prefix_short", 121005)])
+def test_drafts_ahead_are_counted_where_memory_nearly_runs_short(kind: str, seed: int) -> None:
+    """Nobody seems to wait unless slots ahead count; and a victim's blocks are cached without its unknown tokens."""
+    case = as_vllm(draw_case(kind, seed, is_async=True), "0.20.2")
+
+    assert_agrees(config_of(case, RULES["0.20.2"]), times_of(case), requests_of(case))

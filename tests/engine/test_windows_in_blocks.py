@@ -6,10 +6,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simserve.api import load, verify
 from simserve.engine.config import EngineConfig
+from simserve.engine.progress import GRID
 from simserve.errors import InvariantError
 from simserve.scenario.resolve import resolve
 from simserve.sim.cluster import OwnBlocks
@@ -44,6 +46,8 @@ def found_by(config: EngineConfig, num_requests: int, shared: int, prompt: int =
     """Return the cached tokens of prompts a hundred steps apart that have ``shared`` tokens in common."""
     specs = make_specs([100.0 * place for place in range(num_requests)], [prompt] * num_requests, [1] * num_requests)
     specs = with_paths(specs, [[(0, shared), (place + 1, prompt + 1)] for place in range(num_requests)])
+    if config.num_speculative_tokens:
+        specs = replace(specs, pace=np.full(num_requests, GRID))
     return [int(each) for each in assert_agrees(config, constant_step_times(), specs).records.cached_tokens]
 
 
@@ -238,7 +242,7 @@ def test_a_release_says_which_windows_are_kept_and_when_they_are_passed(version:
     keys = ["model=gpt-oss-20b", "deployment.hardware=h100-sxm-80gb", f"deployment.engine.version={version}"]
     config = resolve(load("chatbot", keys)).engine
 
-    assert config.numbers_windows
+    assert config.numbers_blocks
     assert config.window_tokens == 128
     assert {each for each in ("keeps_every_state", "aligns_plainly") if getattr(config, each)} == rules
 

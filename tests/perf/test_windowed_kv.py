@@ -365,8 +365,8 @@ def test_slots_hold_windows_and_a_micro_batch(
 
 
 def test_a_long_context_of_gpt_oss_fits_a_card_of_16_gb_under_llama_cpp() -> None:
-    """12 of its 24 layers keep 65,536 tokens; builds before May 2025 kept them in all."""
-    options: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 65_536, "hardware": "rtx-5060-ti-16gb"}
+    """12 of its 24 layers keep 98,304 tokens; builds before May 2025 kept them in all."""
+    options: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 98_304, "hardware": "rtx-5060-ti-16gb"}
     kept = windowed("gpt-oss-20b", "llama.cpp", "b8000", **options)
     whole = dataclasses.replace(kept, windowed_kv=None)
 

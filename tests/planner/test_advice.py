@@ -264,3 +264,14 @@ def test_seats_and_a_small_budget_are_raised_together() -> None:
         "deployment.engine.max_num_batched_tokens": 2048,
     }
     assert first["usd_per_hour"] == pytest.approx(4 * 4.11)
+
+
+def test_graphs_are_advised_to_a_server_that_forgoes_them() -> None:
+    """They are free: "no single change of those tried is enough" was said of a server that its launches slow down."""
+    changes = ["deployment.engine.enforce_eager=true", "slo={ttft: 1 s, tpot: 22 ms, attainment: 0.95}"]
+    load = ["workload.arrivals.rate=2", "workload.num_requests=400"]
+
+    first = advice([*changes, *load])[0]
+
+    assert first["changes"] == {"deployment.engine.enforce_eager": False}
+    assert first["usd_per_hour"] == pytest.approx(4 * 4.11)

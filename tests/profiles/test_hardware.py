@@ -327,12 +327,13 @@ def test_memory_is_what_cuda_shows_not_what_the_box_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACS)
 def test_unified_memory_leaves_a_part_to_the_rest_of_the_machine(name: str) -> None:
-    """Metal recommends three quarters of what CPU and GPU share, below 36 GB two thirds; of every size that is sold."""
+    """Metal recommends 74 to 84 % of what CPU and GPU share, the more the larger it is; of every size that is sold."""
     profile = load_hardware(name)
+    steps = {8: 2 / 3, 16: 0.74, 32: 0.78, 64: 0.81, 128: 0.84}
 
     for each in (name, *profile.sizes):
         advertised = float(each.rsplit("-", 1)[1].removesuffix("gb"))
-        share = 0.75 if advertised >= 36 else 2 / 3
+        share = steps[max(size for size in steps if size <= advertised)]
         assert load_hardware(each).memory.total == pytest.approx(share * advertised * GIB, rel=1e-3)
 
 
@@ -540,7 +541,7 @@ def test_a_size_differs_in_memory_alone() -> None:
     """The same GPU with less memory: bandwidth, peaks and efficiencies stay."""
     largest, smaller = load_hardware("m4-max-128gb"), load_hardware("m4-max-64gb")
 
-    assert smaller.memory.total == 48 * GIB
+    assert smaller.memory.total == 51.84 * GIB
     assert smaller.memory.bandwidth == largest.memory.bandwidth
     assert smaller.efficiency == largest.efficiency
 

@@ -15,8 +15,6 @@ STATES = {
     "0.33.0": ("states", "states_short", "states_prefix", "states_conversations"),
 }
 """The same where layers keep a state."""
-COMPARED = tuple(kind for kind in OWN_DRAFTS if kind not in ("eagle_short", "eagle_prefix_short"))
-"""Without those whose slots ahead are not simulated: short of memory, attention alone."""
 NUM_CASES = 12
 
 
@@ -30,7 +28,7 @@ def test_schedules_are_those_of_the_release(version: str, is_async: bool) -> Non
         pytest.skip(f"vLLM {version} is not installed: python -m tests.real_engines --version {version}")
     kinds = (*IDENTICAL, *STATES[version], *WINDOWED, *WINDOWED_CACHED)
     kinds = (*kinds, *(DRAFTING if version == "0.33.0" else ()))
-    kinds = (*kinds, *(COMPARED if version != "0.12.0" else ()))
+    kinds = (*kinds, *(OWN_DRAFTS if version != "0.12.0" else ()))
     drawn = [draw_case(kind, 5000 + seed, is_async=is_async) for kind in kinds for seed in range(NUM_CASES)]
     cases = [as_vllm(case, version) for case in drawn]
 

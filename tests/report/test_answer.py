@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simserve.report.answer import advice_lines, answer, steady_state_caveat, verdict, warnings
+from simserve.report.answer import advice_lines, answer, short_loop_caveat, steady_state_caveat, verdict, warnings
 from tests.report.builders import CASES, run
 
 
@@ -106,3 +106,40 @@ def test_a_closed_loop_that_waits_says_for_what(waits: dict[str, float], told: s
 
     assert caveat is not None
     assert caveat.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("think_time", "clients", "is_told"), [("30 s", 8, True), ("0 s", 8, False), ("30 s", 1, False)]
+)
+def test_clients_who_pause_and_ask_seldom_are_told(think_time: str, clients: int, *, is_told: bool) -> None:
+    """With five requests each, the rate and the bill of an API came out at half of what a longer run shows."""
+    found = run("stable")
+    inner = {**found.summary["simserve"], "requests": {**found.summary["simserve"]["requests"], "submitted": 60}}
+    arrivals = {"process": "closed_loop", "concurrency": clients, "think_time": think_time}
+    loop = replace(
+        found,
+        scenario={**found.scenario, "workload": {**found.scenario["workload"], "arrivals": arrivals}},
+        summary={**found.summary, "simserve": inner},
+    )
+
+    told = short_loop_caveat(loop)
+
+    assert (told is not None) == is_told
+    if told is not None:
+        assert told.startswith("each client sends 7.5")
+        assert "--num-requests 400" in told
+
+
+def test_a_server_without_graphs_that_its_launches_slow_down_is_told() -> None:
+    """Also where it holds: "Nothing has to change" was all that was said of TPOT at 2.7 times what one flag gives."""
+    found = run("stable")
+    inner = found.summary["simserve"]
+    bound = {**inner["bottleneck"], "binding": "CPU and kernel launches"}
+    engine = {**inner["engine_resolved"], "enforce_eager": True}
+    eager = replace(found, summary={**found.summary, "simserve": {**inner, "engine_resolved": engine}})
+    slow = {**inner, "engine_resolved": engine, "bottleneck": bound}
+
+    told = warnings(replace(found, summary={**found.summary, "simserve": slow}))
+
+    assert any("enforce_eager=false" in each for each in told)
+    assert not any("enforce_eager" in each for each in (*warnings(eager), *warnings(found)))

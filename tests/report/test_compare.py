@@ -106,10 +106,12 @@ def verdict(slo: object = None, usd: float = 1.0, runs: int = 5, **ratios: float
     }
     known = {"slo": {"attainment": 1.0}}
     cost: list[Any] = [
-        {"simserve": {**known, "cost": {"usd_per_hour": each}}, "mean_tpot_ms": 1.0} for each in (1.0, usd)
+        {"simserve": {**known, "cost": {"usd_per_hour": each}}, "mean_tpot_ms": 1.0, "p95_ttft_ms": 1.0}
+        for each in (1.0, usd)
     ]
-    cost[1]["mean_tpot_ms"] = differences["mean_tpot_ms"].variant
-    base = SimpleNamespace(name="base", summaries=[{}] * runs, summary=cost[0], scenario=SimpleNamespace(slo=slo))
+    cost[1] |= {name: differences[name].variant for name in ("mean_tpot_ms", "p95_ttft_ms")}
+    base = SimpleNamespace(name="base", summaries=[{}] * runs, summary=cost[0])
+    base.scenario = SimpleNamespace(slo=slo, workload=SimpleNamespace(trace="traffic.csv"))
     new = SimpleNamespace(name="new", summary=cost[1], differences=differences, changes={})
     comparison: Any = SimpleNamespace(base=base, variants=(new,))
     return _ranked_lines(comparison)[0], _way(comparison, ["chat.yaml"]).told
@@ -129,6 +131,20 @@ def test_a_cheaper_variant_that_misses_the_slo_is_not_said_not_to_be_cheaper() -
 
     assert missed.startswith("None that holds the SLO is cheaper than base, or faster at its price.")
     assert held.startswith("None is cheaper than base, or faster at its price.")
+
+
+def test_the_faster_of_equal_price_is_taken_in_one_run_of_a_trace() -> None:
+    """ "Keep the base" stood before a variant whose tokens took a third of the time: one run has no intervals."""
+    asked = SimpleNamespace(attainment=0.95)
+
+    answer, way = verdict(mean_tpot_ms=0.37, slo=asked, runs=1)
+
+    assert answer.startswith("Take new: mean TPOT -63%")
+    assert way == "new is better than base. To run it:"
+    assert verdict(mean_tpot_ms=0.995, slo=asked, runs=1)[0].startswith("Keep the base.")
+    assert verdict(p95_ttft_ms=0.25, slo=asked, runs=1)[0].startswith("Take new: p95 TTFT -75%")
+    assert verdict(p95_ttft_ms=0.25, slo=asked)[0].startswith("Take new: p95 TTFT -75%")
+    assert verdict(p95_ttft_ms=0.25, mean_tpot_ms=1.1, slo=asked)[0].startswith("Keep the base.")
 
 
 def test_figures_that_point_both_ways_are_mixed_without_an_slo() -> None:

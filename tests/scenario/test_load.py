@@ -262,6 +262,14 @@ def test_a_folder_is_no_scenario(tmp_path: Path, name: str) -> None:
         load(name.format(folder=tmp_path))
 
 
+def test_the_folder_of_a_result_names_the_scenario_in_it(tmp_path: Path) -> None:
+    """Which can be loaded."""
+    (tmp_path / "scenario.resolved.yaml").write_text("model: none\n", encoding="utf-8")
+
+    with pytest.raises(ScenarioError, match=r"is a folder.*; name the scenario in it: .*scenario\.resolved\.yaml"):
+        load(tmp_path)
+
+
 def test_a_time_near_the_end_of_the_numbers_is_kept() -> None:
     """Its text in the resolved scenario does not overflow."""
     assert make_scenario(slo={"ttft": "1e300 s"}).as_mapping()["slo"]["ttft"] == "1e+300 s"

@@ -46,6 +46,7 @@ WHOLE: dict[str, Callable[[str, list[Worker]], Export]] = {
 TARGETS = (*ENGINES, *WHOLE)
 _SHORT = {"kubernetes": "k8s", "docker-compose": "compose", "docker": "compose", "tensorrt-llm": "trtllm"}
 """Other name of a target -> the target."""
+_LIKENESS = 0.6  # Below it the choices are listed: half the letters of `helm` are those of `vllm`.
 _WITH_ROLES = {"dynamo": ("vllm", "sglang", "trtllm")}
 """Target -> engines whose servers it can start to prefill or decode only, where it is not only vLLM and SGLang."""
 
@@ -83,7 +84,8 @@ def export(scenario: Scenario, target: str, *, explicit: bool = False, checkpoin
     """
     target = _SHORT.get(target.lower(), target.lower())
     if target not in TARGETS:
-        raise UsageError("is not a target", key="--to", value=target, remedy=nearest(target, TARGETS))
+        remedy = nearest(target, TARGETS, likeness=_LIKENESS)
+        raise UsageError("is not a target", key="--to", value=target, remedy=remedy)
     with scenario.blaming(""):
         return _export(scenario, target, explicit=explicit, checkpoint=checkpoint)
 

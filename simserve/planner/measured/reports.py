@@ -20,6 +20,7 @@ from simserve.profiles import catalog
 from simserve.units import GIB, PositiveSeconds, Seconds
 from simserve.validation import NAME_PATTERN, FrozenModel, read_valid
 from simserve.workload.session_spec import SharedPrefixSpec
+from simserve.workload.spec import BenchmarkClient
 from simserve.workload.traces.table import find_file
 
 UNSEEN: Final = "unseen"  # Source name of the public reports, which are replayed only when asked for.
@@ -152,8 +153,14 @@ class _Run(FrozenModel):
             return "rate", self.rate
         return ("offline", float("nan")) if self.batch is None else ("batch", float(self.batch))
 
-    def workload(self, folder: Path) -> dict[str, Any]:
-        """Return the workload as in a scenario file; ``folder`` holds the measurements."""
+    def is_drawn_by(self, client: BenchmarkClient | None) -> bool:
+        """Whether times or lengths are draws of a benchmark's client."""
+        has_even = any(isinstance(each, _Lengths) and each.mean is None for each in (self.prompt, self.output))
+        knows = self.rate is not None or (has_even and self.clients is not None and client != "vllm")
+        return client is not None and self.rows is None and knows
+
+    def workload(self, folder: Path, client: BenchmarkClient | None = None) -> dict[str, Any]:
+        """Return the workload as in a scenario file; ``folder`` holds the measurements, a ``client`` sent them."""
         lengths = _block(self.prompt or 1, folder), _block(self.output or 1, folder)
         if self.clients is not None:
             workload = build.closed_loop(self.clients, *lengths, self.requests, self.ramp_up)
@@ -161,6 +168,8 @@ class _Run(FrozenModel):
             workload = build.poisson(self.rate, self.requests or 1, *lengths)
         else:
             workload = build.all_at_once(self.batch or self.queued or 1, *lengths)
+        if self.is_drawn_by(client):
+            workload["client"] = client
         if self.shared_prefix is not None:
             workload["shared_prefix"] = self.shared_prefix.model_dump()
         if self.rows is None:
@@ -182,7 +191,15 @@ class _Server(_Deployed):
     """One deployment and the loads that it was put under."""
 
     statistic: Statistic = "mean"
+    client: BenchmarkClient | None = None
+    """Benchmark that sent the requests with its default seed, as `workload.client` has it."""
     runs: Annotated[tuple[_Run, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _has_draws(self) -> Self:
+        if self.client is not None and not any(each.is_drawn_by(self.client) for each in self.runs):
+            raise ValueError("names a client, and no run has requests that it draws; leave client out")
+        return self
 
 
 class _KvRoom(_Deployed):
@@ -307,7 +324,7 @@ def _point(source: str, path: Path, server: _Server, run: _Run) -> MeasuredPoint
         load_kind=kind,
         load=load,
         scenario=build.scenario(
-            f"{server.name}-{run.name}", server.model, server.deployment, run.workload(path.parent)
+            f"{server.name}-{run.name}", server.model, server.deployment, run.workload(path.parent, server.client)
         ),
         measured=run.measured.by_metric,
         shown_only=frozenset(run.shown_only),

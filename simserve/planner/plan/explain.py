@@ -94,6 +94,8 @@ def _beside(deployment: DeploymentSpec) -> Iterator[str]:
     if drafts is not None:
         by = drafts.draft_model or {"mtp": "its MTP layer", "eagle": "an EAGLE layer"}.get(drafts.method, "n-grams")
         yield f"{drafts.num_speculative_tokens} drafts a step by {by}"
+    if deployment.engine.enforce_eager:
+        yield "no CUDA graphs"
     if deployment.engine.enable_prefix_caching is False:
         yield "no prefix caching"
     if deployment.engine.kv_offload is not None:

@@ -14,7 +14,7 @@ from simserve.planner.search.trial import try_fleet
 from simserve.planner.space.formats import KV_KEY, WEIGHTS_KEY, searched_formats
 from simserve.planner.space.makeup import POOLS_KEY, SCALING_KEY
 from simserve.planner.space.options import Choice
-from simserve.planner.space.roles import POOL_KEYS, is_split
+from simserve.planner.space.roles import DECODE, KIND_KEYS, POOL_KEYS, is_split
 from simserve.planner.space.space import POOL_NAME, Space
 from simserve.profiles.checkpoint import WIDE_FORMATS
 from simserve.scenario.combinations import lack_of
@@ -85,9 +85,14 @@ def format_levers(scenario: Scenario) -> Iterator[Lever]:
 
 
 def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides]]:
-    """Yield the other choices of every searched option that fit the fleet, with their overrides."""
+    """Yield the other choices of every searched option that fit the fleet, with their overrides.
+
+    In place of workers by role come replicas of the shape of its decode workers.
+    """
     chosen = space.chosen(fleet.overrides)
     pools = {key: fleet.overrides[key] for key in POOL_KEYS} if is_split(fleet.overrides) else {}
+    decode: Overrides = next((pool for pool in pools.get(POOLS_KEY, ()) if pool["role"] == DECODE), {})
+    shape = {f"deployment.{key}": decode[key] for key in KIND_KEYS if key in decode}
     for name, choices in space.options.items():
         if name == POOL_NAME and pools:
             chosen[name] = Choice("workers of shapes of their own")
@@ -96,7 +101,7 @@ def option_levers(fleet: Fleet, space: Space) -> Iterator[tuple[Lever, Overrides
             if choice is chosen[name] or (choice.family and choice.family in families):
                 continue
             families.add(choice.family)
-            kept = {} if name == POOL_NAME else pools
+            kept = shape if name == POOL_NAME else pools
             overrides = {**space.overrides({**chosen, name: choice}), **kept}
             own = space.scenario.deployment
             if overrides.get(POOLS_KEY, own.pools) and overrides.get(SCALING_KEY, own.autoscaling):

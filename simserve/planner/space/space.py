@@ -42,6 +42,8 @@ VERSIONS_NAME = "version"  # Name of the versions that are left out because they
 SPLIT_NAME = "split"  # Name that keeps prefill and decode on separate workers of any number and shape.
 ROUTE_NAME = "route"
 TENSOR_KEY = "deployment.tensor_parallel_size"
+EAGER_KEY = "deployment.engine.enforce_eager"
+"""Searched where the scenario forgoes CUDA graphs; as a shape, since without them a shape that holds may not."""
 PIPELINE_KEY = "deployment.pipeline_parallel_size"
 DATA_KEY = "deployment.data_parallel_size"
 EXPERTS_KEY = "deployment.enable_expert_parallel"
@@ -103,6 +105,7 @@ DIMENSIONS = (
     ),
     Dimension(WEIGHTS_KEY, "shape", lambda scenario: [each.format for each in _searched(scenario).weights]),
     Dimension(KV_KEY, "shape", lambda scenario: _searched(scenario).kv_cache, "kv_cache_fp8", "quantise_kv"),
+    Dimension(EAGER_KEY, "shape", lambda scenario: (True, False) if scenario.deployment.engine.enforce_eager else ()),
     Dimension(SEATS_KEY, "knob", lambda _: SEATS),
     Dimension(BUDGET_KEY, "knob", lambda _: TOKEN_BUDGETS),
     Dimension("deployment.engine.enable_chunked_prefill", "knob", lambda _: (True, False), "chunked_prefill", "chunk"),
@@ -425,7 +428,7 @@ KEEPABLE: Mapping[str, tuple[str, ...]] = {
     "pipeline-parallel": (PIPELINE_KEY,),
     "data-parallel": (DATA_KEY,),
     "expert-parallel": (EXPERTS_KEY,),
-    "engine": (*(each.key for each in DIMENSIONS if each.kind == "knob"), "cache", "static"),
+    "engine": (EAGER_KEY, *(each.key for each in DIMENSIONS if each.kind == "knob"), "cache", "static"),
     "drafts": (DRAFTS_NAME,),
     "routing": ("route",),
     "pools": ("pool",),

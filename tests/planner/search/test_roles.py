@@ -289,6 +289,21 @@ def test_levers_that_reach_no_pool_are_not_shown() -> None:
     assert all(is_split(overrides) for overrides in kept)
 
 
+def test_replicas_in_place_of_workers_have_the_shape_of_those_that_decode() -> None:
+    """They had the scenario's own, and cost four times what the same plan showed for replicas of the workers' shape."""
+    there = fleet()
+    decode = next(pool for pool in there.overrides["deployment.pools"] if pool["role"] == DECODE)
+    sizes = dict.fromkeys(SIZE_KEYS[:2], 1) | {SIZE_KEYS[0]: 2, SIZE_KEYS[2]: 1, SIZE_KEYS[3]: False}
+    pools = [{**pool, **sizes} if pool is decode else pool for pool in there.overrides["deployment.pools"]]
+    moved = replace(there, overrides={**there.overrides, "deployment.pools": pools})
+
+    levers = option_levers(moved, space_of(there.scenario))
+
+    together = next(overrides for lever, overrides in levers if lever.label == "one kind of replica")
+    assert not together.get("deployment.pools")
+    assert {key: together[f"deployment.{key}"] for key in SIZE_KEYS} == sizes
+
+
 @pytest.mark.slow
 def test_a_plan_says_why_it_has_that_many_workers() -> None:
     """Equal replicas and workers by role are in one ranking; the plan names roles and what breaks first."""

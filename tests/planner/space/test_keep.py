@@ -78,3 +78,15 @@ def test_every_dimension_can_be_kept() -> None:
     names = {key for keys in KEEPABLE.values() for key in keys}
 
     assert {each.key for each in DIMENSIONS} <= names
+
+
+def test_graphs_are_searched_where_the_scenario_forgoes_them() -> None:
+    """With its own setting first; elsewhere there is nothing to search."""
+    own, eager = load("chatbot"), load("chatbot", ["deployment.engine.enforce_eager=true"])
+
+    spaces = [space_on(each, each.deployment.hardware, {}, {}, traffic_of(each)) for each in (own, eager)]
+
+    assert [space.dimensions["deployment.engine.enforce_eager"] for space in spaces] == [(None,), (True, False)]
+    kept = kept_of(["engine"], (), {})
+    there = space_on(eager, eager.deployment.hardware, {}, {}, traffic_of(eager), kept=kept)
+    assert there.dimensions["deployment.engine.enforce_eager"] == (True,)
