@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from simserve.workload.classes import (
     with_beginnings_within,
     with_thinking,
 )
-from simserve.workload.client_draws import client_draws
 from simserve.workload.conversations import draw_dialogues, draw_pauses
 from simserve.workload.distributions import Draws, asked_tokens, offered_rate, some, start_times
 from simserve.workload.prefixes import recorded_prefixes
@@ -128,12 +127,19 @@ def _without_adapters(spec: WorkloadSpec, draws: Draws, num_requests: int | None
 def _single(spec: WorkloadSpec, draws: Draws) -> RequestSpecs:
     """Return single requests, drawn class by class if there are classes."""
     if spec.classes is None:
-        times, *own = client_draws(spec)
+        own: dict[str, NDArray[Any]] = {}
+        if spec.client is not None:
+            from simserve.workload.client_draws import client_draws
+
+            own = client_draws(spec)
+        times = own.get("arrival_time")
         if times is None:
             times = some(start_times(spec.arrivals, draws, num_requests=spec.num_requests, duration=spec.duration))
-        parts = zip(("prompt_tokens", "output_tokens"), own, strict=True)
-        lengths = (draws.lengths(getattr(spec, part), part, len(times)) if by is None else by for part, by in parts)
-        rows = Rows(times, *lengths, None)
+        prompts, outputs = (
+            own[part] if part in own else draws.lengths(getattr(spec, part), part, len(times))
+            for part in ("prompt_tokens", "output_tokens")
+        )
+        rows = Rows(times, prompts, outputs, None)
     else:
         rows = draw_single(spec, draws)
     count = len(rows.arrival_time)

@@ -86,7 +86,10 @@ def test_fixed_lengths_take_no_draws_of_a_client() -> None:
             {"arrivals": {"process": "closed_loop", "concurrency": 2}, "prompt_tokens": 5, "output_tokens": 5},
             "give poisson arrivals or uniform lengths",
         ),
-        ({"arrivals": {"process": "constant", "rate": 1.0}, "client": "vllm"}, "give poisson arrivals, or leave it out"),
+        (
+            {"arrivals": {"process": "constant", "rate": 1.0}, "client": "vllm"},
+            "give poisson arrivals, or leave it out",
+        ),
     ],
 )
 def test_a_client_is_refused_where_its_draws_are_not_known(changes: dict[str, object], rule: str) -> None:
