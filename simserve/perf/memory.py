@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -30,10 +29,8 @@ _SEATS_CUT = ", as many as have room for their states"
 CHOSEN = "what fits on the GPU"
 """Source of the layers or experts on the CPU where the engine itself leaves them there."""
 NEAR_FIT_SHARE = 0.02
-"""Share of a GPU that weights, activations and the KV of one request may lack and still be simulated: the estimate of
+"""Share of a GPU by which weights and activations may exceed the engine's limit and still be simulated: the estimate of
 activations and runtime is about that accurate (`simserve validate`, memory logs)."""
-_SHORTAGE_STEPS = 128
-"""Parts of that share in which what lacks is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +61,8 @@ class MemoryPlan:
     max_concurrent_full_length: float  # Requests of ``max_model_len`` that fit at once, by the engine's calculation.
     longest_sequence: int  # Most tokens of one request, 0 if nothing is left.
     shortage_bytes: float = 0.0
-    """Excess of weights, runtime and activations over the engine's limit, or what one request or the seats lack
-    (`plan_near_fit`), if below `NEAR_FIT_SHARE` of the GPU: the KV cache is then what remains if that share is added.
-    0: no shortage, or too large a one."""
+    """Excess of weights, runtime and activations over the engine's limit, if below `NEAR_FIT_SHARE` of the GPU: the
+    KV cache is then what remains if that share is added. 0: no shortage, or too large a one."""
     windows: WindowLayout | None = None
     """How layers share the KV memory if some keep only their sliding window, or a state; None: all keep
     everything."""
@@ -121,12 +117,8 @@ ENCODER_BYTES = 2.0
 """Bytes per weight of a vision tower or an audio encoder, which quantised checkpoints keep in 16 bit."""
 
 
-def plan_memory(shape: ReplicaShape, *, added_bytes: float = 0.0) -> MemoryPlan:
+def plan_memory(shape: ReplicaShape) -> MemoryPlan:
     """Return the memory use of the GPU that holds most in a replica.
-
-    Args:
-        shape: The replica.
-        added_bytes: Bytes for KV beyond what the engine's rule leaves.
 
     Raises:
         InputError: A format is unknown or unsupported, or the heads do not divide by the ranks.
@@ -137,7 +129,8 @@ def plan_memory(shape: ReplicaShape, *, added_bytes: float = 0.0) -> MemoryPlan:
     physical = total - sum(needs.values())
     kv_bytes = min(left, physical)
     shortage = _small_shortage(shape, kv_bytes)
-    kv_bytes += max(NEAR_FIT_SHARE * total if shortage else 0.0, added_bytes)
+    if shortage:
+        kv_bytes += NEAR_FIT_SHARE * total
     per_token = kv_bytes_per_token(shape)
     if engine.shares_buffer and shape.windowed_kv is None:
         kv_bytes = min(kv_bytes, (engine.max_model_len + shape.num_speculative_tokens) * per_token)
@@ -195,25 +188,6 @@ def plan_memory(shape: ReplicaShape, *, added_bytes: float = 0.0) -> MemoryPlan:
         shape=shape,
         parts=parts | {"unused": total - sum(parts.values())},
     )
-
-
-def plan_near_fit(shape: ReplicaShape) -> MemoryPlan:
-    """Return the memory with up to `NEAR_FIT_SHARE` of the GPU more, if one request or the seats fit only then.
-
-    What lacks is said (`MemoryPlan.shortage_bytes`). A plan that fits, or that lacks more, stays.
-    """
-    plan = plan_memory(shape)
-    if plan.fits or plan.shortage_bytes or _asked_kv_bytes(shape) is not None:
-        return plan
-    most = NEAR_FIT_SHARE * shape.hardware.memory.total
-    near = plan_memory(shape, added_bytes=most)
-    if not near.fits:
-        return plan
-    steps = range(1, _SHORTAGE_STEPS)
-    least = bisect_left(
-        steps, True, key=lambda step: plan_memory(shape, added_bytes=step / _SHORTAGE_STEPS * most).fits
-    )
-    return replace(near, shortage_bytes=(least + 1) / _SHORTAGE_STEPS * most)
 
 
 def _small_shortage(shape: ReplicaShape, kv_bytes: float) -> float:

@@ -17,7 +17,7 @@ from simserve.perf.cascade import can_cascade
 from simserve.perf.collectives import All2AllBackend
 from simserve.perf.context_parallel import with_context_blocks
 from simserve.perf.kv_layout import exports_states, pools_states, with_state_blocks, with_windowed_kv
-from simserve.perf.memory import MemoryPlan, plan_memory, plan_near_fit, plan_with_room, with_room_for_states
+from simserve.perf.memory import MemoryPlan, plan_memory, plan_with_room, with_room_for_states
 from simserve.perf.shape import Masks, ReplicaShape
 from simserve.perf.tree_states import tree_fields
 from simserve.profiles import catalog
@@ -275,7 +275,7 @@ def _memory(scenario: Scenario, connector: str | None, role: Role) -> MemoryPlan
         is_length_set = scenario.deployment.engine.max_model_len is not None
         plan = plan_memory(shape) if is_length_set else plan_with_room(shape, lambda most: at({"max_model_len": most}))
         if shape.engine.cpu_layers is None:
-            return plan if plan.fits else plan_near_fit(plan.shape)
+            return plan
         return with_cpu_layers(plan, lambda options: plan_memory(at(options)), is_length_set=is_length_set)
 
 

@@ -95,7 +95,7 @@ def test_gpus_list_short_names_and_sizes(simserve: Simserve) -> None:
     rows = {row["name"]: row for row in json.loads(simserve("gpus", "--json").stdout)["gpus"]}
 
     assert "h100" in rows["h100-sxm-80gb"]["aliases"]
-    assert rows["m4-max-128gb"]["sizes"] == {"m4-max-48gb": 36 * 2.0**30, "m4-max-64gb": 48 * 2.0**30}
+    assert rows["m4-max-128gb"]["sizes"] == {"m4-max-48gb": 37.44 * 2.0**30, "m4-max-64gb": 51.84 * 2.0**30}
     assert (rows["gb200-186gb"]["gpus_per_node"], rows["gb200-186gb"]["gpus_per_host"]) == (72, 4)
     assert rows["gb300-279gb"]["fp4_flops"] == 15e15
 
