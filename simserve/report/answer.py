@@ -153,8 +153,8 @@ def short_loop_caveat(result: RunResult) -> str | None:
     clients, sent = arrivals["concurrency"], result.summary["simserve"]["requests"]["submitted"]
     if sent >= _LEAST_PER_CLIENT * clients:
         return None
-    length = f"--num-requests {_LEAST_PER_CLIENT * clients} lengthens it"
-    return f"each client sends {number(sent / clients)} requests: its beginning and end lower the rate ({length})"
+    enough = f"--num-requests {_LEAST_PER_CLIENT * clients}"
+    return f"each client sends {number(sent / clients)} requests, few for a rate: {enough}"
 
 
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
