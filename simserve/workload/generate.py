@@ -131,7 +131,7 @@ def _single(spec: WorkloadSpec, draws: Draws) -> RequestSpecs:
         if spec.client is not None:
             from simserve.workload.client_draws import client_draws
 
-            own = client_draws(spec)
+            own = client_draws(spec, draws)
         times = own.get("arrival_time")
         if times is None:
             times = some(start_times(spec.arrivals, draws, num_requests=spec.num_requests, duration=spec.duration))

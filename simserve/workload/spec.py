@@ -272,11 +272,11 @@ class WorkloadSpec(FrozenModel):
     """Time after which no request arrives; what has arrived is served to the end, including conversations that have
     begun. Clients of a closed loop send nothing from then on."""
     client: BenchmarkClient | None = None
-    """Benchmark whose own draws the requests are, whatever `run.seed` says. `sglang`: `sglang.bench_serving` with its
-    seed of 1: even lengths, and Poisson arrivals, of which the first comes at once. `sglang-0.5.5`: the same up to
-    0.5.5, which draws answers from 0 tokens on where the shortest is 1. `vllm`: `vllm bench serve` from 0.10 on with
-    its seed of 0: Poisson arrivals, stretched so that the last comes at `num_requests` / `rate`. Absent: all is drawn
-    by `run.seed`."""
+    """Benchmark whose own draws the requests are; `run.seed` 1 stands for its default seed. `sglang`:
+    `sglang.bench_serving`: even lengths, and Poisson arrivals, of which the first comes at once. `sglang-0.5.5`: the
+    same up to 0.5.5, which draws answers from 0 tokens on where the shortest is 1. `vllm`: `vllm bench serve` from 0.10
+    on: Poisson arrivals, stretched so that the last comes at `num_requests` / `rate`. Absent: simserve's own
+    streams."""
     trace: TraceSpec | None = None
     """Recorded traffic, instead of `arrivals` and lengths; `arrivals` beside it replace its times."""
     classes: Annotated[tuple[ClassSpec, ...], Field(min_length=1, max_length=MAX_CLASSES)] | None = None

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from simserve.workload.arrival_spec import AllAtOnceArrivals
 from simserve.workload.generate import generate
 from simserve.workload.requests import RequestSpecs
 from simserve.workload.spec import WorkloadSpec
@@ -12,11 +13,11 @@ from simserve.workload.spec import WorkloadSpec
 EVEN = {"distribution": "uniform", "min": 1, "max": 1024}
 
 
-def drawn(client: str, seed: int = 1, **changes: object) -> RequestSpecs:
+def drawn(client: str, seed: int = 1, replication: int = 0, **changes: object) -> RequestSpecs:
     """Return the requests of a client: even lengths up to 1,024, at 1 request/s."""
     workload = {"arrivals": {"process": "poisson", "rate": 1.0}, "prompt_tokens": EVEN, "output_tokens": EVEN}
     spec = WorkloadSpec.model_validate({**workload, "num_requests": 300, "client": client, **changes})
-    return generate(spec, seed=seed)
+    return generate(spec, seed=seed, replication=replication)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +61,31 @@ def test_vllms_client_sends_its_last_request_in_time() -> None:
 
 
 @pytest.mark.parametrize("client", ["sglang", "sglang-0.5.5", "vllm"])
-def test_a_clients_times_do_not_depend_on_the_seed(client: str) -> None:
-    """Nor do the lengths that it draws itself."""
-    first, second = drawn(client, seed=1), drawn(client, seed=2)
+@pytest.mark.parametrize("other", [{"seed": 2}, {"replication": 1}, {"seed": 2**40}, {"seed": 0}])
+def test_fresh_runs_of_a_client_are_fresh(client: str, other: dict[str, int]) -> None:
+    """What `capacity` promises of fresh seeds, and an interval over replications, rests on draws that differ."""
+    first, again, second = drawn(client), drawn(client), drawn(client, **other)
 
-    assert np.array_equal(first.arrival_time, second.arrival_time)
-    assert np.array_equal(first.prompt_tokens, second.prompt_tokens) is (client != "vllm")
+    assert np.array_equal(first.arrival_time, again.arrival_time)
+    assert not np.array_equal(first.arrival_time, second.arrival_time)
+    assert not np.array_equal(first.prompt_tokens, second.prompt_tokens)
+
+
+def test_a_seed_is_that_of_sglangs_client() -> None:
+    """``--seed 5`` there is `run.seed` 5 here."""
+    specs = drawn("sglang", seed=5, output_tokens=7)
+
+    assert np.array_equal(specs.prompt_tokens, np.random.RandomState(5).randint(1, 1025, size=300))
+
+
+def test_vllms_client_draws_nothing_where_all_requests_come_at_once() -> None:
+    """Searches take a workload's requests and send them together."""
+    spec = WorkloadSpec.model_validate(
+        {"arrivals": {"process": "poisson", "rate": 2.0}, "prompt_tokens": 9, "output_tokens": 9, "client": "vllm"}
+    )
+    together = spec.model_copy(update={"arrivals": AllAtOnceArrivals()})
+
+    assert set(generate(together, seed=1).arrival_time) == {0.0}
 
 
 def test_fixed_lengths_take_no_draws_of_a_client() -> None:
