@@ -409,7 +409,7 @@ class EngineConfig:
     def numbers_blocks(self) -> bool:
         """Whether blocks are counted one by one without states: for windows that share a pool, or for slots ahead."""
         has_windows = self.window_tokens > 0 and self.window_groups > 0 and self.num_window_blocks == 0
-        is_ahead = self.num_lookahead_tokens > 0 and self.window_blocks == 0 and self.data_parallel_size == 1
+        is_ahead = self.num_lookahead_tokens > 0 and self.window_blocks == 0
         is_plain = self.preemption_mode == "recompute" and (self.evicts_by_block or not self.enable_prefix_caching)
         is_plain = is_plain and self.full_groups == 1 and not self.keeps_states and self._may_number_blocks
         return is_plain and (is_ahead or (has_windows and self.window_blocks > 0))

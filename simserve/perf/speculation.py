@@ -231,14 +231,28 @@ def _draft_times(speculation: Speculation, draft: PricedDeployment) -> StepTimes
         base = base + _fusion_seconds(speculation.draft, np.arange(float(len(base))))
         tokens = tokens + _fusion_seconds(speculation.draft, np.arange(float(len(tokens))))
     sequences = np.arange(float(len(base)))
-    catching_up = _at(tokens, one, sequences * (count + 1)) - _at(tokens, one, sequences)
+    catching_up = _at(tokens, one.token_seconds_beyond, sequences * (count + 1))
+    catching_up = catching_up - _at(tokens, one.token_seconds_beyond, sequences)
+    later = (count - 1) * _together(one, speculation.draft, sequences)
     return replace(
         one,
-        decode_base=np.maximum.accumulate(count * base + catching_up).tolist(),
+        decode_base=np.maximum.accumulate(count * base + catching_up + later).tolist(),
         decode_slope=(count * np.asarray(one.decode_slope)).tolist(),
         token_seconds=tokens.tolist(),
-        sequence_seconds=(np.asarray(one.sequence_seconds) + (count - 1) * base).tolist(),
+        sequence_seconds=(np.asarray(one.sequence_seconds) + (count - 1) * base + later).tolist(),
     )
+
+
+def _together(one: StepTimes, draft: ReplicaShape | None, sequences: Array) -> Array:
+    """Return the seconds of a later pass that ranks in lockstep share, if all draft for as many ``sequences``.
+
+    The first pass counts with the tokens of all ranks, as the target's step does; later ones with those of the slowest
+    rank, which the others wait for.
+    """
+    if draft is None or not len(one.shared_seconds):
+        return np.zeros(len(sequences))
+    shared = np.asarray(one.shared_seconds)
+    return _at(shared, one.shared_seconds_beyond, sequences * draft.data_parallel_size)
 
 
 def verified_logit_bytes(shape: ReplicaShape) -> float:
@@ -272,10 +286,10 @@ def _lookup_times(like: StepTimes) -> StepTimes:
     )
 
 
-def _at(table: Array, times: StepTimes, tokens: Array) -> Array:
+def _at(table: Array, seconds_beyond: float, tokens: Array) -> Array:
     """Return the entry of a token table, including beyond its end."""
     last = len(table) - 1
-    beyond = times.token_seconds_beyond * np.maximum(tokens - last, 0.0)
+    beyond = seconds_beyond * np.maximum(tokens - last, 0.0)
     return np.asarray(table[np.minimum(tokens, last).astype(np.int64)] + beyond)
 
 
@@ -300,7 +314,10 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
     # Both slopes grow equally with the batch, so that one factor covers both.
     slopes = first.decode_slope[1], second.decode_slope[1]
     mixed = slopes[0] * first.mixed_decode_factor + slopes[1] * second.mixed_decode_factor
-    return replace(  # What the drafter has not, the target's stays: adapters, launches, copies, ranks in lockstep.
+    together = first.shared_seconds
+    if np.any(second.shared_seconds):
+        together = total(first.shared_seconds, second.shared_seconds)
+    return replace(  # What the drafter has not, the target's stays: adapters, launches, copies.
         first,
         mixed_decode_factor=mixed / sum(slopes) if sum(slopes) > 0 else 1.0,
         decode_base=total(first.decode_base, second.decode_base),
@@ -312,4 +329,6 @@ def _sum(first: StepTimes, second: StepTimes) -> StepTimes:
         prefill_request_seconds=first.prefill_request_seconds + second.prefill_request_seconds,
         prefill_pair_seconds=first.prefill_pair_seconds + second.prefill_pair_seconds,
         prefill_context_seconds=first.prefill_context_seconds + second.prefill_context_seconds,
+        shared_seconds=together,
+        shared_seconds_beyond=first.shared_seconds_beyond + second.shared_seconds_beyond,
     )

@@ -104,7 +104,8 @@ class DataParallelReplica(Scheduler):
         if not parts:
             return None
         self.largest_batch = max([self.largest_batch, *(len(step.chunks) for step in parts)])
-        tokens = sum(len(step.decoding) + len(step.beyond) + sum(chunk for _, chunk in step.chunks) for step in parts)
+        decodes = self.ranks[0].tokens_per_decode * sum(len(step.decoding) + len(step.beyond) for step in parts)
+        tokens = decodes + sum(chunk for step in parts for _, chunk in step.chunks)
         last = max(len(self.times.shared_seconds) - 1, 0)
         shared = self.times.shared_seconds[min(tokens, last)] if self.times.shared_seconds else 0.0
         shared += self.times.shared_seconds_beyond * max(0, tokens - last)

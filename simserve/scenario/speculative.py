@@ -180,9 +180,6 @@ def _check_engine(shape: ReplicaShape, spec: SpeculativeSpec) -> None:
         raise ScenarioError(rule, key="pipeline_parallel_size", value=shape.pipeline_parallel_size)
     if shape.decode_context_parallel_size > 1:
         _check_context_ranks(shape, spec)
-    if shape.data_parallel_size > 1:
-        rule = "must be 1 with speculative decoding: drafting on ranks that step together is not simulated"
-        raise ScenarioError(rule, key="data_parallel_size", value=shape.data_parallel_size)
 
 
 def _check_context_ranks(shape: ReplicaShape, spec: SpeculativeSpec) -> None:

@@ -331,7 +331,7 @@ class Recorder:
         self._steps = None if priced is None else StepSums(config, times, priced)
         self._drafts: DraftSums | None = None
         if config.num_speculative_tokens:
-            self._drafts = DraftSums(priced.drafting if priced is not None else None)
+            self._drafts = DraftSums(priced.drafting if priced is not None else None, config.data_parallel_size)
         self.clocks: dict[tuple[int, int], list[Floats]] | None = None
         """Leaps with decodes, by replica and rank (`simserve.sim.streaming.Clocks`); None: not kept."""
         self.scales_parts = False
@@ -565,7 +565,7 @@ class Recorder:
         factor = shared_factor = 1.0
         if self._steps is not None and self._config.data_parallel_size > 1:
             shared = self._steps.shared
-            rest, together = self._busy - float(parts.sum()), float(shared.sum())
+            rest, together = self._busy - drafting - float(parts.sum()), float(shared.sum())
             shared_factor = min(rest / together, 1.0) if together > 0.0 else 0.0
             waiting = max(rest - together, 0.0)
             parts = parts + shared * shared_factor

@@ -34,11 +34,12 @@ class DraftSums:
 
     Args:
         drafting: Cost of drafts; None: they are counted, not priced.
+        num_ranks: Ranks that step together; all are taken to have as many tokens as the one that is added.
     """
 
-    def __init__(self, drafting: Drafting | None) -> None:
+    def __init__(self, drafting: Drafting | None, num_ranks: int = 1) -> None:
         self.seconds = self.flops = self.bytes = 0.0
-        self._drafting = drafting
+        self._drafting, self._num_ranks = drafting, num_ranks
         self._num_drafts = self._num_tokens = self._num_steps = self._contexts = 0.0
 
     def add(self, step_runs: LeapColumns, advances: Floats) -> None:
@@ -74,6 +75,11 @@ class DraftSums:
             np.asarray(times.decode_attention_base)[decoding] + times.prefill_request_seconds * step_runs.prefilling
         )
         per_step = np.where(is_mixed, mixed, np.asarray(times.decode_base)[decoding])
+        if len(times.shared_seconds):
+            shared, together = np.asarray(times.shared_seconds), step_runs.priced * self._num_ranks
+            last = len(shared) - 1
+            per_step = per_step + shared[np.minimum(together.astype(np.int64), last)]
+            per_step = per_step + times.shared_seconds_beyond * np.maximum(together - last, 0.0)
         self.seconds += _dot(per_step, step_runs.steps)
         slope = np.asarray(times.decode_slope)[decoding] * np.where(is_mixed, times.mixed_decode_factor, 1.0)
         self.seconds += _dot(slope, step_runs.contexts)

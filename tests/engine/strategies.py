@@ -121,7 +121,17 @@ def ranked_cases(
 ) -> Case:
     """Draw ranks that step together: continuous batching in blocks, one stage, more requests than one rank holds."""
     growing = [each for each in rules if each in GROWING_RULES]
-    case = draw(st.one_of(cases(rules, is_alone=True), pressed_cases(growing, is_alone=True)))
+    kinds = [
+        cases(rules, is_alone=True),
+        pressed_cases(growing, is_alone=True),
+        speculative_cases(rules, is_alone=True),
+    ]
+    return draw(in_lockstep(draw(st.one_of(*kinds)), waits))
+
+
+@st.composite
+def in_lockstep(draw: st.DrawFn, case: Case, waits: Callable[[], st.SearchStrategy[Any]] = waits_of_prompts) -> Case:
+    """Draw ranks that step together of a replica, and what they do together."""
     in_turn = draw(st.booleans())
     config = replace(case.config, data_parallel_size=draw(st.integers(2, 4)), rotates_ranks=in_turn, **draw(waits()))
     rises = draw(st.lists(st.integers(0, 5), max_size=60))
@@ -134,10 +144,10 @@ def ranked_cases(
 
 
 @st.composite
-def speculative_cases(draw: st.DrawFn, rules: Rules = DRAFTING_RULES) -> Case:
+def speculative_cases(draw: st.DrawFn, rules: Rules = DRAFTING_RULES, is_alone: bool = False) -> Case:
     """Draw a replica that verifies drafts, with or without enough memory, and requests of uneven paces."""
     is_pressed = draw(st.booleans())
-    plain = draw(configs(is_pressed, rules))
+    plain = draw(configs(is_pressed, rules, is_alone))
     drafts = draw(st.integers(1, 5))
     width = 1 + drafts
     budget = max(plain.max_num_batched_tokens, width * plain.max_num_seqs)

@@ -26,6 +26,7 @@ from tests.engine.strategies import (
     cases,
     delayed_tree_cases,
     delays_of_prompts,
+    in_lockstep,
     offloading_cases,
     ordered_cases,
     passing_cases,
@@ -140,6 +141,13 @@ def test_delayed_prompts_agree_with_the_walker_where_a_tree_is_kept(case: Case) 
 def test_ranks_agree_with_the_walker_where_results_are_known_late(case: Case) -> None:
     """SGLang's overlapped loop of ranks: each plans, and all agree on prompts, before results are known."""
     agree_or_discard(replace(case, config=overlapped(case.config)))
+
+
+@given(speculative_cases(PASSING_RULES, is_alone=True).flatmap(lambda case: in_lockstep(case, lambda: st.just({}))))
+@settings(max_examples=examples(60, FEW), deadline=None, derandomize=True, suppress_health_check=CHECKS)
+def test_ranks_that_draft_ahead_agree_with_the_walker(case: Case) -> None:
+    """vLLM's asynchronous ranks: who is done keeps seat and blocks until the next step is scheduled."""
+    agree_or_discard(replace(case, config=replace(case.config, async_scheduling=True, releases_late=True)))
 
 
 @given(speculative_cases())

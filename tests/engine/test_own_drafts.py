@@ -85,13 +85,14 @@ def test_a_prefix_of_attention_alone_is_found_without_its_last_block(
         # With three slots ahead: four.
         ({}, 2),
         ({"aligns_plainly": True}, 3),
-        # Ranks, whose drafts hold no slots ahead.
+        # Two ranks, each with blocks of its own.
         ({"data_parallel_size": 2}, 4),
+        ({"data_parallel_size": 2, "num_blocks": 7}, 2),
     ],
 )
 def test_drafts_beside_attention_alone_take_slots_ahead(fields: dict[str, Any], seated: int) -> None:
     """Requests are admitted for as many blocks as their first chunk needs with them."""
-    config = alone(num_blocks=9, max_num_batched_tokens=40, max_model_len=27, **fields)
+    config = alone(**{"num_blocks": 9, "max_num_batched_tokens": 40, "max_model_len": 25, **fields})
 
     assert seated_at_once(config) == seated
 
@@ -165,6 +166,17 @@ def test_blocks_are_counted_as_the_walker_counts_them(seed: int, has_states: boo
     """Ahead or not, whatever else the engine does."""
     config, specs = drawn(seed, has_states=has_states, **fields)
 
+    assert_agrees(config, constant_step_times(), specs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("fields", BESIDE_BLOCKS)
+def test_ranks_count_their_own_blocks_as_the_walker_counts_them(seed: int, fields: dict[str, Any]) -> None:
+    """Drafts beside attention alone, on two ranks that step together."""
+    config, specs = drawn(seed, has_states=False, **fields)
+    config = replace(config, window_groups=0, window_tokens=0, window_blocks=0, data_parallel_size=2)
+
+    assert config.numbers_blocks
     assert_agrees(config, constant_step_times(), specs)
 
 

@@ -128,6 +128,21 @@ def test_drafts_leave_the_target_s_copies_and_its_ranks_share_as_they_are(method
     assert drafted.shared_seconds_beyond == plain.shared_seconds_beyond > 0.0
 
 
+def test_experts_of_a_drafting_layer_are_shared_by_all_ranks() -> None:
+    """The first pass counts the tokens of all ranks; a further one a token of as many sequences on each rank."""
+    target = make_target("deepseek-v3", data_parallel_size=8, enable_expert_parallel=True)
+    two, three = (price(speculating(target, "mtp", drafts, target.quantization)) for drafts in (2, 3))
+    passing = passing_shape(speculating(target, "mtp"))
+    assert passing is not None
+    plain, one, seats = price(target).step_times, price(passing).step_times, 16
+    further = drafting(three).sequence_seconds[seats] - drafting(two).sequence_seconds[seats]
+
+    assert drafting(three).shared_seconds[: len(one.shared_seconds)] == one.shared_seconds
+    assert three.step_times.shared_seconds[100] == pytest.approx(plain.shared_seconds[100] + one.shared_seconds[100])
+    assert further == pytest.approx(one.decode_base[seats] + one.shared_seconds[8 * seats], rel=0.1)
+    assert one.shared_seconds[8 * seats] > 0.2 * further
+
+
 def test_drafts_are_decode_steps_of_the_draft_model() -> None:
     """Five passes of the model, the first over six tokens a sequence; prompts pass through it once."""
     target = make_target()

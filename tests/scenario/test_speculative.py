@@ -288,6 +288,23 @@ def test_sglang_seats_256_of_deepseek_v4(version: str, ranks: int, seats: int) -
     assert resolve(scenario).shape.engine.max_num_seqs == seats
 
 
+@pytest.mark.parametrize("engine", [{"name": "vllm", "version": "0.20"}, {"name": "sglang", "version": "0.5.9"}])
+def test_ranks_of_attention_that_draft_decode_faster(engine: dict[str, Any]) -> None:
+    """DeepSeek-R1 on eight ranks with MTP; the seconds of its steps are those of their parts, drafts included."""
+    drafts = {"method": "mtp", "num_speculative_tokens": 1, "acceptance_rate": 0.85}
+    deployment = {"hardware": "h200-sxm-141gb", "data_parallel_size": 8, "enable_expert_parallel": True}
+    closed = ("workload.arrivals={process: closed_loop, concurrency: 32}", "workload.num_requests=100")
+    plain, drafting = (
+        run(make_scenario(closed, model="deepseek-r1", deployment={**deployment, "engine": engine, **more})).summary
+        for more in ({}, {"speculative": drafts})
+    )
+    steps = drafting["simserve"]["steps"]
+
+    assert 0.55 < drafting["mean_tpot_ms"] / plain["mean_tpot_ms"] < 0.95
+    assert steps["seconds_by_operator"]["draft"] == steps["seconds_by_part"]["draft"] > 0.0
+    assert sum(steps["seconds_by_operator"].values()) == pytest.approx(sum(steps["seconds_by_part"].values()))
+
+
 def test_sglang_takes_host_time_for_each_verified_token() -> None:
     """35 us on top of the 4 us of a request, which a step counts once for each token that it verifies."""
     named = "deployment.engine={name: sglang, version: 0.5.9}"
