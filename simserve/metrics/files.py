@@ -40,6 +40,7 @@ RESULT_FILE = "result.json"
 REQUESTS_FILE = "requests.parquet"
 TIMESERIES_FILE = "timeseries.parquet"
 SCENARIO_FILE = "scenario.resolved.yaml"
+CSV_ENDING = ".csv"
 BACKGROUND_KEY = "simserve"  # Key of the metadata of `requests.parquet`.
 DIGEST_KEY = "simserve_digest"
 """Likewise: SHA-256 of the two text files, so that a page never shows figures that no run returned."""
@@ -336,16 +337,17 @@ def write_result(result: RunResult, folder: Path) -> list[Path]:
 
 
 def write_table(path: Path, columns: Sequence[Column], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a table as Parquet, whole or not at all; the same columns give the same bytes.
+    """Write a table, whole or not at all: as CSV if the name ends so, or Parquet; the same columns give the same bytes.
 
     Args:
-        metadata: Texts that the file holds beside it, by their keys.
+        metadata: Texts that a Parquet file holds beside it, by their keys.
 
     Raises:
         OSError: The file cannot be written.
     """
     with _database() as database:
-        write_whole(path, lambda unfinished: _write_parquet(database, unfinished, columns, metadata))
+        is_csv = path.suffix == CSV_ENDING
+        write_whole(path, lambda unfinished: _write_table(database, unfinished, columns, metadata, is_csv=is_csv))
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
@@ -385,8 +387,13 @@ def _opened() -> Any:
     return duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
 
 
-def _write_parquet(
-    database: Any, path: Path, columns: Sequence[Column], metadata: Mapping[str, str] | None = None
+def _write_table(
+    database: Any,
+    path: Path,
+    columns: Sequence[Column],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    is_csv: bool = False,
 ) -> None:
     import duckdb
 
@@ -395,11 +402,10 @@ def _write_parquet(
     target = _quoted(str(path))
     entries = ", ".join(f"{key}: {_quoted(text)}" for key, text in (metadata or {}).items())
     options = f", KV_METADATA {{{entries}}}" if entries else ""
+    written = "FORMAT csv, HEADER" if is_csv else f"FORMAT parquet, {_ENCODING}{options}"
     database.register("rows_of_table", arrays)
     try:
-        database.execute(
-            f"COPY (SELECT {selected} FROM rows_of_table) TO {target} (FORMAT parquet, {_ENCODING}{options})"
-        )
+        database.execute(f"COPY (SELECT {selected} FROM rows_of_table) TO {target} ({written})")
     except duckdb.IOException as failure:
         if os.strerror(errno.ENOSPC) in str(failure):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None

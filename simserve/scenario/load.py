@@ -20,6 +20,7 @@ from simserve.profiles.api import load_api
 from simserve.profiles.catalog import load_model
 from simserve.profiles.engine import load_engine
 from simserve.profiles.hardware import load_hardware
+from simserve.scenario.deployment_spec import EngineChoice
 from simserve.scenario.schema import Scenario, Source
 from simserve.validation import validate
 
@@ -135,6 +136,7 @@ def from_mapping(
     parsed = _parse(overrides)
     document: Any = {**_default_name(file), **mapping}
     for override in parsed:
+        document = _without_version(document, override, parsed)
         document = _with(document, override.parts, override, ())
     try:
         scenario = validate(Scenario, document, file=file, error=ScenarioError)
@@ -217,6 +219,22 @@ def _dotted(key: str) -> str:
 
 _SHORTHANDS = {"routing": "policy", "slo": "preset", "retries": "max"}
 """Blocks that may be written as one value -> the key that the value belongs to."""
+
+
+def _without_version(document: Any, override: Override, overrides: Sequence[Override]) -> Any:
+    """Return the document without the version of an engine that an override replaces by another, unless one sets it."""
+    *path, last = override.parts
+    if path[-1:] != ["engine"] or last != "name":
+        return document
+    block, version = document, ".".join((*path, "version"))
+    for part in path:
+        block = block.get(part) if isinstance(block, Mapping) else None
+    if not isinstance(block, Mapping) or block.get("version") is None:
+        return document
+    is_same = block.get("name", EngineChoice.model_fields["name"].default) == override.value
+    if is_same or any(each.key == version for each in overrides):
+        return document
+    return _with(document, [*path, "version"], Override(version, None, override.label), ())
 
 
 def _with(container: Any, parts: Sequence[str], override: Override, path: tuple[str, ...]) -> Any:

@@ -117,7 +117,7 @@ def test_an_interrupt_is_105_and_says_how_to_go_on(
     [
         (["--grid", "deployment.replicas", "--out", "x.parquet"], 2, "must be KEY=VALUE,VALUE"),
         (["--grid", "deployment.replica=1", "--out", "x.parquet"], 104, "no point of the grid"),
-        (["--grid", "deployment.replicas=1", "--out", "x.csv"], 2, "must end in .parquet"),
+        (["--grid", "deployment.replicas=1", "--out", "x.txt"], 2, "must end in .parquet or .csv"),
         (["--grid", "deployment.replicas=1", "--out", "x.parquet", "--backend", "spark"], 2, "loky, dask, ray"),
         (["--grid", "deployment.replicas=1"], 2, "--out"),
         (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from simserve.metrics.files import _write_parquet, write_result
+from simserve.metrics.files import _write_table, write_result
 from simserve.metrics.latency import SLO
 from simserve.metrics.result import Column, RunResult
 from simserve.metrics.summary import frozen, summarize
@@ -126,6 +126,6 @@ def test_a_full_disk_is_said_in_four_words(tmp_path: Path) -> None:
             raise duckdb.IOException('Async write failed for range [..]: {"message":"No space left on device"}')
 
     with pytest.raises(OSError, match="No space left on device") as caught:
-        _write_parquet(Full(), tmp_path / "t.parquet", [Column("a", np.array([1]), "BIGINT")])
+        _write_table(Full(), tmp_path / "t.parquet", [Column("a", np.array([1]), "BIGINT")])
 
     assert (caught.value.errno, caught.value.strerror) == (errno.ENOSPC, "No space left on device")

@@ -12,7 +12,7 @@ import pytest
 
 from simserve import api
 from simserve.errors import InputError
-from simserve.metrics.files import _database, _read_table, _write_parquet, read_result, write_result, write_table
+from simserve.metrics.files import _database, _read_table, _write_table, read_result, write_result, write_table
 from simserve.metrics.result import Column, RunResult
 
 _UNTOLD = ("reason", "is_truncated", "itl_max")
@@ -117,7 +117,7 @@ def test_a_table_without_a_column_is_refused(result: RunResult, tmp_path: Path, 
     write_result(result, tmp_path)
     metadata = _read_table(tmp_path / name)[1]
     with _database() as database:
-        _write_parquet(database, tmp_path / name, [Column("mine", np.zeros(3), "DOUBLE")], metadata)
+        _write_table(database, tmp_path / name, [Column("mine", np.zeros(3), "DOUBLE")], metadata)
 
     with pytest.raises(InputError, match=r"requests\.parquet or timeseries\.parquet that is not what the run wrote"):
         read_result(tmp_path)

@@ -167,6 +167,22 @@ def test_the_last_of_two_overrides_wins() -> None:
     assert make_scenario(["deployment.replicas=2", "deployment.replicas=4"]).deployment.replicas == 4
 
 
+@pytest.mark.parametrize(
+    ("overrides", "version"),
+    [
+        (["deployment.engine.name=sglang"], None),
+        (["deployment.engine.version=0.5.9", "deployment.engine.name=sglang"], "0.5.9"),
+        (["deployment.engine.name=vllm"], "0.12"),
+        (["deployment.engine.name=sglang", "deployment.engine.name=vllm"], None),
+    ],
+)
+def test_another_engine_does_not_keep_the_version_of_the_one_before(overrides: list[str], version: str | None) -> None:
+    """It has its own newest one, unless a version is set as well."""
+    mapping = scenario_mapping(deployment={"hardware": "h100-sxm-80gb", "engine": {"name": "vllm", "version": "0.12"}})
+
+    assert from_mapping(mapping, overrides).deployment.engine.version == version
+
+
 def test_overrides_are_applied_before_validation() -> None:
     """Two overrides may be valid only together."""
     scenario = make_scenario(["workload.num_requests=null", "workload.duration=10 s"])

@@ -17,7 +17,7 @@ import numpy as np
 
 from simserve import rng
 from simserve.errors import ScenarioError, UsageError
-from simserve.metrics.files import write_table
+from simserve.metrics.files import CSV_ENDING, write_table
 from simserve.metrics.result import Column
 from simserve.planner.compare import FIGURES
 from simserve.planner.overrides import split_values
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]  # Called after each point with the number of points done and of all points.
 MOST_POINTS = 1_000_000
-ENDING = ".parquet"
+ENDINGS = (".parquet", CSV_ENDING)
 _FORCE_REMEDY = "choose another file, or --force to replace it"
 
 
@@ -289,11 +289,11 @@ class Finished:
             force: Whether another sweep's table and finished points may be replaced.
 
         Raises:
-            UsageError: ``out`` is not a Parquet file, cannot be written, is being written, or holds another sweep.
+            UsageError: ``out`` is no Parquet or CSV file, cannot be written, is being written, or holds another sweep.
         """
         check_name(out)
-        if out.suffix != ENDING:
-            raise UsageError(f"must end in {ENDING}", file=out, key="--out")
+        if out.suffix not in ENDINGS:
+            raise UsageError(f"must end in {' or '.join(ENDINGS)}", file=out, key="--out")
         if out.is_dir():
             raise UsageError("is a folder", file=out, key="--out")
         with ExitStack() as stack:
@@ -389,10 +389,12 @@ def _hashes_in(table: Path) -> list[str] | None:
     """Return the hashes of a table's scenarios, sorted; None where it is not a sweep's."""
     import duckdb  # lazy: only a sweep over an old file needs it
 
+    reader = "read_csv" if table.suffix == CSV_ENDING else "read_parquet"
+
     try:
         with duckdb.connect(":memory:") as connection:
             found = connection.execute(
-                "SELECT scenario_hash FROM read_parquet(?) WHERE scenario_hash IS NOT NULL ORDER BY 1", [str(table)]
+                f"SELECT scenario_hash FROM {reader}(?) WHERE scenario_hash IS NOT NULL ORDER BY 1", [str(table)]
             ).fetchall()
     except duckdb.Error:
         return None

@@ -238,12 +238,28 @@ def test_a_name_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_table_is_not_replaced(tmp_path: Path) -> None:
-    """Nor one that is no Parquet by its name, nor a folder."""
-    (tmp_path / "x.parquet").write_text("mine")
+    """Nor one that is neither Parquet nor CSV by its name, nor a folder."""
+    for name in ("x.parquet", "x.csv"):
+        (tmp_path / name).write_text("mine")
 
-    for out in (tmp_path / "x.parquet", tmp_path / "x.csv", tmp_path):
+    for out in (tmp_path / "x.parquet", tmp_path / "x.csv", tmp_path / "x.json", tmp_path):
         with pytest.raises(UsageError, match="--out"):
             sweep(make_scenario(), GRID, out=out)
+
+
+def test_a_table_can_be_csv(tmp_path: Path) -> None:
+    """The same rows; another sweep does not replace it, the same one does."""
+    for name in ("x.parquet", "x.csv", "x.csv"):
+        sweep(make_scenario(), GRID, out=tmp_path / name)
+    tables = [duckdb.sql(f"SELECT * FROM '{tmp_path / name}'") for name in ("x.csv", "x.parquet")]
+
+    assert tables[0].columns == tables[1].columns
+    assert len(tables[0].fetchall()) == len(tables[1].fetchall()) > 1
+    assert tables[0].project("scenario_hash, mean_ttft_ms").fetchall() == (
+        tables[1].project("scenario_hash, mean_ttft_ms").fetchall()
+    )
+    with pytest.raises(UsageError, match="holds another table"):
+        sweep(make_scenario(), {"deployment.replicas": [3]}, out=tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize(
