@@ -23,9 +23,7 @@ def sweep(
             metavar="KEY=V1,V2",
         ),
     ],
-    out: Annotated[
-        Path, option("File of the table: Parquet, or CSV (X.csv).", "--out", metavar="X.parquet")
-    ],
+    out: Annotated[Path, option("File of the table: Parquet, or CSV (X.csv).", "--out", metavar="X.parquet")],
     overrides: SetOption = None,
     sample: Annotated[int | None, option("Run only this many points of the grid, drawn at random.", min=1)] = None,
     workers: Annotated[int | None, option("Processes on this machine. Default: one a core.", min=1)] = None,
