@@ -129,6 +129,4 @@ def _best(calls: pd.DataFrame) -> str:
     if "step" in calls:
         keys = calls["batch_size"] * (calls["step"] + 1.0)
         return format_bandwidth(float((4.0 * calls["num_key_value_heads"] * calls["head_dim"] * keys / seconds).max()))
-    if "bytes" in calls:
-        return format_bandwidth(float((2.0 * calls["bytes"] / seconds).max()))
-    return ""
+    return format_bandwidth(float((2.0 * calls["bytes"] / seconds).max())) if "bytes" in calls else ""

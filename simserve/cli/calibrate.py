@@ -424,11 +424,7 @@ def _drift(
 
 
 def _is_engine(profile: str) -> bool:
-    """Return whether a profile is an engine profile; only these have versions.
-
-    Raises:
-        ProfileError: There is no such hardware or engine profile.
-    """
+    """Return whether a profile is an engine profile; only these have versions."""
     from simserve.documents import read_mapping
     from simserve.errors import ProfileError, nearest
     from simserve.profiles import catalog

@@ -132,11 +132,7 @@ def serving(
 
 
 def _kv_settings(log: Path, scenario: Scenario) -> list[str]:
-    """Return the scenario override that sets the KV blocks of a start-up log.
-
-    Raises:
-        TraceError: The log does not state their number.
-    """
+    """Return the scenario override that sets the KV blocks of a start-up log."""
     from simserve.errors import TraceError
     from simserve.planner.importers.engine_log import read_engine_log
 
@@ -147,11 +143,7 @@ def _kv_settings(log: Path, scenario: Scenario) -> list[str]:
 
 
 def _check_models(results: list[BenchResult], scenario: Scenario) -> None:
-    """Refuse a benchmark of a model other than the scenario's; names without a profile are accepted.
-
-    Raises:
-        TraceError: A file names another model.
-    """
+    """Refuse a benchmark of a model other than the scenario's; names without a profile are accepted."""
     from simserve.errors import ScenarioError, TraceError
     from simserve.planner.importers.model_names import find_model
     from simserve.profiles.catalog import load_model

@@ -32,11 +32,7 @@ def _number(flag: str, text: str, *, maximum: float = math.inf) -> Any:
 
 
 def _amount(text: str | float, flag: str, maximum: float) -> float:
-    """Return a number from ``1000000``, ``1,000,000``, ``1M``, ``$6`` or ``30%``.
-
-    Raises:
-        UsageError: It is no number, or not within its limits.
-    """
+    """Return a number from ``1000000``, ``1,000,000``, ``1M``, ``$6`` or ``30%``."""
     found = _AMOUNT.fullmatch(str(text).strip())
     is_money, is_share = "usd" in flag, maximum == 1
     if found is None or (found[1] and not is_money) or (found[3] == "%" and not is_share):
@@ -170,11 +166,7 @@ def cost(
 
 
 def _numbers(asked: Asked) -> dict[str, float | None]:
-    """Return the flags that arithmetic shares with a simulation, as plain numbers.
-
-    Raises:
-        UsageError: One is not a number, or has no meaning without a scenario.
-    """
+    """Return the flags that arithmetic shares with a simulation, as plain numbers."""
     from simserve.planner.one_line import tokens
 
     found: dict[str, float | None] = {}

@@ -156,11 +156,7 @@ def _check_extra() -> None:
 
 
 def _export(folder: Path, feed: TwinFeed | None, *, force: bool, quiet: bool) -> None:
-    """Write the pages.
-
-    Raises:
-        InterruptedRunError: On Ctrl-C; what was computed is written.
-    """
+    """Write the pages."""
     _check_extra()
     from simserve.explore.pages import INDEX, recorded_example, write_pages
 

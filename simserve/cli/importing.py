@@ -281,11 +281,7 @@ def log(
 
 
 def _loaded(scenario: str | None, overrides: list[str] | None) -> Scenario | None:
-    """Return the scenario named with ``--scenario``; None without one.
-
-    Raises:
-        UsageError: There is none for ``--set`` to override.
-    """
+    """Return the scenario named with ``--scenario``; None without one."""
     from simserve.scenario.load import load
 
     if scenario is not None:

@@ -93,11 +93,7 @@ class Source:
             return in_order(self._kept)
 
     def _is_engine(self) -> bool:
-        """Return whether the address has an engine's metrics; a Prometheus server's own metrics do not count.
-
-        Raises:
-            InputError: It does not answer, or has neither.
-        """
+        """Return whether the address has an engine's metrics; a Prometheus server's own metrics do not count."""
         from simserve.observe import scraping
 
         with scraping.client_for(self.source) as client:

@@ -109,11 +109,7 @@ def _measure(address: str, plan: Plan, model: str | None, key: str | None, kept:
 
 
 def _loads(concurrency: list[int] | None, rate: list[float] | None) -> list[Load]:
-    """Return the loads asked for.
-
-    Raises:
-        UsageError: One is out of bounds, or there are too many.
-    """
+    """Return the loads asked for."""
     from simserve.observe.measure import Load
 
     for clients in concurrency or ():

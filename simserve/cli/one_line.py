@@ -24,11 +24,7 @@ def _option(text: str, *names: str, **settings: Any) -> Any:
 
 
 def _rate(text: str | float) -> float:
-    """Return requests a second from what the flag says.
-
-    Raises:
-        UsageError: It is not a rate, or is 0.
-    """
+    """Return requests a second from what the flag says."""
     from simserve.units import requests_per_second  # with pydantic, which help and version need not wait for
 
     return requests_per_second(text)

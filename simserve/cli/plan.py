@@ -274,11 +274,7 @@ def _raise_outcome(result: Plan) -> None:
 
 
 def _gpus_to_choose(texts: Sequence[str] | None) -> Sequence[str]:
-    """Return the GPUs of ``--hardware``, which are names alone.
-
-    Raises:
-        UsageError: One has a number, which is for another flag.
-    """
+    """Return the GPUs of ``--hardware``, which are names alone."""
     from simserve.profiles.cloud_instances import instance_of
     from simserve.profiles.hardware import counted_gpu, hardware_name, is_known_gpu
 

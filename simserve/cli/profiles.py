@@ -248,12 +248,7 @@ def _price_file(
 
 
 def _print_profile(name: str | None, *, as_json: bool) -> None:
-    """Print the file of the profile that a name stands for.
-
-    Raises:
-        UsageError: There is no name.
-        ProfileError: It stands for no GPU; names the nearest.
-    """
+    """Print the file of the profile that a name stands for."""
     from simserve.profiles import catalog
     from simserve.profiles.hardware import hardware_name, load_hardware
 
@@ -341,11 +336,7 @@ def _model(profile: ModelProfile) -> dict[str, Any]:
 
 
 def _refuse_several(hardware: str | None) -> None:
-    """Refuse ``--gpus 2xH100``: defaults are those of a server on one GPU.
-
-    Raises:
-        UsageError: A number of GPUs is given.
-    """
+    """Refuse ``--gpus 2xH100``: defaults are those of a server on one GPU."""
     from simserve.planner.one_line import gpu_and_count
 
     if hardware is None or not hardware[:1].isdigit():

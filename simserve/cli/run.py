@@ -167,11 +167,7 @@ def _flag(key: str, value: object) -> list[str]:
 
 
 def _with_model(asked: Asked, model: str | None, hardware: str | None) -> Asked:
-    """Return the question with `--model` and `--hardware` turned into SCENARIO and `--gpus`.
-
-    Raises:
-        UsageError: One of them is given together with what it stands for.
-    """
+    """Return the question with `--model` and `--hardware` turned into SCENARIO and `--gpus`."""
     if model is not None and (asked.scenario is not None or asked.like is not None):
         refuse_flags({"--model": model}, "is in place of SCENARIO", "change a scenario with --set KEY=VALUE")
     if hardware is not None and asked.gpus is not None:

@@ -129,11 +129,7 @@ def _is_scenario(file: Path) -> bool:
 
 
 def _check_own(files: Sequence[Path]) -> None:
-    """Refuse scenarios and results of benchmark tools, which other commands read.
-
-    Raises:
-        InputError: A file is one.
-    """
+    """Refuse scenarios and results of benchmark tools, which other commands read."""
     from simserve.workload.benchmarks.reading import read_results
 
     for file in files:

@@ -116,11 +116,7 @@ def _cuts_layers(flags: OneLine, deployment: Mapping[str, Any]) -> bool:
 
 
 def _servers(flags: OneLine, given: Mapping[str, int], deployment: Mapping[str, Any], count: int) -> list[Override]:
-    """Return how many servers, each laid out as in a pasted line, make up ``count`` GPUs.
-
-    Raises:
-        UsageError: They make up another number.
-    """
+    """Return how many servers, each laid out as in a pasted line, make up ``count`` GPUs."""
     sizes = {key: given.get(key, deployment.get(key, 1)) for key in _SERVER_SIZES if key != "replicas"}
     replica = math.prod(sizes.values())
     one = replica * deployment.get("replicas", 1)

@@ -284,11 +284,7 @@ def _named(word: str) -> _Base:
 
 
 def _known_model(word: str) -> NamedModel:
-    """Return the model that a name stands for.
-
-    Raises:
-        ScenarioError: It is neither a scenario nor a model; names the nearest of both.
-    """
+    """Return the model that a name stands for."""
     try:
         named = find_model(word, None)
     except ScenarioError:
@@ -367,11 +363,7 @@ _EXAMPLES = {"--gpus": "2xH100", "--rate": "3", "--prompt-tokens": "2k", "--outp
 def _check_complete(
     base: _Base, flags: OneLine, changes: Sequence[str], *, needs_traffic: bool, needs_load: bool, is_plan: bool
 ) -> None:
-    """Refuse a bare model, and name all that it lacks.
-
-    Raises:
-        UsageError: It lacks a GPU or traffic.
-    """
+    """Refuse a bare model, and name all that it lacks."""
     keys = [change.partition("=")[0].strip() for change in changes]
     lacking = []
     if not (flags.gpus or is_plan or any(key in ("deployment", "deployment.hardware") for key in keys)):
@@ -742,11 +734,7 @@ def _objective(text: str) -> list[Override]:
 
 
 def _limit(name: str, text: str) -> float | str:
-    """Return the value of a part of ``--slo``: a share of requests, or a time with its unit.
-
-    Raises:
-        UsageError: It is neither; what is no part of an SLO is refused with the scenario.
-    """
+    """Return the value of a part of ``--slo``: a share of requests, or a time with its unit."""
     if name == "attainment":
         share = _share(text)
         if not 0 < share <= 1:
@@ -787,11 +775,7 @@ def _without_percentiles(text: str) -> str:
 
 
 def _share(text: str) -> float:
-    """Return a share written as ``0.95`` or ``95%``.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """Return a share written as ``0.95`` or ``95%``."""
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:

@@ -24,9 +24,7 @@ def with_overrides(scenario: Scenario, overrides: Overrides) -> Scenario:
     Raises:
         InputError: A value is invalid.
     """
-    if not overrides:
-        return scenario
-    return from_mapping(scenario.as_mapping(), overrides, folder=scenario.folder)
+    return scenario if not overrides else from_mapping(scenario.as_mapping(), overrides, folder=scenario.folder)
 
 
 def value_of(scenario: Scenario, key: str) -> Any:

@@ -357,9 +357,7 @@ def _output_text(result: RunResult) -> str:
     text = f"{number(result.summary['output_throughput'])} output tokens/s"
     found = result.summary["simserve"].get("prediction_interval") or {}
     ends = (found.get("metrics") or {}).get("output_throughput")
-    if not ends or found.get("queues"):
-        return text
-    return f"{text} ({number(ends[0])} to {number(ends[1])})"
+    return text if not ends or found.get("queues") else f"{text} ({number(ends[0])} to {number(ends[1])})"
 
 
 def _times(ratio: float) -> str:

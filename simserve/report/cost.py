@@ -100,9 +100,7 @@ def _gpus(own: Mapping[str, Any]) -> str:
 
 
 def _tokens(amount: float | None) -> str:
-    if amount is None:
-        return f"{UNDEFINED} tokens"
-    return f"{number(amount / _MILLION)} M tokens"
+    return f"{UNDEFINED} tokens" if amount is None else f"{number(amount / _MILLION)} M tokens"
 
 
 def _requests(amount: float | None) -> str:

@@ -331,9 +331,7 @@ def runs_words(found: Mapping[str, Any], unit: str) -> str:
         for load, settled, stability in zip(found["loads"], found["settled"], found["stability"], strict=True)
         if settled is False and stability != "overloaded"
     ]
-    if not unsettled:
-        return text
-    return f"{text}; too short to have settled at {listed(unsettled)} {unit}"
+    return text if not unsettled else f"{text}; too short to have settled at {listed(unsettled)} {unit}"
 
 
 def _own(found: Mapping[str, Any]) -> list[Mark]:

@@ -295,9 +295,7 @@ class ValidationPlots:
         """Return predictions over measurements of ``tpot``, ``ttft``, ``e2e`` or ``throughput``; None without any."""
         unit, scale = _UNITS[metric]
         series = _series(self.answer, metric, scale)
-        if not series:
-            return None
-        return sketch_figure(scatter(series, f"{METRICS[metric]} in {unit}"))
+        return None if not series else sketch_figure(scatter(series, f"{METRICS[metric]} in {unit}"))
 
 
 def write_validation_page(validation: Replayed, file: Path, *, asked: str = "") -> None:

@@ -144,9 +144,7 @@ def calibration_of(resolved: ResolvedScenario) -> MeasuredFactors | None:
     if measured is None or resolved.pools:
         return None
     served = measured.model, measured.hardware, measured.gpus
-    if served != (shape.model.catalogue_name, shape.hardware.name, shape.num_gpus):
-        return None
-    return measured
+    return None if served != (shape.model.catalogue_name, shape.hardware.name, shape.num_gpus) else measured
 
 
 def run(

@@ -336,9 +336,7 @@ class ResponseCacheSpec(FrozenModel):
 
     def share_of(self, name: str | None) -> float:
         """Return the share of a class; None: of requests without a class."""
-        if isinstance(self.hit_share, dict):
-            return self.hit_share.get(name or "", 0.0)
-        return self.hit_share
+        return self.hit_share.get(name or "", 0.0) if isinstance(self.hit_share, dict) else self.hit_share
 
 
 class RegionsSpec(FrozenModel):

@@ -402,9 +402,7 @@ def check_load(scenario: Scenario) -> None:
 
 def own_traffic(scenario: Scenario) -> RequestSpecs:
     """Return the requests of a trace or a pattern, else the first two that would be drawn: they tell the load."""
-    if has_own_clock(scenario):
-        return whole_traffic(scenario)
-    return _draw(scenario, 0, 2)
+    return whole_traffic(scenario) if has_own_clock(scenario) else _draw(scenario, 0, 2)
 
 
 def load_of(scenario: Scenario, specs: RequestSpecs) -> float:

@@ -110,11 +110,7 @@ class CostTerms:
 
 
 def _cost_arithmetic(terms: CostTerms) -> dict[str, Any]:
-    """Return both sides of a month and where they cross; None for what cannot be told from the terms.
-
-    Raises:
-        UsageError: The terms answer nothing, or the volume exceeds the fleet's rate.
-    """
+    """Return both sides of a month and where they cross; None for what cannot be told from the terms."""
     _check(terms)
     model = _model(terms)
     api = _api_side(terms, model)

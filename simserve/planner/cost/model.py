@@ -96,9 +96,7 @@ class Comparison:
     @property
     def capacity_per_month(self) -> float:
         """Requests a month that one unit can sustain with this shape of the day; infinite where unknown."""
-        if self.capacity is None:
-            return math.inf
-        return self.capacity * SECONDS_PER_MONTH / self.peak_to_mean
+        return math.inf if self.capacity is None else self.capacity * SECONDS_PER_MONTH / self.peak_to_mean
 
     def units_for(self, requests: float) -> int:
         """Return the units that can sustain the busiest hour of a month of ``requests``."""

@@ -176,9 +176,7 @@ def _layers_of(overrides: str, profile: ModelProfile) -> int | None:
     with_experts = [layer for layer in range(profile.num_hidden_layers) if profile.is_moe_layer(layer)]
     kept = [layer for layer in with_experts if all(_is_kept(patterns, layer, f"ffn_{each}_exps") for each in _EXPERTS)]
     is_other = any(_is_kept(patterns, layer, each) for layer in range(profile.num_hidden_layers) for each in _OTHERS)
-    if is_other or not kept or len(patterns) < len(places):
-        return None
-    return with_experts[len(kept) - 1] + 1
+    return None if is_other or not kept or len(patterns) < len(places) else with_experts[len(kept) - 1] + 1
 
 
 def _is_kept(patterns: Sequence[re.Pattern[str]], layer: int, tensor: str) -> bool:

@@ -205,9 +205,7 @@ def _number(value: Any, file: Path, key: str) -> float | None:
 
 
 def _discount(batch: float | None, full: float) -> float | None:
-    if batch is None or not full or not 0 < batch < full:
-        return None
-    return round(1 - batch / full, 6)
+    return None if batch is None or not full or not 0 < batch < full else round(1 - batch / full, 6)
 
 
 def _name(provider: str, model: str) -> str:

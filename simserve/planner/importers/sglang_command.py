@@ -36,11 +36,7 @@ _OF_DELAY = ("prefill_delayer_max_delay_passes", "prefill_delayer_token_usage_lo
 
 
 def _settle(reading: Reading) -> None:
-    """Convert to the scenario's keys what SGLang counts over all ranks or in tokens, or names differently.
-
-    Raises:
-        ScenarioError: A number of tokens is not a whole number of pages.
-    """
+    """Convert to the scenario's keys what SGLang counts over all ranks or in tokens, or names differently."""
     options = reading.options
     ranks = reading.data_parallel_size if reading.shares_attention_ranks else 1
     if options.get("enable_chunked_prefill") is not False:

@@ -191,9 +191,7 @@ def traffic_sustained(fleet: Fleet) -> float | None:
 
     def fails(step: int) -> bool:
         scenario = scaled_traffic(fleet.scenario, 1 + step * TRAFFIC_STEP)
-        if scenario is None:
-            return True
-        return not deciding_run(scenario, fleet.overrides, fleet.replicas).holds
+        return scenario is None or not deciding_run(scenario, fleet.overrides, fleet.replicas).holds
 
     first_miss = smallest_integer(fails, 1, steps)
     most = steps if first_miss is None else first_miss - 1

@@ -337,11 +337,7 @@ def _values_of(
 
 
 def _versions_that_run(scenario: Scenario, asked: Sequence[Any]) -> tuple[tuple[Any, ...], str]:
-    """Return the requested engine versions that run a scenario's model, and a clause that names the others.
-
-    Raises:
-        ScenarioError: None of them does.
-    """
+    """Return the requested engine versions that run a scenario's model, and a clause that names the others."""
     lacks = [model_lack_of(scenario, version) for version in asked]
     kept = tuple(version for version, lack in zip(asked, lacks, strict=True) if lack is None)
     found = [lack for lack in lacks if lack is not None]
