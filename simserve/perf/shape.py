@@ -578,6 +578,7 @@ class ReplicaShape:
         curves, vendor = self.hardware.gemm_curves_of(self.engine.name), self.hardware.vendor
         blocks, wide = self.engine.block_scaled_kernels.get(vendor), self.engine.wide_kernels.get(vendor)
         makers: dict[GemmClass, str | None] = {"fp8_block": blocks, "bf16": wide, "nvfp4": self.engine.fp4_kernels}
+        makers["fp8"] = self.engine.narrow_kernels.get(vendor)
         all_of = self.hardware.gemm_curves
         return curves | {key: each for key, by in makers.items() for each in all_of.get(key, ()) if by in each.engines}
 

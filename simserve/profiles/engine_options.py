@@ -176,9 +176,9 @@ class EngineOptions(FrozenModel):
     that Marlin multiplies have inputs in 16 bit, on GPUs with arithmetic in 4 bit too; dense layers keep theirs in 4.
     Absent: Triton's for gpt-oss on Hopper and B200, Marlin's for others; a wheel of vLLM up to 0.11.2 lacks Triton's
     and uses Marlin's. AMD GPUs: whose kernels multiply experts in BF16 and FP8, Triton's or AMD's, `aiter`
-    (`VLLM_ROCM_USE_AITER`), and with them products in FP8 with block scales under vLLM. An MI300X has times of both,
-    others one rate (an MI325X both in BF16 and of the products); experts in INT4 are Triton's either way. Absent: AMD's
-    where `attention_backend` is `aiter`, as one switch sets both, and otherwise Triton's."""
+    (`VLLM_ROCM_USE_AITER`), and with them products in FP8 under vLLM. An MI300X has times of both, others one rate (an
+    MI325X both in BF16 and of products with block scales); experts in INT4 are Triton's either way. Absent: AMD's where
+    `attention_backend` is `aiter`, as one switch sets both, and otherwise Triton's."""
     language_model_only: bool | None = None
     """Leave out the encoders of images and audio, for whose weights and largest step a server otherwise reserves memory
     whatever its prompts contain: vLLM's and SGLang's `--language-model-only`. Absent: they are loaded too."""
@@ -415,7 +415,7 @@ def block_scaled_kernels(
         ScenarioError: FlashInfer's is set on a GPU that does not run them (SGLang fp8_utils.py: SM100).
     """
     if "aiter" in (asked.attention_backend, asked.moe_backend) and makers.get("AMD") == "triton_own":
-        return {"block_scaled_kernels": {}}
+        return {"block_scaled_kernels": {}, "narrow_kernels": {}}
     if asked.fp8_gemm_backend != "flashinfer_trtllm":
         return {}
     if compute_capability is None or int(float(compute_capability)) != FLASHINFER_GEMM_CAPABILITY:

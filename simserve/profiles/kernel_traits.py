@@ -84,6 +84,8 @@ class KernelTraits(FrozenModel):
     wide_kernels: Mapping[str, str] = Field(default_factory=dict)
     """Maker of the GPU -> whose products of 16-bit weights run where a GPU has a curve of that name; absent: the
     engine's own."""
+    narrow_kernels: Mapping[str, str] = Field(default_factory=dict)
+    """The same of FP8 weights with one scale per tensor or channel. AMD's: AITER's run where that is switched on."""
     fp4_kernels: str = ""
     """Whose products of NVFP4 weights run where a GPU has a curve of that name; empty: the engine's own."""
     expert_kernels: Mapping[GemmClass, str] = Field(default_factory=dict)

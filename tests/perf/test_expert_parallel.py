@@ -481,6 +481,21 @@ def test_triton_multiplies_scales_by_blocks_on_no_other_gpu() -> None:
     assert 1.0 < step("mi300x-192gb", "vllm", "0.21") < 1.1  # DeepSeek has tiles of its own
 
 
+@pytest.mark.parametrize(("version", "milliseconds"), [("0.10.1", 30.2), ("0.30.0", 27.2)])
+def test_dense_fp8_without_aiter_takes_as_long_as_was_measured(version: str, milliseconds: float) -> None:
+    """Llama-3.3-70B on one MI300X, a token of one client: 30.2 ms (runara, not fitted to) and 27.2 (fitted)."""
+
+    def step(quantization: str = "fp8", name: str = "mi300x-192gb", **options: Any) -> float:
+        shape = make_shape(
+            name, "llama-3.3-70b", quantization=quantization, version=version, max_model_len=8192, **options
+        )
+        return 1e3 * float(price(shape, 64).step_times.decode_base[1])
+
+    assert step() == pytest.approx(milliseconds, rel=0.13)
+    assert step() > 1.2 * step(moe_backend="aiter")
+    assert step("none") == step("none", moe_backend="aiter")
+
+
 def test_a_token_without_aiter_is_slower_as_was_measured() -> None:
     """Not fitted to: Qwen3.5-122B in FP8 by blocks for one client on an MI325X under vLLM 0.27, 57 tokens/s without
     AITER, which is priced at 72, and 98 with it (vLLM issue 56945)."""
