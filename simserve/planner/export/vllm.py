@@ -54,7 +54,7 @@ def export_vllm(deployment: Deployment) -> Export:
     if version_key(deployment.version) < _SERVE_SINCE:
         words = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", deployment.checkpoint]
     line = CommandLine(deployment, flags_of("vllm", deployment.version), words)
-    _add_parallel(line)
+    environment = _add_parallel(line)
     if (simulated := arithmetic_dtype(deployment)) == "fp32" or line.says_dtype:  # auto turns fp32 into fp16
         line.add("--dtype", DTYPES[simulated], "quantization")
     _add_quantization(line)
@@ -62,7 +62,7 @@ def export_vllm(deployment: Deployment) -> Export:
     _add_knobs(line)
     _add_rare(line)
     partition = deployment.take("pipeline_layer_partition") or deployment.take("engine.pipeline_layer_partition")
-    environment = {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, partition))} if partition else {}
+    environment |= {"VLLM_PP_LAYER_PARTITION": ",".join(map(str, partition))} if partition else {}
     environment |= _add_kernels(line)
     deployment.take("engine.flashinfer_sampler")
     if (fused := deployment.scenario.deployment.engine.flashinfer_sampler) is not None:
@@ -72,7 +72,8 @@ def export_vllm(deployment: Deployment) -> Export:
     return deployment.started_by("vllm", line.words, environment=environment)
 
 
-def _add_parallel(line: CommandLine) -> None:
+def _add_parallel(line: CommandLine) -> dict[str, str]:
+    """Add the flags of parallelism; return the variable that chooses an exchange of experts without a flag."""
     deployment, asked = line.deployment, line.deployment.scenario.deployment
     deployment.take("decode_context_parallel_size")
     line.add_sizes({key: getattr(asked, key) for key in _SIZES})
@@ -81,10 +82,15 @@ def _add_parallel(line: CommandLine) -> None:
     # How tokens reach the experts of other ranks, and how experts are placed.
     shape = deployment.resolved.shape
     deployment.take("all2all_backend")
+    environment = dict[str, str]()
     if shape.all2all_backend != "allgather_reducescatter":
-        line.add("--all2all-backend", shape.all2all_backend, "all2all_backend")
+        if line.flags.has("--all2all-backend"):
+            line.add("--all2all-backend", shape.all2all_backend, "all2all_backend")
+        else:
+            environment["VLLM_ALL2ALL_BACKEND"] = shape.all2all_backend
     line.add_overlap("--enable-dbo")
     line.add_balancing()
+    return environment
 
 
 def _add_quantization(line: CommandLine) -> None:

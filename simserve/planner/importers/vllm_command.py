@@ -208,6 +208,8 @@ def _settle(reading: Reading) -> None:
         if name == "VLLM_PP_LAYER_PARTITION":
             layers = [reading.count(name, each) for each in value.split(",")]
             reading.deployment["pipeline_layer_partition"] = layers
+        elif name == "VLLM_ALL2ALL_BACKEND" and value.startswith("deepep"):  # others copy every token to every rank
+            reading.deployment["all2all_backend"] = value
         elif name == "VLLM_MXFP4_USE_MARLIN":
             reading.options["moe_backend"] = "marlin" if value.lower() in _TRUE_VARIABLES else "triton"
         elif name in _ATTENTION_VARIABLES and _has_choice("attention_backend", reading.version):
