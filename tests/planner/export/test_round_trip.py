@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import shlex
 from functools import cache, partial
 from pathlib import Path
 
