@@ -12,6 +12,7 @@ import pytest
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 MISSES = {
+    "aarora79-h200-glm-5.2: tp8",
     "aidxhxr-rtx-5090-llama-3-8b: batches",
     "amp-mi355x-kimi-k3-vllm-0.29: dcp1",
     "amp-mi355x-kimi-k3-vllm-0.29: dcp8",
@@ -31,6 +32,7 @@ MISSES = {
     "inferlint-rtx-4090-qwen3-8b-three-engines: vllm",
     "jhinpan-mi300x-mi355x-glm-5.2: mi300x-tp8",
     "jhinpan-mi300x-mi355x-glm-5.2: mi355x-tp8",
+    "josemendoza-rtx-5060-ti-qwen2.5-7b-awq: awq",
     "kimi-k2.5-h100: tp8",
     "kv-rooms: h100-qwen3-235b-vllm",
     "kv-rooms: t4-deepseek-coder-6.7b",
